@@ -46,7 +46,7 @@ class CommandSucceeds:
         return f"{one_line(shlex.join(self.argv), 60)} succeeds"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass on exit code 0; a timeout is no pass; raises `CheckError` when the command cannot be started or no sandbox can be had."""
+        """Pass on exit code 0; a timeout is not a pass; raises `CheckError` when the command cannot be started or no sandbox can be had."""
         sandbox: Sandbox = trial.sandbox or Sandbox()
         env = clean_environment()
         command = sys.executable if self.argv[0] == "python" else self.argv[0]

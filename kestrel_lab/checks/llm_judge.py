@@ -40,7 +40,7 @@ class ModelGraded:
 
     The grader sees the goal, the answer, what was expected, and the rubric; not the run. `model` names it, as
     for any run; where empty, it is the suite's `grader`. What it costs is in the score's `usage` and in no
-    number of the run. The name of the score says who graded, and that it is no real model where it is not.
+    number of the run. The name of the score says who graded, and that it is not a real model where it is not.
     """
 
     needs: ClassVar[str] = "a model"

@@ -68,7 +68,7 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
         raise UsageError(f'a check is one name with a value, such as answer_contains: "42", not {one_line(repr(item))}')
     name, value = next(iter(item.items()))
     if name not in CHECKS:
-        raise UsageError(f"{name!r} is no check; {nearest(name, CHECKS)}")
+        raise UsageError(f"{name!r} is not a check; {nearest(name, CHECKS)}")
     kind = CHECKS[name]
     given = value if isinstance(value, dict) else {fields(kind)[0].name: value}
     check: Check = kind(**_arguments(name, kind, given, loosely=loosely))

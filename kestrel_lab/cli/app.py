@@ -101,9 +101,7 @@ def run(
     ] = None,
     verify: Annotated[
         str | None,
-        typer.Option(
-            metavar="LEVEL", help="How the answer's claims are checked: off, warn, repair, judge, quality (a report only)."
-        ),
+        typer.Option(metavar="LEVEL", help="How the answer's claims are checked: off, warn, repair, judge, quality (a report only)."),
     ] = None,
     form: Annotated[
         str | None, typer.Option(metavar="FORM", help="The form of the answer: brief, plan, patch, explanation, research, auto.")
@@ -190,7 +188,9 @@ def resume(
     *,
     model: Annotated[str | None, typer.Option(help="Another model from here on.")] = None,
     approve: Annotated[str | None, typer.Option(help="Another approval policy from here on.")] = None,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Also take the run from a live session, which then writes nothing more.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Also take the run from a live session, which then writes nothing more.")
+    ] = False,
 ) -> Any:
     """Continue a run where its log ends; a failed run continues after its last completed stage. The same as `run --resume RUN`."""
     frontend = frontend_of(ctx)
@@ -220,7 +220,9 @@ def fork(
     ctx: typer.Context,
     run_id: RunId,
     *,
-    at: Annotated[int | None, typer.Option(metavar="N", help="The last event that both runs share; by default the last call of the model.")] = None,
+    at: Annotated[
+        int | None, typer.Option(metavar="N", help="The last event that both runs share; by default the last call of the model.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Another model from there on.")] = None,
     answer: Annotated[str | None, typer.Option(help="Use this as the model's answer at event N.")] = None,
     result: Annotated[str | None, typer.Option(help="Use this as the tool's result at event N.")] = None,
@@ -255,9 +257,7 @@ def show(
     run_id: RunId,
     *,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")] = None,
-    call: Annotated[
-        str | None, typer.Option(metavar="CALL", help="Print the whole answer to this call; 'all' lists the calls.")
-    ] = None,
+    call: Annotated[str | None, typer.Option(metavar="CALL", help="Print the whole answer to this call; 'all' lists the calls.")] = None,
 ) -> Run | Path | str:
     """Show a run: its calls, its answer, what it used and what it waits for."""
     found = frontend_of(ctx).lab().get(run_id)
@@ -298,7 +298,9 @@ def approve(
 
 
 @app.command()
-def deny(ctx: typer.Context, run_id: RunId, *, reason: Annotated[str, typer.Option(help="The reason, which the model is given.")] = "") -> str:
+def deny(
+    ctx: typer.Context, run_id: RunId, *, reason: Annotated[str, typer.Option(help="The reason, which the model is given.")] = ""
+) -> str:
     """Deny what a run waits for; the model learns of it and may find another way."""
     frontend = frontend_of(ctx)
     decided = frontend.lab().decide(run_id, granted=False, by=frontend.user, how="command", reason=reason)

@@ -64,7 +64,7 @@ class TerminalDisplay:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the moving lines while the block runs; on a console that is no terminal there are none."""
+        """Show the moving lines while the block runs; on a console that is not a terminal there are none."""
         if not self._console.is_terminal:
             yield
             return
@@ -171,7 +171,7 @@ class TerminalApprover:
                     return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
 
     async def _answer(self, asked: ApprovalAsked) -> ApprovalGiven:
-        """What the person says, the option where they type its number; nothing at all is no answer."""
+        """What the person says, the option where they type its number; nothing at all is not an answer."""
         said = chosen(asked, await self._line("answer (empty for none): ", at_end=""))
         return self._given(asked, granted=True, answer=said) if said else self._given(asked, granted=False, reason="no answer was given")
 

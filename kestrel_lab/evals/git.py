@@ -39,12 +39,12 @@ class CodeVersion:
 async def commit_of(folder: Path, name: str) -> str:
     """Return the full hash of the commit that `name` means; raises `UsageError` when there is none."""
     if name.startswith("-"):
-        msg = f"{name!r} is no name of a commit"
+        msg = f"{name!r} is not a name of a commit"
         raise UsageError(msg)
     try:
         return (await git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")).strip()
     except UsageError as error:
-        msg = f"{name!r} is no commit, branch or tag of {folder}"
+        msg = f"{name!r} is not a commit, branch or tag of {folder}"
         raise UsageError(msg) from error
 
 
@@ -120,7 +120,7 @@ async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None 
 
     `A..B` means what it means to git, the commits after `A` up to `B`, along first parents: a merged branch is
     one commit. `A,B,C` are these commits, and one name alone is that commit. Of them every `every`-th is taken,
-    counted from the newest, and of these the `last` newest. Raises `UsageError` for names that are no commits,
+    counted from the newest, and of these the `last` newest. Raises `UsageError` for names that are not commits,
     numbers below 1, and an empty range.
     """
     if "..." in text:

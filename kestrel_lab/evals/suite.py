@@ -183,7 +183,7 @@ class CassetteUse:
     folder: Path | None = None
     """Where they are; by default in `cassettes` beside the suite file, in a folder of the suite's name."""
     volatile: tuple[str, ...] = ()
-    """Regular expressions of what is different each time in prompts and results, a duration perhaps: it is no difference."""
+    """Regular expressions of what is different each time in prompts and results, a duration perhaps: it is not a difference."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -75,4 +75,4 @@ def _moment(text: str) -> float:
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError as error:
-        raise UsageError(f"{text!r} is no date: write it as 2026-01-31") from error
+        raise UsageError(f"{text!r} is not a date: write it as 2026-01-31") from error

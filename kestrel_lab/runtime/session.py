@@ -160,7 +160,7 @@ class Session:
         `RunOptions` describes what a run can be given; keyword arguments replace fields of `options`.
 
         Raises:
-            UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a sandbox level that was
+            UsageError: An empty goal, an unknown model, tool or policy, a workspace that is not a folder, a sandbox level that was
                 named and does not work here, an invalid workflow, a step of the plan with an unknown tool or wrong arguments.
         """
         return self.launcher.start(goal, replace(options or RunOptions(), **changes))

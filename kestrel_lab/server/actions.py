@@ -65,7 +65,9 @@ def _earlier(session: Session, message: Decision) -> Refused | None:
         return None
     given = cast("ApprovalGiven", record.event)
     word = ("approved" if given.answer is None else "answered") if given.granted else "denied"
-    return Refused(re=message.id, code="already_decided", message=f"{given.by} has {word} this already; the first decision stands", by=given.by)
+    return Refused(
+        re=message.id, code="already_decided", message=f"{given.by} has {word} this already; the first decision stands", by=given.by
+    )
 
 
 def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | None:
@@ -77,9 +79,13 @@ def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | No
         return Refused(re=message.id, code="changed", message=told, todo="look at the call again and send the key that comes with it")
     in_words = asked.why == "question"
     if in_words and isinstance(message, Approve):
-        return Refused(re=message.id, code="refused", message="the agent asks a question, not for approval", todo="send `answer` with a text")
+        return Refused(
+            re=message.id, code="refused", message="the agent asks a question, not for approval", todo="send `answer` with a text"
+        )
     if not in_words and isinstance(message, Answer):
-        return Refused(re=message.id, code="refused", message="the call waits for approval, not for an answer", todo="send `approve` or `deny`")
+        return Refused(
+            re=message.id, code="refused", message="the call waits for approval, not for an answer", todo="send `approve` or `deny`"
+        )
     return None
 
 

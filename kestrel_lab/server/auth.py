@@ -85,7 +85,9 @@ class Guard:
         """Why a request may not come through; `None` if it may."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return refusal(421, "wrong_host", "this server accepts requests to this machine's own name only", "use the address that it printed")
+            return refusal(
+                421, "wrong_host", "this server accepts requests to this machine's own name only", "use the address that it printed"
+            )
         if (refused := self._foreign(method, path, headers)) is not None:
             return refused
         if path in self._public:

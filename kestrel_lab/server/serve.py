@@ -181,7 +181,7 @@ class _Connection(H11Protocol):
             self._deadline = None
 
     def _make_room(self) -> None:
-        """Close the connection that has been idle longest; of connections at work one that is no stream."""
+        """Close the connection that has been idle longest; of connections at work one that is not a stream."""
         others = [one for one in self.connections if isinstance(one, _Connection) and not one._streams]
         if others:
             last = min(others, key=lambda one: (not one._receiving, one._since))

@@ -46,7 +46,7 @@ _INTERPRETERS = re.compile(
     r"python|perl|ruby|node|deno|bun|php|lua|Rscript|R|julia|tclsh|osascript|psql|mysql|sqlite3|pwsh|powershell|vim?|ed|gdb"
 )
 _SCRIPTED = {"sed": Options("nErsuz", "efl"), "awk": Options("", "Fvfe"), "gawk": Options("", "Fvfe"), "mawk": Options("", "Fvfe")}
-"""Programs whose first word that is no option is a program."""
+"""Programs whose first word that is not an option is a program."""
 
 
 @dataclass(frozen=True, slots=True)

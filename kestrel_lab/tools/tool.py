@@ -275,7 +275,7 @@ class Toolbox:
     """Tools under their names, in order; never changed after it was made."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
-        """Raise `UsageError` for two tools of one name, or for something that is no tool."""
+        """Raise `UsageError` for two tools of one name, or for something that is not a tool."""
         self._tools: dict[str, Tool] = {}
         for tool in tools:
             if not isinstance(tool, Tool):

@@ -122,7 +122,7 @@ def test_a_question_is_answered_from_outside(kestrel: Kestrel, folder: Path) -> 
 
 
 def test_a_question_is_asked_at_a_terminal(folder: Path) -> None:
-    """The number of an option is that option, nothing is no answer; and the run completes."""
+    """The number of an option is that option, nothing is not an answer; and the run completes."""
     for typed, told in (("2", "blue"), ("", "no answer was given")):
         words = ["-m", "kestrel_lab", "run", "paint", "--model", "scripted:script.yaml"]
         child = pexpect.spawn(sys.executable, words, cwd=str(folder), encoding="utf-8", timeout=20)

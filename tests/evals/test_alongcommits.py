@@ -117,9 +117,9 @@ def test_what_names_mean(repo):
     for text, some, words in (
         ("c6..c0", {}, "holds no commits"),
         ("c0...c6", {}, "write A..B"),
-        ("nowhere", {}, "is no commit, branch or tag"),
+        ("nowhere", {}, "is not a commit, branch or tag"),
         (" , ", {}, "name some commits"),
-        ("--all..c1", {}, "is no name of a commit"),
+        ("--all..c1", {}, "is not a name of a commit"),
         ("c0..c6", {"every": 0}, "at least 1"),
         ("c0..c6", {"last": 0}, "at least 1"),
     ):

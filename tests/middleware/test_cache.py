@@ -162,7 +162,7 @@ def test_a_replay_that_calls_is_caught() -> None:
     ["{broken", "[]", "7", '{"value": 1}', '{"key": "v2", "value": "of another"}', '{"key": "v1", "value": 1, "more": 2}', "[" * 100_000],
 )
 def test_what_was_not_written_for_the_call_is_a_miss(row: str) -> None:
-    """A text that is no row, or the row of another call, is replaced by a real answer, with a warning."""
+    """A text that is not a row, or the row of another call, is replaced by a real answer, with a warning."""
     scene = Scene(shelf=DictShelf({"v1": row}))
     with pytest.warns(UserWarning, match="not written for the call"):
         assert scene.call() == MADE

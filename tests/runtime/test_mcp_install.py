@@ -236,7 +236,7 @@ def test_a_package_that_changes_between_approval_and_installation_is_refused(tmp
     ],
 )
 def test_odd_names_and_open_versions_are_refused(text: str, said: str) -> None:
-    """What is no plain name with one exact version never reaches an installer."""
+    """What is not a plain name with one exact version never reaches an installer."""
     with pytest.raises(UsageError, match=said):
         named_package(text)
 

@@ -315,7 +315,7 @@ def test_the_whole_machine_is_no_workspace() -> None:
 
 
 def test_levels_are_read_in_any_case() -> None:
-    """`auto` is the best there is; what is no level is answered with those there are."""
+    """`auto` is the best there is; what is not a level is answered with those there are."""
     assert [parse_level(text) for text in ("auto", "s3", " S0 ", "AUTO")] == [None, Level.S3, Level.S0, None]
     with pytest.raises(UsageError, match=r"unknown sandbox level 'S4': .*\(auto, S0, S1, S2, S3\)"):
         parse_level("S4")

@@ -26,7 +26,7 @@ def test_every_address_that_is_not_of_the_public_internet_is_refused() -> None:
     assert {text for text in BAD if not refusal(text)} == set()
     assert {text: refusal(text) for text in GOOD} == dict.fromkeys(GOOD, "")
     assert refusal("169.254.169.254") == "is link-local, not a public address"
-    assert refusal("example.org") == "is no numeric address"
+    assert refusal("example.org") == "is not a numeric address"
 
 
 def test_what_python_calls_global_would_not_do() -> None:

@@ -251,7 +251,11 @@ def _providers(lab: Lab) -> list[Finding]:
 def _vectors() -> Finding:
     if why := unloadable():
         return Finding(
-            ok=False, what="sqlite-vec", found=f"cannot be loaded: {why}", advice="search compares every vector instead, which is slower", optional=True
+            ok=False,
+            what="sqlite-vec",
+            found=f"cannot be loaded: {why}",
+            advice="search compares every vector instead, which is slower",
+            optional=True,
         )
     return Finding(ok=True, what="sqlite-vec", found=version("sqlite-vec"))
 

@@ -31,9 +31,7 @@ evals = typer.Typer(
 Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML), or a published suite: bfcl:CATEGORY or agentdojo:SUITE.")]
 Configs = Annotated[list[str] | None, typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated.")]
 Epochs = Annotated[int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")]
-SuiteAtCommit = Annotated[
-    bool, typer.Option("--suite-at-commit", help="Run the suite file of each commit itself, not the present one.")
-]
+SuiteAtCommit = Annotated[bool, typer.Option("--suite-at-commit", help="Run the suite file of each commit itself, not the present one.")]
 Commit = Annotated[str | None, typer.Option(help="Trials of this commit (HEAD, a tag, a hash); by default those of the newest trial's.")]
 Margin = Annotated[float, typer.Option(help="The largest change of the success rate that counts as no change.")]
 
@@ -57,7 +55,9 @@ class Execution:
     resume: Annotated[bool, typer.Option("--resume", help="Continue the last run of this suite where it was interrupted.")] = False
     retry_errors: Annotated[
         int | None,
-        typer.Option("--retry-errors", min=0, help="How often a trial that failed with an error is repeated; the suite's number by default."),
+        typer.Option(
+            "--retry-errors", min=0, help="How often a trial that failed with an error is repeated; the suite's number by default."
+        ),
     ] = None
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run the trials on the workers of this Dask scheduler, e.g. tcp://host:8786.")
@@ -80,9 +80,7 @@ class Reports:
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: a test case per configuration and scenario.")] = None
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")] = None
-    link: Annotated[
-        str, typer.Option(metavar="URL", help="The address of --report for links in --markdown; its path by default.")
-    ] = ""
+    link: Annotated[str, typer.Option(metavar="URL", help="The address of --report for links in --markdown; its path by default.")] = ""
 
     def write(self, measured: EvalResult | Comparison) -> None:
         """Write what is asked for; the summary links to the report."""
@@ -357,7 +355,9 @@ def show_calibration(
         Path | None,
         typer.Option(metavar="FILE", help="Draw the reliability diagram to this PNG or SVG file; one per configuration."),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Show beside later answers of the same model how often such a confidence was right.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Show beside later answers of the same model how often such a confidence was right.")
+    ] = False,
 ) -> Any:
     """Show whether stored trials of a suite were right as often as their confidence says; nothing is run."""
     from kestrel_lab.evals.stored.calibration import keep_calibrations, reliability

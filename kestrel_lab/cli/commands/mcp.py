@@ -260,7 +260,10 @@ def list_again(ctx: typer.Context) -> ServerTable:
 
 @mcp.command()
 def check(
-    ctx: typer.Context, name: Name, *, start: Annotated[bool, typer.Option("--start", help="Start the server although it is not approved.")] = False
+    ctx: typer.Context,
+    name: Name,
+    *,
+    start: Annotated[bool, typer.Option("--start", help="Start the server although it is not approved.")] = False,
 ) -> CheckedText:
     """Start a server and show its tools, and what has changed since they were approved."""
     servers = frontend_of(ctx).lab().session.mcp

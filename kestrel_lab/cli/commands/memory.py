@@ -73,7 +73,9 @@ def add(
     tag: Tags = None,
     confidence: Sure = None,
     ttl: Ttl = "",
-    run: Annotated[str, typer.Option(metavar="RUN", help="Keep the note for this run only, for a day, until it has been useful three times.")] = "",
+    run: Annotated[
+        str, typer.Option(metavar="RUN", help="Keep the note for this run only, for a day, until it has been useful three times.")
+    ] = "",
     workspace: Place = ".",
 ) -> NoteCard:
     """Add a note for later runs; it replaces notes that say otherwise, which are kept."""
@@ -162,7 +164,7 @@ def _seconds(text: str) -> float:
     """`90m` in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
     if found is None:
-        raise UsageError(f"{text!r} is no time: write 45s, 90m, 12h, 30d or 2w")
+        raise UsageError(f"{text!r} is not a time: write 45s, 90m, 12h, 30d or 2w")
     return float(found[1]) * _UNITS[found[2]]
 
 

@@ -32,7 +32,10 @@ def run(
         list[str] | None,
         typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Value (JSON, else text) of a parameter; may be repeated."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the executed notebook to this file; by default the notebook itself is replaced.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the executed notebook to this file; by default the notebook itself is replaced."),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one cell may take.")] = CELL_TIMEOUT_S,
     cwd: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the notebook works; the current folder by default.")] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, one test case per cell.")] = None,

@@ -24,9 +24,7 @@ def time(
     text: Annotated[list[str] | None, typer.Argument(help="A time expression; without one, the time now.")] = None,
     *,
     reference: Annotated[str | None, typer.Option(metavar="ISO", help="The reference time; now by default.")] = None,
-    zone: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The time zone, e.g. Europe/Vienna; this machine's by default.")
-    ] = None,
+    zone: Annotated[str | None, typer.Option(metavar="NAME", help="The time zone, e.g. Europe/Vienna; this machine's by default.")] = None,
     add: Annotated[str | None, typer.Option(metavar="DISTANCE", help="Add a duration, e.g. '+2 days' or '-90 minutes'.")] = None,
     to: Annotated[str | None, typer.Option(metavar="NAME", help="Show the time in another zone.")] = None,
     prefer: Annotated[Literal["future", "past"], typer.Option(help="Whether `Friday` is the coming one or the last.")] = "future",

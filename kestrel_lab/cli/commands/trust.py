@@ -60,7 +60,11 @@ def trust(
         elif not weak:
             state = "weakens nothing, and applies without being trusted"
         elif show:
-            state = "trusted; it weakens" if trusted.holds(path, table) else "not trusted; these settings are ignored until you run kestrel trust:"
+            state = (
+                "trusted; it weakens"
+                if trusted.holds(path, table)
+                else "not trusted; these settings are ignored until you run kestrel trust:"
+            )
         else:
             trusted.add(path, table)
             state = "trusted in its present state; it weakens"

@@ -44,7 +44,7 @@ class Registry:
             bounded = replace(reach, seconds=_SECONDS, most_bytes=_MOST_BYTES)
             return cls(service("the MCP registry", address, address, bounded, {"Accept": "application/json"}))
         except ValueError as error:
-            raise UsageError(f"mcp_registry is no address of a registry: {error}") from error
+            raise UsageError(f"mcp_registry is not an address of a registry: {error}") from error
 
     async def search(self, need: str) -> list[Entry]:
         """Return the servers whose names have a word of `need`, in the registry's order.

@@ -64,7 +64,7 @@ def unnameable(folder: Path) -> list[str]:
 
 def _listed(folder: Path) -> list[str]:
     if not folder.is_dir():
-        raise UsageError(f"{folder} is no folder: name one that exists")
+        raise UsageError(f"{folder} is not a folder: name one that exists")
     found = _by_git(folder)
     listed = _by_rg(folder) if found is None else found
     return sorted({path for path in listed if path and not _skipped_folder(path)})

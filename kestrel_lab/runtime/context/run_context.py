@@ -202,7 +202,7 @@ class RunContext:
         self.emit(StateTransition(source=self.state.status, target=target, reason=reason), urgent=waited_for)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait between attempts of a step; that is no work."""
+        """Wait between attempts of a step; that is not work."""
         self.clock.hold()
         try:
             await self.ports.sleep(seconds)

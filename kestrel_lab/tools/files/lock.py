@@ -56,7 +56,7 @@ class LockedFile:
         return posixpath.basename(self.relative)
 
     def status(self) -> os.stat_result | None:
-        """Return what is under the name, a symlink not followed; `None` for nothing. Raises `OSError` for what is no regular file."""
+        """Return what is under the name, a symlink not followed; `None` for nothing. Raises `OSError` for what is not a regular file."""
         found = lstat(self.name, self.directory)
         if found is not None and not stat.S_ISREG(found.st_mode):
             raise not_replaceable(self.path, found)

@@ -200,7 +200,9 @@ def file_exists(path: str, ctx: ToolContext) -> str:
         return f"no, {path} does not exist"
     if stat.S_ISDIR(status.st_mode):
         return f"yes, {path} is a directory"
-    return f"yes, {path} is a file of {status.st_size:,} bytes" if stat.S_ISREG(status.st_mode) else f"yes, but {path} is no regular file"
+    return (
+        f"yes, {path} is a file of {status.st_size:,} bytes" if stat.S_ISREG(status.st_mode) else f"yes, but {path} is not a regular file"
+    )
 
 
 def _edit(path: str, ctx: ToolContext, change: Callable[[str], str]) -> str:

@@ -37,7 +37,7 @@ class Workspace:
     inside are followed for reading (on Linux; elsewhere refused) and refused for writing. Errors are
     plain Python ones whose message is for the model that gave the path: `PermissionError` for what the
     workspace forbids, `FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`, `ValueError` for
-    what is no text, `OSError` otherwise.
+    what is not text, `OSError` otherwise.
     """
 
     root: Path
@@ -46,7 +46,7 @@ class Workspace:
     _noted: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` if `root` is no directory."""
+        """Raise `UsageError` if `root` is not a directory."""
         if os.open not in os.supports_dir_fd:
             raise UsageError("workspaces need a system with directory handles (Linux, macOS); on Windows use WSL")
         given = Path(os.path.abspath(Path(self.root).expanduser()))
@@ -208,7 +208,7 @@ class Workspace:
 
 
 def settings_in(content: bytes) -> object:
-    """Return the settings of this package in a `pyproject.toml`; `None` where it has none, also because it is no TOML."""
+    """Return the settings of this package in a `pyproject.toml`; `None` where it has none, also because it is not TOML."""
     try:
         tool = loads_toml(content.decode("utf-8")).get("tool")
     except ValueError:

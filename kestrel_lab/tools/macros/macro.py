@@ -46,7 +46,7 @@ class Macro:
     """A named, versioned sequence of tool calls, valid by construction.
 
     `content` of an earlier step is the JSON value its tool returned. Raises `UsageError` for a name that
-    cannot be typed, a schema that is no JSON Schema of an object, no steps or more than 50, a step that is
+    cannot be typed, a schema that is not JSON Schema of an object, no steps or more than 50, a step that is
     `macro_run`, and a reference to anything that is neither a property of the schema nor an earlier step.
     """
 
@@ -117,7 +117,7 @@ class Macro:
         try:
             Draft202012Validator.check_schema(self.schema)
         except SchemaError as error:
-            raise UsageError(f"the schema of macro {self.name!r} is no JSON Schema: {one_line(error.message, 200)}") from error
+            raise UsageError(f"the schema of macro {self.name!r} is not JSON Schema: {one_line(error.message, 200)}") from error
         if self.schema.get("type") != "object":
             raise UsageError(f"the schema of macro {self.name!r} must describe an object: {{'type': 'object', 'properties': …}}")
         if taken := [name for name in self.parameters if name in _RESULTS]:

@@ -220,7 +220,7 @@ def _transfer(source: str, target: str) -> None:
             shutil.copyfileobj(reading, writing)
     if not stat.S_ISREG(os.lstat(target).st_mode):  # the command may have put a link there meanwhile
         os.unlink(target)
-        raise OSError(f"{source} is no regular file")
+        raise OSError(f"{source} is not a regular file")
 
 
 def _link_tree(source: str, target: str) -> None:

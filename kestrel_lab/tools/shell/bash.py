@@ -64,7 +64,7 @@ def ending_folder(workspace: Workspace, told: bytes, before: str) -> tuple[str, 
     try:
         place = Path(lines[-1].decode("utf-8"))
     except UnicodeDecodeError:
-        return ROOT, "the next command begins in the workspace folder: the name of the folder this one ended in is no UTF-8"
+        return ROOT, "the next command begins in the workspace folder: the name of the folder this one ended in is not UTF-8"
     if place == workspace.root:
         return ROOT, ""
     if not place.is_absolute() or ".." in place.parts or workspace.root not in place.parents:

@@ -157,5 +157,5 @@ def _by_part(hour: int, part: str, asked: Question) -> int:
         return 12
     if hour not in _TWELVE[part]:
         when = "at night" if part in {"night", "tonight"} else f"in the {part}"
-        refuse(asked.text, f"{hour} {when} is no clear time", f"{hour}am or {hour}pm")
+        refuse(asked.text, f"{hour} {when} is not a clear time", f"{hour}am or {hour}pm")
     return hour if part == "morning" else hour + 12

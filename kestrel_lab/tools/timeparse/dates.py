@@ -156,7 +156,7 @@ def _edge_of_period(found: re.Match[str], asked: Question) -> Span:
 def _period(text: str, asked: Question) -> Span:
     period = day_or_period(text, asked)
     if period is None or period.is_day:
-        refuse(asked.text, f"{text!r} is no week, month, quarter or year that is known here", "this month, next year, March 2030 …")
+        refuse(asked.text, f"{text!r} is not a week, month, quarter or year that is known here", "this month, next year, March 2030 …")
     return period
 
 
@@ -261,7 +261,9 @@ def _in_order(a: int, b: int, gap: str, asked: Question) -> tuple[int, int, tupl
     if asked.order is not None:
         month, day = (a, b) if asked.order == "MDY" else (b, a)
         if month > 12:
-            refuse(asked.text, f"{month} is no month, and the order {asked.order} was asked for", "the date year first, such as 2030-12-31")
+            refuse(
+                asked.text, f"{month} is not a month, and the order {asked.order} was asked for", "the date year first, such as 2030-12-31"
+            )
         return month, day, (f"read in the order {asked.order} that was asked for",)
     if a <= 12 and b <= 12:
         instead = "the date year first, such as 2030-12-31, or the month by name, or say the order: MDY or DMY"
@@ -379,7 +381,7 @@ def read_shift(text: str, asked: Question) -> Offset | None:
     offset = read_offset(far)
     if offset is None:
         if (word := vague(far)) and read_offset(far.replace(word, "2", 1).removeprefix("a ")) is not None:
-            refuse(asked.text, f"{word!r} is no number", f"how many, such as '{text.replace(f'a {word}', word).replace(word, '3', 1)}'")
+            refuse(asked.text, f"{word!r} is not a number", f"how many, such as '{text.replace(f'a {word}', word).replace(word, '3', 1)}'")
         return None
     if not _SIGNED.fullmatch(text) and re.search(r"[+-]", far):
         refuse(asked.text, "it has a sign and a direction", f"'+…' or '-…' alone, or '{'in …' if sign > 0 else '… ago'} without a sign")

@@ -159,7 +159,7 @@ def _term(term: re.Match[str], sign: int) -> Offset:
     whole = count * (_MONTHS_IN.get(unit) or _DAYS_IN.get(unit) or 1)
     if whole != whole.to_integral_value():
         what = "months" if unit in _MONTHS_IN else "days"
-        raise UsageError(f"{term[0].strip()!r} is no whole number of {what}: write smaller units, such as 36 hours")
+        raise UsageError(f"{term[0].strip()!r} is not a whole number of {what}: write smaller units, such as 36 hours")
     if abs(whole) > 10_000_000:
         raise UsageError(f"{term[0].strip()!r} leaves the years 1 to 9999")
     if unit in _MONTHS_IN:
@@ -192,11 +192,13 @@ def read_moment(text: str, zone: Zone | None, choice: Choice | None = None) -> t
     Raises `UsageError` for anything else, for a time with neither, and where the two contradict each other.
     """
     if not _TIME.fullmatch(text.strip()):
-        raise UsageError(f"{text!r} is no ISO 8601 time: write it as 2030-12-31T20:15:00+01:00, or without the distance and with a zone")
+        raise UsageError(
+            f"{text!r} is not an ISO 8601 time: write it as 2030-12-31T20:15:00+01:00, or without the distance and with a zone"
+        )
     try:
         moment = datetime.fromisoformat(text.strip().upper())
     except ValueError as error:
-        raise UsageError(f"{text!r} is no time: {error}") from None
+        raise UsageError(f"{text!r} is not a time: {error}") from None
     if moment.tzinfo is None:
         if zone is None:
             raise UsageError(f"{text!r} has no time zone: write {text.strip()}+00:00 if it is UTC, or say the zone, such as Europe/Vienna")
@@ -238,7 +240,7 @@ def time_arithmetic(base: str | datetime, offset: str, *, zone: str | Zone | Non
         try:
             first = date.fromisoformat(base.strip())
         except ValueError as error:
-            raise UsageError(f"{base.strip()!r} is no date: {error}") from None
+            raise UsageError(f"{base.strip()!r} is not a date: {error}") from None
         day, notes = move_day(first, far)
         if day == date.max:
             raise UsageError(f"the end of {day} is beyond the years 1 to 9999")

@@ -84,7 +84,7 @@ class Reach:
             return ""
         found = found if "://" in found else f"http://{found}"
         if not found.lower().startswith(("http://", "https://")):
-            raise ValueError("the proxy that the environment names is no HTTP proxy: the web tools can use no other")
+            raise ValueError("the proxy that the environment names is not an HTTP proxy: the web tools can use no other")
         return found
 
     def _variable(self, name: str) -> str:
@@ -274,7 +274,7 @@ async def _plain(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
 
 
 async def _unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
-    """The same unpacked, never more than a byte beyond `most`; raises `zlib.error` for what is no gzip or is cut off."""
+    """The same unpacked, never more than a byte beyond `most`; raises `zlib.error` for what is not a gzip or is cut off."""
     taken, reader = bytearray(), zlib.decompressobj(wbits=31)
     async for packed in pieces:
         piece = packed

@@ -47,7 +47,7 @@ class Service:
         try:
             value: Json = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.name} answered what is no JSON") from error
+            raise ValueError(f"{self.name} answered what is not JSON") from error
         return value
 
 

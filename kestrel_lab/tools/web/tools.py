@@ -143,7 +143,7 @@ def _told(answer: Answer) -> dict[str, Json]:
     try:
         text, left_out = decoded(answer), answer.left_out
     except ValueError:
-        text, left_out = "", "it is no text"
+        text, left_out = "", "it is not text"
     if left_out:
         return {**told, "body_left_out": left_out}
     told["body"] = foreign(text[:_BODY_CHARS], str(answer.url))

@@ -59,7 +59,7 @@ def read_url(text: str) -> Url:
     scheme, separator, rest = text.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in _SCHEMES:
-        raise ValueError(f"{_shown(text)} is no web address: it must begin with https:// or http://")
+        raise ValueError(f"{_shown(text)} is not a web address: it must begin with https:// or http://")
     end = re.search(r"[/?#]", rest)
     authority, path = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
     if "@" in authority:
@@ -88,13 +88,13 @@ def _host(text: str) -> str:
         try:
             return str(IPv6Address(text[1:-1]))
         except AddressValueError:
-            raise ValueError(f"{_shown(text)} is no IPv6 address") from None
+            raise ValueError(f"{_shown(text)} is not an IPv6 address") from None
     if "%" in text:
         raise ValueError(f"the host {_shown(text)} contains a percent sign")
     try:
         name = text if text.isascii() else text.encode("idna").decode("ascii")
     except UnicodeError:
-        raise ValueError(f"{_shown(text)} is no valid host name") from None
+        raise ValueError(f"{_shown(text)} is not a valid host name") from None
     name = name.lower().removesuffix(".")
     if is_number(name):
         try:
@@ -102,7 +102,7 @@ def _host(text: str) -> str:
         except AddressValueError:
             raise ValueError(f"{_shown(text)} is an IP address only to some programs: write it as four decimal numbers") from None
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
-        raise ValueError(f"{_shown(text)} is no valid host name")
+        raise ValueError(f"{_shown(text)} is not a valid host name")
     return name
 
 
@@ -141,7 +141,7 @@ def refusal(address: str) -> str:
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
-        return "is no numeric address"
+        return "is not a numeric address"
     if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
     if isinstance(found, IPv4Address):
