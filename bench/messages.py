@@ -76,17 +76,21 @@ def _is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 def text_of(node: ast.expr) -> str | None:
-    """Return a string on one line, with `{name}` for what is put in; `None` for what is no string."""
+    """Return a string on one line, with `{name}` for what is put in; `None` for what is not a string."""
+    text = _raw(node)
+    return None if text is None else " ".join(text.split())
+
+
+def _raw(node: ast.expr) -> str | None:
     match node:
         case ast.Constant(value=str(text)):
-            return " ".join(text.split())
+            return text
         case ast.JoinedStr(values=values):
-            return " ".join("".join(_part(value) for value in values).split())
+            return "".join(map(_part, values))
         case ast.IfExp(body=body, orelse=orelse):
-            found = [text for one in (body, orelse) if (text := text_of(one))]
-            return " | ".join(found) or None
+            return " | ".join(text for one in (body, orelse) if (text := _raw(one))) or None
         case ast.BinOp(left=left, op=ast.Add(), right=right):
-            one, other = text_of(left), text_of(right)
+            one, other = _raw(left), _raw(right)
             return None if one is None and other is None else f"{one or '{…}'}{other or '{…}'}"
     return None
 
@@ -95,16 +99,23 @@ def _part(value: ast.expr) -> str:
     match value:
         case ast.Constant(value=str(text)):
             return text
-        case ast.FormattedValue(value=ast.IfExp() as inner) if (text := text_of(inner)) is not None:
+        case ast.FormattedValue(value=ast.IfExp() as inner) if (text := _raw(inner)) is not None:
             return f"[{text}]"
         case ast.FormattedValue(value=inner):
-            names = [
-                one.attr if isinstance(one, ast.Attribute) else one.id
-                for one in ast.walk(inner)
-                if isinstance(one, ast.Attribute | ast.Name)
-            ]
-            return f"{{{names[-1] if names else '…'}}}"
+            return f"{{{_name(inner)}}}"
     return ""
+
+
+def _name(node: ast.expr) -> str:
+    """Return the name that tells best what an expression is."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case ast.Call(args=[first, *_]):
+            return _name(first)
+        case ast.Call(func=inner) | ast.Subscript(value=inner) | ast.GeneratorExp(elt=inner) | ast.ListComp(elt=inner):
+            return _name(inner)
+    return "…"
 
 
 def _sentence(text: str) -> bool:

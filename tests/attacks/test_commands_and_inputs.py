@@ -164,7 +164,7 @@ def test_settings_of_odd_kinds(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(SystemExit) as end:
         main(["config"])
     err = capsys.readouterr().err
-    assert end.value.code == 0 or (err.count("\n") == 1 and "fault of kestrel" not in err and "Traceback" not in err)
+    assert end.value.code == 0 or (err.count("\n") == 1 and "bug in kestrel" not in err and "Traceback" not in err)
     assert not err.startswith("::")
 
 

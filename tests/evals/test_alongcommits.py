@@ -254,7 +254,7 @@ def test_the_baseline_is_the_nearest_ancestor_with_results(repo, lab, made):
     assert (from_side.base.sha, from_side.verdict) == (sha(repo, "c3"), "inconclusive")
     (line,) = {c.sha for c in asyncio.run(first_parents(repo, "c0"))}
     assert line == sha(repo, "c0")
-    with pytest.raises(UsageError, match="is the first commit: there is none before it"):
+    with pytest.raises(UsageError, match="is the first commit: there is no earlier commit"):
         asyncio.run(compare(lab, "auto", "c0", suite=repo / "suite.yaml"))
 
 

@@ -240,7 +240,7 @@ def test_scenarios_are_selected_by_name_family_and_tag(tmp_path):
         ({"families": ["file"]}, "the suite has no family 'file'; did you mean 'files'"),
         ({"tags": ["slow"]}, "the suite has no tag 'slow'; known: quick"),
         ({"scenarios": ["x*"]}, r"the suite has no scenario 'x\*'"),
-        ({"scenarios": ["capital"], "tags": ["quick"]}, "its names, families and tags leave none"),
+        ({"scenarios": ["capital"], "tags": ["quick"]}, "matches all of the given names, families and tags"),
     ):
         with pytest.raises(UsageError, match=why):
             suite.select(**wanted)

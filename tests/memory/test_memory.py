@@ -261,7 +261,7 @@ def test_selectors_say_what_is_meant(memory: NoteMemory, selector: str, left: st
         ("knid:fact", "did you mean 'kind'"),
         ("kind:fcat", "did you mean 'fact'"),
         ("before:yesterday", "'yesterday' is not a date"),
-        ("tag:", "say which behind 'tag:'"),
+        ("tag:", "add a value after 'tag:'"),
         ("n77", "no note 'n77' in the memory of /here"),
         ("nab", "2 notes have an id that begins with 'nab'"),
         ("' OR 1=1 --", "no note"),

@@ -319,7 +319,7 @@ def test_answers_are_harmless_text_and_requests_of_the_server_are_refused(make: 
     assert "not supported" in ask(session, "h:ask").lower()
     with pytest.raises(ToolError, match="there is no such page"):
         ask(session, "h:fail")
-    with pytest.raises(ToolError, match="the server's answer is not one"):
+    with pytest.raises(ToolError, match="the server's answer is malformed"):
         ask(session, "h:drop")
 
 
