@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARTIFACTS ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test test-long test-all mutants check fix bench notebooks lock clean browser
+.PHONY: help docs demo test test-long test-all mutants messages check fix bench notebooks lock clean browser
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ test-all: test test-long ## Run every test
 
 mutants: $(VENV)/.dev ## Change the package in a sample of places and see which changes the tests notice; SEED=, NUMBER=, ONLY= choose
 	@$(BIN)/python -m bench.mutants --write --out $(ARTIFACTS)/mutants $(if $(SEED),--seed $(SEED)) $(if $(NUMBER),--number $(NUMBER)) $(if $(ONLY),--only $(ONLY))
+
+messages: $(VENV)/.dev ## Write docs/messages.md, the list of what a person reads
+	@$(BIN)/python -m bench.messages
 
 check: $(VENV)/.dev ## Lint, format, types, import directions
 	$(BIN)/ruff check .

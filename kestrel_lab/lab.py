@@ -185,7 +185,7 @@ class Lab:
                 for part in (self.evals, self.session):
                     with suppress(AttributeError):
                         return getattr(part, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # noqa: EM102  # as Python words it
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # as Python words it
 
     def __enter__(self) -> Self:
         return self

@@ -76,7 +76,7 @@ def test_files_stay_small() -> None:
 
 
 _NOUNS = {
-    *("testing", "macro_mining", "formatting", "grounding", "ranking", "web_grounding", "timing", "sandboxing", "scoring"),
+    *("testing", "macro_mining", "formatting", "grounding", "ranking", "web_grounding", "timing", "sandboxing", "scoring", "recording"),
 }
 """Module names in -ing that the field uses as nouns."""
 

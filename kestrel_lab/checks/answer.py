@@ -32,8 +32,7 @@ class AnswerContains:
 
     def __post_init__(self) -> None:
         if not self.texts or not all(normalised(text) for text in self.texts):
-            msg = "answer_contains needs at least one text, and none of them empty"
-            raise UsageError(msg)
+            raise UsageError("answer_contains needs at least one text, and none of them empty")
 
     @property
     def label(self) -> str:
@@ -86,16 +85,14 @@ class AnswerMatches:
 
     def __post_init__(self) -> None:
         if len(self.pattern) > MAX_PATTERN:
-            msg = f"the pattern of answer_matches is longer than {MAX_PATTERN:,} characters"
-            raise UsageError(msg)
+            raise UsageError(f"the pattern of answer_matches is longer than {MAX_PATTERN:,} characters")
         import regex  # takes longer to load than all checks together
 
         try:
             re.compile(self.pattern)
             regex.compile(self.pattern)
         except (re.error, regex.error, OverflowError, RecursionError) as error:
-            msg = f"answer_matches: {one_line(self.pattern, 60)!r} is not a regular expression: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"answer_matches: {one_line(self.pattern, 60)!r} is not a regular expression: {error}") from error
 
     @property
     def label(self) -> str:

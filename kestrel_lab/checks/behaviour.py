@@ -65,8 +65,7 @@ class ToolAtMost:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            msg = f"tool_at_most allows at least 1 call, not {self.n}: for none at all, write tool_not_used: {self.name}"
-            raise UsageError(msg)
+            raise UsageError(f"tool_at_most allows at least 1 call, not {self.n}: for none at all, write tool_not_used: {self.name}")
 
     @property
     def label(self) -> str:
@@ -91,8 +90,7 @@ class TurnsAtMost:
 
     def __post_init__(self) -> None:
         if self.n < 1:
-            msg = f"turns_at_most must be at least 1, not {self.n}"
-            raise UsageError(msg)
+            raise UsageError(f"turns_at_most must be at least 1, not {self.n}")
 
     @property
     def label(self) -> str:
@@ -141,8 +139,7 @@ class CostAtMost:
         cost = sum(answer.cost_usd or 0.0 for answer in answers)
         unknown = sum(answer.cost_usd is None and answer.error is None for answer in answers)
         if unknown and cost <= self.usd:
-            msg = f"the price of {unknown} of {len(answers)} model calls is not known, so cost_at_most cannot be judged"
-            raise CheckError(msg)
+            raise CheckError(f"the price of {unknown} of {len(answers)} model calls is not known, so cost_at_most cannot be judged")
         return _score(self.label, cost, self.usd, f"it cost ${cost:.4f}")
 
 
@@ -192,8 +189,7 @@ class TokensAtMost:
 
 def _require_bound(name: str, bound: float) -> None:
     if not 0 < bound < math.inf:
-        msg = f"{name} must be a positive number, not {bound}"
-        raise UsageError(msg)
+        raise UsageError(f"{name} must be a positive number, not {bound}")
 
 
 def _score(label: str, used: float, bound: float, reason: str) -> Score:

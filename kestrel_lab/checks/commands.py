@@ -36,11 +36,9 @@ class CommandSucceeds:
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:
-            msg = "command_succeeds needs a command: a list of words such as [python, -m, pytest]"
-            raise UsageError(msg)
+            raise UsageError("command_succeeds needs a command: a list of words such as [python, -m, pytest]")
         if self.timeout <= 0:
-            msg = f"the timeout of command_succeeds must be positive, not {self.timeout}"
-            raise UsageError(msg)
+            raise UsageError(f"the timeout of command_succeeds must be positive, not {self.timeout}")
 
     @property
     def label(self) -> str:
@@ -48,14 +46,13 @@ class CommandSucceeds:
         return f"{one_line(shlex.join(self.argv), 60)} succeeds"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass on exit code 0; a timeout is no pass; raises `CheckError` when the command cannot be started or no sandbox can be had."""
+        """Pass on exit code 0; a timeout is not a pass; raises `CheckError` when the command cannot be started or no sandbox can be had."""
         sandbox: Sandbox = trial.sandbox or Sandbox()
         env = clean_environment()
         command = sys.executable if self.argv[0] == "python" else self.argv[0]
         place = shutil.which(str(trial.workspace / command) if "/" in command else command, path=env.get("PATH"))
         if place is None:
-            msg = f"command_succeeds cannot start {self.argv[0]!r}: No such file or directory, or none that can be executed"
-            raise CheckError(msg)
+            raise CheckError(f"command_succeeds cannot start {self.argv[0]!r}: No such file or directory, or none that can be executed")
         kept = bytearray()
 
         def keep(piece: bytes) -> bool:
@@ -74,8 +71,7 @@ class CommandSucceeds:
                 read_only=trial.read_only,
             )
         except (OSError, UsageError) as error:
-            msg = f"command_succeeds cannot start {self.argv[0]!r}: {error}"
-            raise CheckError(msg) from error
+            raise CheckError(f"command_succeeds cannot start {self.argv[0]!r}: {error}") from error
         if ended.stopped:
             return self._score(f"not finished after {self.timeout:g} s" if ended.stopped == "timeout" else "it started too many processes")
         if ended.exit_code == 0:

@@ -85,8 +85,7 @@ class FileAbsent:
 def _require_inside(path: str) -> None:
     parts = PurePosixPath(path)
     if not path.strip() or parts.is_absolute() or ".." in parts.parts or "\0" in path:
-        msg = f"a file check looks inside the workspace: {path!r} must be a relative path without '..'"
-        raise UsageError(msg)
+        raise UsageError(f"a file check looks inside the workspace: {path!r} must be a relative path without '..'")
 
 
 def _read(workspace: Path, path: str) -> tuple[str, str]:

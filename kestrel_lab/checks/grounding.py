@@ -64,8 +64,7 @@ class Faithful:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            msg = f"faithful.share is from 0 to 1, not {self.share}"
-            raise UsageError(msg)
+            raise UsageError(f"faithful.share is from 0 to 1, not {self.share}")
 
     @property
     def label(self) -> str:
@@ -79,8 +78,7 @@ class Faithful:
             return Score(check=self.label, passed=False, value=0.0, reason="the answer claims nothing")
         if self.judge == "yes":
             if trial.grader is None:
-                msg = "faithful with a judge needs a model: give the suite a `grader`"
-                raise CheckError(msg)
+                raise CheckError("faithful with a judge needs a model: give the suite a `grader`")
             backed = await with_entailment(backed, ModelEntailment(trial.grader("")))
         words = [one.support.word for one in backed]
         value = words.count("supported") / len(words)
@@ -115,8 +113,7 @@ class AnswerCites:
 
     def __post_init__(self) -> None:
         if not self.sources or not all(source.strip() for source in self.sources):
-            msg = "answer_cites needs at least one source, and none of them empty"
-            raise UsageError(msg)
+            raise UsageError("answer_cites needs at least one source, and none of them empty")
 
     @property
     def label(self) -> str:

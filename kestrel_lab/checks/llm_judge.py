@@ -40,7 +40,7 @@ class ModelGraded:
 
     The grader sees the goal, the answer, what was expected, and the rubric; not the run. `model` names it, as
     for any run; where empty, it is the suite's `grader`. What it costs is in the score's `usage` and in no
-    number of the run. The name of the score says who graded, and that it is no real model where it is not.
+    number of the run. The name of the score says who graded, and that it is not a real model where it is not.
     """
 
     needs: ClassVar[str] = "a model"
@@ -52,8 +52,7 @@ class ModelGraded:
 
     def __post_init__(self) -> None:
         if not self.rubric.strip() or not 0 < self.at_least <= 1:
-            msg = f"graded needs a rubric, and at_least above 0 up to 1, not {self.at_least}"
-            raise UsageError(msg)
+            raise UsageError(f"graded needs a rubric, and at_least above 0 up to 1, not {self.at_least}")
 
     @property
     def label(self) -> str:
@@ -63,8 +62,7 @@ class ModelGraded:
     async def __call__(self, trial: Trial) -> Score:
         """Pass from `at_least` on; raises `CheckError` when there is no grader or it gives no opinion that can be used."""
         if trial.grader is None:
-            msg = "a graded check works in a suite only, which says who grades"
-            raise CheckError(msg)
+            raise CheckError("a graded check works in a suite only, which says who grades")
         grader = trial.grader(self.model)
         score, why, usage = await _opinion(grader, _messages(self.rubric, trial))
         name = grader.name if grader.kind == "real" else f"{grader.name} ({grader.kind})"
@@ -98,11 +96,9 @@ async def _opinion(grader: Model, messages: list[Message]) -> tuple[float, str, 
             async with asyncio.timeout(SECONDS):
                 answer = await grader(request, lambda _piece: None)
         except TimeoutError as error:
-            msg = f"the grader {grader.name} did not answer in {SECONDS:g} s"
-            raise CheckError(msg) from error
+            raise CheckError(f"the grader {grader.name} did not answer in {SECONDS:g} s") from error
         except ModelError as error:
-            msg = f"the grader {grader.name} failed: {error}"
-            raise CheckError(msg) from error
+            raise CheckError(f"the grader {grader.name} failed: {error}") from error
         used = sum((tried.usage for tried in answer.tried), used + answer.usage + Usage(model_calls=1))
         try:
             score, why = _read(answer.text)
@@ -112,8 +108,7 @@ async def _opinion(grader: Model, messages: list[Message]) -> tuple[float, str, 
             messages = [*messages, Message(role="assistant", text=answer.text), Message(role="user", text=again)]
             continue
         return score, why, used
-    msg = f"the grader {grader.name} gave no score in {ATTEMPTS} attempts: {problem}"
-    raise CheckError(msg)
+    raise CheckError(f"the grader {grader.name} gave no score in {ATTEMPTS} attempts: {problem}")
 
 
 def _read(text: str) -> tuple[float, str]:
@@ -124,10 +119,8 @@ def _read(text: str) -> tuple[float, str]:
         values = list(values_in(text))
     found = [value for value in values if isinstance(value, dict) and "score" in value]
     if len(found) != 1:
-        msg = f"there are {len(found)} objects with a score in it" if found else "there is no object with a score in it"
-        raise ValueError(msg)
+        raise ValueError(f"there are {len(found)} objects with a score in it" if found else "there is no object with a score in it")
     score, why = found[0]["score"], found[0].get("why", "")
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
-        msg = f"the score is a number from 0 to 1, not {score!r}"
-        raise ValueError(msg)
+        raise ValueError(f"the score is a number from 0 to 1, not {score!r}")
     return float(score), str(why)

@@ -65,12 +65,10 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
     the unknown check or field and the nearest right one.
     """
     if not isinstance(item, dict) or len(item) != 1:
-        msg = f'a check is one name with a value, such as answer_contains: "42", not {one_line(repr(item))}'
-        raise UsageError(msg)
+        raise UsageError(f'a check is one name with a value, such as answer_contains: "42", not {one_line(repr(item))}')
     name, value = next(iter(item.items()))
     if name not in CHECKS:
-        msg = f"{name!r} is no check; {nearest(name, CHECKS)}"
-        raise UsageError(msg)
+        raise UsageError(f"{name!r} is not a check; {nearest(name, CHECKS)}")
     kind = CHECKS[name]
     given = value if isinstance(value, dict) else {fields(kind)[0].name: value}
     check: Check = kind(**_arguments(name, kind, given, loosely=loosely))
@@ -122,12 +120,10 @@ def _arguments(name: str, kind: Any, given: Mapping[str, Json], *, loosely: bool
     found: dict[str, object] = {}
     for key, value in given.items():
         if key not in known:
-            msg = f"{name} has no {key!r}; {nearest(key, known)}"
-            raise UsageError(msg)
+            raise UsageError(f"{name} has no {key!r}; {nearest(key, known)}")
         found[key] = _typed(f"{name}.{key}", types[key], value, loosely=loosely)
     if missing := [key for key, field in known.items() if key not in found and field.default is MISSING]:
-        msg = f"{name} needs {' and '.join(missing)}: write {name}: {{{', '.join(f'{key}: …' for key in missing)}}}"
-        raise UsageError(msg)
+        raise UsageError(f"{name} needs {' and '.join(missing)}: write {name}: {{{', '.join(f'{key}: …' for key in missing)}}}")
     return found
 
 
@@ -140,8 +136,7 @@ def _typed(place: str, kind: Any, value: Json, *, loosely: bool) -> object:
         return tuple(_typed(place, get_args(kind)[0], item, loosely=loosely) for item in items)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
-            msg = f"{place} is {' or '.join(get_args(kind))}, not {value!r}"
-            raise UsageError(msg)
+            raise UsageError(f"{place} is {' or '.join(get_args(kind))}, not {value!r}")
         return value
     kind = get_origin(kind) or kind
     if loosely and (read := _read_as(kind, value)) is not None:
@@ -149,8 +144,7 @@ def _typed(place: str, kind: Any, value: Json, *, loosely: bool) -> object:
     fits = isinstance(value, int | float if kind is float else kind) and (kind is bool or not isinstance(value, bool))
     if not fits:
         hint = "; put it in quotes" if kind is str and isinstance(value, bool | int | float) else ""
-        msg = f"{place} is {_WORDS[kind]}, not {one_line(repr(value))}{hint}"
-        raise UsageError(msg)
+        raise UsageError(f"{place} is {_WORDS[kind]}, not {one_line(repr(value))}{hint}")
     return value
 
 

@@ -29,8 +29,7 @@ class PythonCheck:
 
     def __post_init__(self) -> None:
         if not _PATH.fullmatch(self.function):
-            msg = f"python_check names a function as module:function, such as checks:is_sorted, not {one_line(self.function)!r}"
-            raise UsageError(msg)
+            raise UsageError(f"python_check names a function as module:function, such as checks:is_sorted, not {one_line(self.function)!r}")
 
     @property
     def label(self) -> str:
@@ -40,8 +39,7 @@ class PythonCheck:
     async def __call__(self, trial: Trial) -> Score:
         """Return the function's verdict; raises `CheckError` for a value that is none, and what the function raises."""
         if trial.function is None:
-            msg = f"python_check {self.function} works in a suite only, which says where its functions are"
-            raise CheckError(msg)
+            raise CheckError(f"python_check {self.function} works in a suite only, which says where its functions are")
         said = trial.function(self.function)(trial)
         if inspect.isawaitable(said):
             said = await said

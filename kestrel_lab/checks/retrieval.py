@@ -37,11 +37,9 @@ class RecallAt:
 
     def __post_init__(self) -> None:
         if not self.items or not all(item.strip() for item in self.items) or len(set(self.items)) < len(self.items):
-            msg = "recall_at needs at least one item, none of them empty and none twice"
-            raise UsageError(msg)
+            raise UsageError("recall_at needs at least one item, none of them empty and none twice")
         if self.k < 1 or not 0 <= self.at_least <= 1:
-            msg = f"recall_at needs k of at least 1, and at_least from 0 to 1, not {self.k} and {self.at_least}"
-            raise UsageError(msg)
+            raise UsageError(f"recall_at needs k of at least 1, and at_least from 0 to 1, not {self.k} and {self.at_least}")
 
     @property
     def label(self) -> str:
@@ -116,8 +114,7 @@ class Recalled:
     def __post_init__(self) -> None:
         named = (*self.notes, *self.never)
         if not named or not all(named) or len(set(named)) < len(named) or self.k < 1:
-            msg = "recalled needs names of notes, each once and none empty, under notes or never, and k of at least 1"
-            raise UsageError(msg)
+            raise UsageError("recalled needs names of notes, each once and none empty, under notes or never, and k of at least 1")
 
     @property
     def label(self) -> str:

@@ -63,8 +63,7 @@ class ToolsInOrder:
 
     def __post_init__(self) -> None:
         if not self.names:
-            msg = "tools_in_order needs at least one tool"
-            raise UsageError(msg)
+            raise UsageError("tools_in_order needs at least one tool")
 
     @property
     def label(self) -> str:
@@ -105,8 +104,7 @@ class TrajectoryMatch:
 
     def __post_init__(self) -> None:
         if not self.calls or not 0 < self.at_least <= 1:
-            msg = f"trajectory_match needs calls, and at_least above 0 up to 1, not {self.at_least}"
-            raise UsageError(msg)
+            raise UsageError(f"trajectory_match needs calls, and at_least above 0 up to 1, not {self.at_least}")
         for call in self.calls:
             _expected(call)
 
@@ -144,8 +142,7 @@ def _expected(call: object) -> tuple[str, dict[str, Json]]:
         args = call.get("args") or {}
         if isinstance(args, dict):
             return call["tool"], args
-    msg = f"trajectory_match: a call is a tool's name or {{tool: …, args: {{…}}}}, not {one_line(repr(call))}"
-    raise UsageError(msg)
+    raise UsageError(f"trajectory_match: a call is a tool's name or {{tool: …, args: {{…}}}}, not {one_line(repr(call))}")
 
 
 def _fits(expected: tuple[str, dict[str, Json]], call: MadeCall) -> bool:

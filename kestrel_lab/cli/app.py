@@ -76,7 +76,7 @@ app.add_typer(tainting)
 app.add_typer(chatting)
 app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
 
-Goal = Annotated[list[str] | None, typer.Argument(help="What to do, in your words.")]
+Goal = Annotated[list[str] | None, typer.Argument(help="What to do, in your own words.")]
 
 
 @app.command(epilog='Example: kestrel run "Count the Python files" --approve auto:medium --workspace src')
@@ -97,20 +97,18 @@ def run(
     inputs: Inputs = None,
     cache: Cache = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with this run; one that failed goes on behind its last completed stage.")
+        str | None, typer.Option(metavar="RUN", help="Continue this run; a failed run continues after its last completed stage.")
     ] = None,
     expand: Annotated[
         bool | None,
-        typer.Option("--expand/--no-expand", help="Let it look for MCP servers with tools that it lacks, and ask to install one."),
+        typer.Option("--expand/--no-expand", help="Let the agent look for MCP servers with tools that it lacks, and ask to install one."),
     ] = None,
     verify: Annotated[
         str | None,
-        typer.Option(
-            metavar="LEVEL", help="What is done about the answer's claims: off, warn, repair, judge, quality (a report, nothing changed)."
-        ),
+        typer.Option(metavar="LEVEL", help="How the answer's claims are checked: off, warn, repair, judge, quality (a report only)."),
     ] = None,
     form: Annotated[
-        str | None, typer.Option(metavar="FORM", help="What the answer has to look like: brief, plan, patch, explanation, research, auto.")
+        str | None, typer.Option(metavar="FORM", help="The form of the answer: brief, plan, patch, explanation, research, auto.")
     ] = None,
     follow: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run; a notebook does so with the last one.")
@@ -121,27 +119,22 @@ def run(
     approval_timeout: ApprovalTimeout = None,
     as_json: AsJson = False,
     control: Annotated[
-        str, typer.Option(metavar="stdio", help="Terminal: tell what happens as JSON lines, and take decisions so: see `schema control`.")
+        str, typer.Option(metavar="stdio", help="Terminal: write events and read decisions as JSON lines; see `kestrel schema control`.")
     ] = "",
 ) -> Any:
     """Run a goal: the agent calls tools, asks before risky calls, and answers."""
     if control not in {"", "stdio"}:
-        msg = f"--control {control}: it is stdio"
-        raise UsageError(msg)
+        raise UsageError(f"--control {control}: it is stdio")
     if resume is None:
         return _begin(ctx, ctx.params)
     if goal:
-        msg = "give a goal or --resume, not both"
-        raise UsageError(msg)
+        raise UsageError("give a goal or --resume, not both")
     if plan is not None or inputs or verify is not None or form is not None:
-        msg = "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out"
-        raise UsageError(msg)
+        raise UsageError("a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out")
     if follow is not None:
-        msg = "--resume goes on with the run itself, --follow with its conversation in a new run: give one of them"
-        raise UsageError(msg)
+        raise UsageError("--resume goes on with the run itself, --follow with its conversation in a new run: give one of them")
     if rules is not None:
-        msg = "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out"
-        raise UsageError(msg)
+        raise UsageError("a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out")
     return _begin(ctx, ctx.params, resume)
 
 
@@ -155,8 +148,8 @@ def orchestrate(
     workspace: WorkFolder = ".",
     tools: ToolNames = None,
     rules: RulesFile = None,
-    rounds: Annotated[int | None, typer.Option(help="How often the answer is repaired at most.")] = None,
-    steps: Annotated[int | None, typer.Option(help="How many steps the plan has at most.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Most repairs of the answer.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Most steps of the plan.")] = None,
     cycles: Cycles = None,
     cost: Cost = None,
     seconds: Seconds = None,
@@ -203,9 +196,11 @@ def resume(
     *,
     model: Annotated[str | None, typer.Option(help="Another model from here on.")] = None,
     approve: Annotated[str | None, typer.Option(help="Another approval policy from here on.")] = None,
-    take_over: Annotated[bool, typer.Option("--take-over", help="Also from a live session, which then writes nothing more.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Also take the run from a live session, which then writes nothing more.")
+    ] = False,
 ) -> Any:
-    """Go on with a run where its log ends, or behind its last completed stage if it failed; the same as `run --resume RUN`."""
+    """Continue a run where its log ends; a failed run continues after its last completed stage. The same as `run --resume RUN`."""
     frontend = frontend_of(ctx)
     screen = frontend.screen(ShowOptions())
 
@@ -220,11 +215,10 @@ def resume(
 
 @app.command()
 def cancel(ctx: typer.Context, run_id: RunId) -> str:
-    """End a run for good, whoever works on it; one that was only interrupted need not be cancelled, it can be resumed."""
+    """End a run for good, whichever process works on it. A run that was only interrupted can be resumed instead."""
     run = frontend_of(ctx).lab().get(run_id)
     if run.status.terminal:
-        msg = f"run {run.id} is {run.status} already"
-        raise UsageError(msg)
+        raise UsageError(f"run {run.id} is {run.status} already")
     run.cancel()
     return f"run {run.id} is cancelled; {run.report.way_on}"
 
@@ -234,13 +228,15 @@ def fork(
     ctx: typer.Context,
     run_id: RunId,
     *,
-    at: Annotated[int | None, typer.Option(metavar="N", help="The last event to share; the last question to the model by default.")] = None,
+    at: Annotated[
+        int | None, typer.Option(metavar="N", help="The last event that both runs share; by default the last call of the model.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Another model from there on.")] = None,
-    answer: Annotated[str | None, typer.Option(help="What the model asked at event N is to have answered.")] = None,
-    result: Annotated[str | None, typer.Option(help="What the tool called at event N is to have answered.")] = None,
+    answer: Annotated[str | None, typer.Option(help="Use this as the model's answer at event N.")] = None,
+    result: Annotated[str | None, typer.Option(help="Use this as the tool's result at event N.")] = None,
     approve: Annotated[str | None, typer.Option(help="Another approval policy from there on.")] = None,
 ) -> Any:
-    """Go on from an event of a run in a new run, with something changed; the old run stays as it is."""
+    """Start a new run from an event of another run, with something changed; the old run stays as it is."""
     frontend = frontend_of(ctx)
     screen = frontend.screen(ShowOptions())
 
@@ -259,7 +255,7 @@ def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="Id of a run.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Id of another, for example a fork of it.")],
 ) -> RunDiff:
-    """Show where two runs part, and what each did from there on."""
+    """Show where two runs differ first, and what each did after that."""
     return frontend_of(ctx).lab().diff(a, b)
 
 
@@ -269,11 +265,9 @@ def show(
     run_id: RunId,
     *,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")] = None,
-    call: Annotated[
-        str | None, typer.Option(metavar="CALL", help="Print what this call was answered, whole; 'all' lists the calls.")
-    ] = None,
+    call: Annotated[str | None, typer.Option(metavar="CALL", help="Print the whole answer to this call; 'all' lists the calls.")] = None,
 ) -> Run | Path | str:
-    """Show a run: its calls, its answer, what it used, what it waits for."""
+    """Show a run: its calls, its answer, what it used and what it waits for."""
     found = frontend_of(ctx).lab().get(run_id)
     if call is not None:
         return repr(found.results) if call == "all" else plain(found.results[call])
@@ -299,10 +293,10 @@ def approve(
     always: Annotated[bool, typer.Option("--always", help="Do not ask about the same tool again in this run.")] = False,
     reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
     answer: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Answer what the agent asks; once for each question, in their order.")
+        list[str] | None, typer.Option(metavar="TEXT", help="Answer a question of the agent; once for each question, in order.")
     ] = None,
 ) -> str:
-    """Say yes to what a run waits for, or answer its question; a session that waits goes on at once."""
+    """Approve what a run waits for, or answer its question; a waiting session continues at once."""
     frontend = frontend_of(ctx)
     scope = "run" if always else "once"
     decided = frontend.lab().decide(run_id, granted=True, by=frontend.user, how="command", reason=reason, scope=scope, answers=answer or ())
@@ -316,10 +310,10 @@ def deny(
     ctx: typer.Context,
     run_id: RunId,
     *,
-    reason: Annotated[str, typer.Option(help="Why; the model is told.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, which the model is given.")] = "",
     rest: Annotated[bool, typer.Option("--rest", help="Deny also all later calls that containment would ask about.")] = False,
 ) -> str:
-    """Say no to what a run waits for; the model is told and may find another way."""
+    """Deny what a run waits for; the model learns of it and may find another way."""
     frontend = frontend_of(ctx)
     decided = frontend.lab().decide(run_id, granted=False, by=frontend.user, how="command", reason=reason, scope="run" if rest else "once")
     return f"denied: {', '.join(decided)}. If no session is waiting, go on with: kestrel run --resume {run_id}"
@@ -327,13 +321,13 @@ def deny(
 
 @app.command()
 def tools(ctx: typer.Context) -> Toolbox:
-    """List the tools with their danger, and with which word those are offered that not every run gets."""
+    """List the tools with their danger levels, and the names that offer those which not every run gets."""
     return frontend_of(ctx).lab().session.registry.toolbox
 
 
 @app.command()
 def models(ctx: typer.Context) -> Any:
-    """List the models that can be used now, and what to type for others."""
+    """List the models that can be used now, and how to set up others."""
     return known_models(frontend_of(ctx).lab())
 
 
@@ -345,7 +339,7 @@ def config(
         str | None, typer.Argument(metavar="VALUE", help="Change it: in kestrel.toml, or for the session of a notebook.")
     ] = None,
 ) -> Settings:
-    """Show every setting and rule, its value and where it came from; or change a setting."""
+    """Show every setting and rule, its value and its source; or change a setting."""
     if key is not None and value is not None:
         return frontend_of(ctx).configure(key, value)
     settings = frontend_of(ctx).lab().settings
@@ -354,19 +348,27 @@ def config(
 
 @app.command()
 def doctor(ctx: typer.Context) -> Doctor:
-    """Check what is configured, what is missing, and what to type."""
+    """Check what is set up and what is missing, and show how to fix it."""
     return examine(frontend_of(ctx).lab())
 
 
 def _going_on(run: Run) -> Run:
     """`run`, which was to be resumed; raises `UsageError` for one that somebody cancelled: that is a decision."""
     if run.status is RunStatus.CANCELLED:
-        msg = f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.report.way_on}"
-        raise UsageError(msg)
+        raise UsageError(f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.report.way_on}")
     return run
 
 
-def wrong_usage(error: typer.TyperException) -> str:
-    """What was wrong with the words of a command, as one sentence without its full stop."""
-    text = error.format_message() if hasattr(error, "format_message") else str(error)
-    return str(text).strip().rstrip(".")
+def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> str:
+    """Return what is wrong with the words of a command, what was probably meant, and where its help is; empty if help was printed."""
+    message = str(error.format_message() if hasattr(error, "format_message") else error).strip()
+    if not message:  # a group of commands without a command prints its help
+        return ""
+    if likely := getattr(error, "possibilities", None):
+        message = f"{str(error).rstrip('.')}. Did you mean {min(likely)}?"
+    known, command = [program], root
+    for word in words:
+        if (command := getattr(command, "commands", {}).get(word)) is None:
+            break
+        known.append(word)
+    return f"{message}{'' if message.endswith(('.', '?')) else '.'} See {' '.join(known)} --help."

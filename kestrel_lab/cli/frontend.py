@@ -22,16 +22,16 @@ Model = Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-
 Approve = Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")]
 WorkFolder = Annotated[str, typer.Option(help="The only folder that file tools may touch.")]
 ToolNames = Annotated[
-    str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, with commas; default if left out.")
+    str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, separated by commas; by default the group default.")
 ]
 Cycles = Annotated[int | None, typer.Option(help="Most model turns.")]
 Cost = Annotated[float | None, typer.Option(help="Most US dollars.")]
 Seconds = Annotated[float | None, typer.Option(help="Most seconds of work.")]
 Tokens = Annotated[int | None, typer.Option(help="Most tokens.")]
-Cache = Annotated[str | None, typer.Option(help="Stored answers of tools: use, off, refresh or replay.")]
-As = Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: leave the run under this name too.")]
+Cache = Annotated[str | None, typer.Option(help="How stored tool answers are used: use, off, refresh or replay.")]
+As = Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: also assign the run to this variable.")]
 Background = Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")]
-ApprovalTimeout = Annotated[float | None, typer.Option(help="Deny what nobody has answered after so many seconds.")]
+ApprovalTimeout = Annotated[float | None, typer.Option(help="Deny a question that nobody has answered after so many seconds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 
@@ -130,8 +130,7 @@ def files_named() -> Iterator[None]:
     try:
         yield
     except OverflowError as error:
-        msg = f"a number is too large: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"a number is too large: {error}") from error
     except OSError as error:
         if error.filename is None:
             raise

@@ -92,8 +92,7 @@ class TerminalFrontend:
     def screen(self, how: ShowOptions) -> Screen:
         """The screen for one run; Ctrl-C on it stops the run."""
         if how.background or how.name:
-            msg = "--bg and --as are for notebooks; in a terminal end the line with & or use --json"
-            raise UsageError(msg)
+            raise UsageError("--bg and --as are for notebooks; in a terminal end the line with & or use --json")
         if how.control:
             return LinesScreen(self.lab().session, self.user, how.approval_timeout)
         if sys.stdin.isatty() and not how.as_json:
@@ -110,7 +109,7 @@ class TerminalFrontend:
         try:
             return asyncio.run(body())
         except KeyboardInterrupt:  # typer would end without a word
-            msg = "stopped; what was finished is stored. `eval run` and `eval gate` go on with --resume, other commands when typed again"
+            msg = "stopped; finished work is stored. `eval run` and `eval gate` continue with --resume, other commands when they are run again"
             raise RunCancelled(msg) from None
 
 
@@ -158,18 +157,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _main(argv: list[str]) -> int:
     frontend = TerminalFrontend()
-    gate = argv[:2] == ["eval", "gate"]
+    gate, root = argv[:2] == ["eval", "gate"], typer.main.get_command(app)
     try:
         with files_named():
-            result = typer.main.get_command(app).main(argv, prog_name="kestrel", standalone_mode=False, obj=frontend)
+            result = root.main(argv, prog_name="kestrel", standalone_mode=False, obj=frontend)
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
         return _show(
             frontend.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch", "chat"}
         )
     except typer.TyperException as error:
-        known = argv[:1] if argv[:1] and not str(error).startswith(f"No such command '{argv[0]}'") and argv[0][:1] != "-" else []
-        _complain(f"{wrong_usage(error)}. The words and options: {' '.join(['kestrel', *known, '--help'])}")
+        if message := wrong_usage(error, root, "kestrel", argv):
+            _complain(f"A goal comes after run: kestrel run {shlex.quote(argv[0])}" if " " in argv[0] else message)
         code = EXIT_USAGE
     except (typer.Abort, KeyboardInterrupt, RunCancelled) as error:
         _complain(str(error) or "stopped")
@@ -197,7 +196,7 @@ def _unexpected(error: Exception, argv: list[str]) -> str:
         file.write(f"kestrel_lab {__version__}, Python {sys.version}\nkestrel {shlex.join(argv)}\n\n")
         file.write("".join(traceback.format_exception(error)))
     what = one_line(f"{type(error).__name__}: {error}", 300)
-    return f"{what}. This is a fault of kestrel_lab: please report it with what is in {name}"
+    return f"{what}. This is a bug in kestrel_lab: please report it with the content of {name}"
 
 
 def _complain(message: str) -> None:

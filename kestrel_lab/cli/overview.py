@@ -1,19 +1,55 @@
-"""The overview that `kestrel --help` prints, without the code of any command: loading that takes a second."""
+"""The start page that `kestrel` prints and the overview of `kestrel --help`, without the code of any command: loading that takes a second."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, Final
 
 import typer
+from typer.core import TyperGroup
 
+from kestrel_lab.core.version import __version__
+
+START: Final = f"""\
+kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they do, and measure them.
+
+  kestrel doctor                    show what is set up, and what to do about the rest
+  kestrel run "Explain this code"   let an agent work on a goal in this folder; it asks before risky calls
+  kestrel runs                      list the newest runs; `kestrel show RUN` shows one of them
+  kestrel eval run SUITE.yaml       measure agents on a suite of scenarios
+
+All commands: kestrel --help. In a notebook: %load_ext kestrel_lab, then %kestrel --help.
+"""
 EPILOG: Final = """
-Begin with [bold]kestrel doctor[/bold]: it says which models can be used and what to type for others.
+Begin with [bold]kestrel doctor[/bold]: it shows which models can be used and how to set up others.
 Then [bold]kestrel run "Which files define the public API?"[/bold]
 """
+PANELS: Final = {
+    "Run agents": ("run", "chat", "orchestrate", "resume", "cancel", "fork", "websearch", "plans", "plan"),
+    "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny"),
+    "Measure": ("eval", "compare", "scenario", "notebook"),
+    "What agents may do and know": ("tools", "mcp", "macros", "memory", "search", "index", "rules", "taint", "trust"),
+    "Set up": ("doctor", "models", "config", "schema", "time"),
+}
+"""The headings of the overview, and the commands below each in their order."""
+
+
+class GroupedCommands(TyperGroup):
+    """The commands in the order and below the headings of `PANELS`."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        known = {name: panel for panel, names in PANELS.items() for name in names}
+        for name in sorted(self.commands, key=[*known, *self.commands].index):
+            command = self.commands[name] = self.commands.pop(name)
+            command.rich_help_panel = known.get(name)  # type: ignore[attr-defined]  # read by typer
+
+
 SETTINGS: Final[dict[str, Any]] = {
     "name": "kestrel",
+    "cls": GroupedCommands,
     "help": "Run LLM agents on a goal, watch and approve what they do, and measure them over suites and commits.",
     "epilog": EPILOG,
     "no_args_is_help": True,
@@ -24,55 +60,72 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 """What the application with all commands is made with, too."""
 COMMANDS: Final = {
-    "trust": "Trust the settings of this project as they are now: what they weaken is shown, and holds from now on.",
-    "compare": "Run a suite at two commits, as far as results are missing, and say what changed.",
+    "trust": "Trust the settings of this project as they are now: show what they weaken, and apply them from now on.",
+    "compare": "Run a suite at two commits, where results are missing, and show what changed.",
     "run": "Run a goal: the agent calls tools, asks before risky calls, and answers.",
     "orchestrate": "Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan standard`.",
-    "resume": "Go on with a run where its log ends, or behind its last completed stage if it failed; the same as `run --resume RUN`.",
-    "cancel": "End a run for good, whoever works on it; one that was only interrupted need not be cancelled, it can be resumed.",
-    "fork": "Go on from an event of a run in a new run, with something changed; the old run stays as it is.",
-    "diff": "Show where two runs part, and what each did from there on.",
-    "show": "Show a run: its calls, its answer, what it used, what it waits for.",
+    "resume": "Continue a run where its log ends; a failed run continues after its last completed stage. The same as `run --resume RUN`.",
+    "cancel": "End a run for good, whichever process works on it. A run that was only interrupted can be resumed instead.",
+    "fork": "Start a new run from an event of another run, with something changed; the old run stays as it is.",
+    "diff": "Show where two runs differ first, and what each did after that.",
+    "show": "Show a run: its calls, its answer, what it used and what it waits for.",
     "runs": "List the newest runs.",
-    "approve": "Say yes to what a run waits for, or answer its question; a session that waits goes on at once.",
-    "deny": "Say no to what a run waits for; the model is told and may find another way.",
-    "tools": "List the tools with their danger, and with which word those are offered that not every run gets.",
-    "models": "List the models that can be used now, and what to type for others.",
-    "config": "Show every setting and rule, its value and where it came from; or change a setting.",
-    "doctor": "Check what is configured, what is missing, and what to type.",
+    "approve": "Approve what a run waits for, or answer its question; a waiting session continues at once.",
+    "deny": "Deny what a run waits for; the model learns of it and may find another way.",
+    "tools": "List the tools with their danger levels, and the names that offer those which not every run gets.",
+    "models": "List the models that can be used now, and how to set up others.",
+    "config": "Show every setting and rule, its value and its source; or change a setting.",
+    "doctor": "Check what is set up and what is missing, and show how to fix it.",
     "eval": "Measure agents: run suites of scenarios, compare two commits, decide gates.",
-    "macros": "List macros, and sequences of calls that could become one; accept, disable, remove them.",
-    "memory": "List what is remembered for later runs; search, add, edit, forget and draw it.",
+    "macros": "List macros, and sequences of calls that could become macros; accept, disable or remove them.",
+    "memory": "List the notes for later runs; search, add, edit, forget or draw them.",
     "mcp": "List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs.",
     "scenario": "Make scenarios for suites.",
     "notebook": "Execute notebooks headless, with parameters.",
-    "rules": "List the rules about calls; try which of them decides on one.",
+    "rules": "List the rules about calls, or find the rule that decides on a call.",
     "plans": "List the workflows that come with the package, for `kestrel run GOAL --plan NAME`.",
     "plan": "Show the plan that a workflow makes for a goal; nothing is run.",
     "schema": "Print the JSON Schema of workflow, agent, suite or scenario files, for editors, or of the control protocol.",
-    "time": "Tell the time, or read an expression such as `next Friday at 15:30` and say how it was read.",
-    "serve": "Show runs on a page of this machine, and let it decide on them: lists and follows those of any process.",
-    "follow": "Watch a run of any process to its end, and answer here what it asks; Ctrl-C leaves it alone.",
-    "search": "Find the files and places of a folder that have to do with a question, best first, with why.",
-    "index": "Build the index of a folder, or bring it up to date; runs then gather what a goal needs from it.",
-    "websearch": "Search the web for what answers a question: facts, each with quotes that were found in their pages.",
-    "taint": "List the files that runs wrote after they had read what others wrote; a run that reads one may be obeying it.",
+    "time": "Show the time, or read an expression such as `next Friday at 15:30` and show how it was understood.",
+    "serve": "Show the runs of every process on a web page of this machine, and decide on them there.",
+    "follow": "Watch a run of any process until it ends, and answer its questions here; Ctrl-C stops watching only.",
+    "search": "Find the files and lines of a folder that are about a question, best first, and say why.",
+    "index": "Build or update the search index of a folder; runs then use it to gather what a goal needs.",
+    "websearch": "Search the web for an answer: facts, each with quotes from the pages that support it.",
+    "taint": "List the files that runs wrote after reading untrusted text; a run that reads such a file may follow instructions in it.",
     "chat": "Talk with an agent: what you type goes on where the last answer ended.",
 }
-"""Every command with the first sentence of its help, in order. A test compares the page with that of `cli.app`."""
+"""Every command with the first sentence of its help. A test compares the page with that of `cli.app`."""
 
 
 def main() -> None:
-    """Run the `kestrel` command: print the overview, or load the commands and run one."""
-    if sys.argv[1:] not in (["--help"], ["-h"]) or "_KESTREL_COMPLETE" in os.environ:
-        from kestrel_lab.cli.main import main as run_command
-
+    """Run the `kestrel` command: print the start page or the overview, or load the commands and run one."""
+    words, completing = sys.argv[1:], "_KESTREL_COMPLETE" in os.environ
+    if completing or (words and words not in (["--help"], ["-h"])):
+        run_command = _loaded()
         return run_command()
     from kestrel_lab.cli.build_server_output import harmless_output
 
+    if not words:
+        sys.stdout.write(START)
+        return None
     overview = typer.Typer(**SETTINGS)
     for name, text in COMMANDS.items():
         overview.command(name, help=text)(lambda: None)
     with harmless_output():
         overview(prog_name="kestrel")
     return None
+
+
+def _loaded() -> Callable[[], None]:
+    """Return the function that runs a command; while its code is loaded, a terminal says so."""
+    announce = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    if announce:
+        sys.stderr.write("\x1b[2mloading kestrel_lab …\x1b[0m")
+        sys.stderr.flush()
+    from kestrel_lab.cli.main import main as run_command
+
+    if announce:
+        sys.stderr.write("\r\x1b[2K")
+        sys.stderr.flush()
+    return run_command

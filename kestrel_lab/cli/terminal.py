@@ -73,7 +73,7 @@ class TerminalDisplay:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the moving lines while the block runs; on a console that is no terminal there are none."""
+        """Show the moving lines while the block runs; on a console that is not a terminal there are none."""
         if not self._console.is_terminal:
             yield
             return
@@ -106,6 +106,8 @@ class TerminalDisplay:
 
     def _now(self) -> Group:
         lines: list[Any] = []
+        head = self.view.head
+        first = next((row for row in self.view.rows.values() if isinstance(row, TextRow)), None)
         for row in self.view.rows.values():
             if isinstance(row, CallRow) and row.state not in _SETTLED:
                 lines.append(
@@ -115,10 +117,11 @@ class TerminalDisplay:
                 )
                 if row.result:
                     lines.append(Padding(Text("\n".join(row.result.splitlines()[-_TAIL_LINES:]), style="dim"), (0, 4)))
-            elif isinstance(row, TextRow) and row.state not in _SETTLED and row.text:
-                lines.append(Padding(Text("\n".join(row.text.splitlines()[-_TAIL_LINES:]), style="italic"), (0, 2)))
-        head = self.view.head
-        lines.append(Text(f"{head.status} · {head.usage or 'starting'} · {duration(self._lasted)}", style="dim"))
+            elif isinstance(row, TextRow) and row.state not in _SETTLED:
+                waits = f"waiting for {head.model}: the first answer takes longest" if row is first else f"waiting for {head.model}"
+                text = "\n".join(row.text.splitlines()[-_TAIL_LINES:]) or waits
+                lines.append(Padding(Text(text, style="italic" if row.text else "dim"), (0, 2)))
+        lines.append(Text(f"{head.status} · {head.usage} · {duration(self._lasted)}" if head.usage else "starting …", style="dim"))
         return Group(*lines)
 
 
@@ -177,7 +180,7 @@ class TerminalApprover:
                     return ApprovalGiven(call=asked.call, granted=False, by="timeout", how="policy", reason=reason)
 
     async def _answer(self, asked: ApprovalAsked) -> ApprovalGiven:
-        """What the person says, the option where they type its number; nothing at all is no answer."""
+        """What the person says, the option where they type its number; nothing at all is not an answer."""
         said = chosen(asked, await self._line("answer (empty for none): ", at_end=""))
         return self._given(asked, granted=True, answer=said) if said else self._given(asked, granted=False, reason="no answer was given")
 
@@ -191,7 +194,7 @@ class TerminalApprover:
             if refuses_rest(word, asked):
                 return self._given(asked, granted=False, scope="run", reason="none from here on")
             if word in {"n", "no"}:
-                return self._given(asked, granted=False, reason=(await self._line("reason (the model is told; may be empty): ")).strip())
+                return self._given(asked, granted=False, reason=(await self._line("reason for the model (may be empty): ")).strip())
             if word in {"e", "edit"}:
                 text = await self._line("arguments as JSON: ")
                 try:
@@ -240,7 +243,7 @@ def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
     why = {
         "danger": "",
         "contained": "",
-        "unknown_outcome": "The last session ended while this ran; whether it took effect is not known. Run it again?",
+        "unknown_outcome": "The last session ended while this call ran; whether it took effect is unknown. Run it again?",
     }.get(asked.why, asked.why)
     for reason in (why, contained_words(asked)):
         if reason:

@@ -98,7 +98,7 @@ class Citation:
 
 
 def _number(digits: str | int) -> int:
-    """The number of a line; one of a thousand digits is no line, and Python would refuse to read it."""
+    """The number of a line; one of a thousand digits is not a line, and Python would refuse to read it."""
     return int(str(digits)[:9])
 
 

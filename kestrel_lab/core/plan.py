@@ -227,7 +227,7 @@ class Plan:
     def from_json(cls, body: Mapping[str, Json]) -> Plan:
         """Rebuild what `as_json` gave; fields this version does not know are ignored.
 
-        Raises `UsageError` for anything that is no valid plan.
+        Raises `UsageError` for anything that is not a valid plan.
         """
         steps, artifacts, criteria = body.get("steps"), body.get("artifacts") or {}, body.get("acceptance_criteria") or []
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):

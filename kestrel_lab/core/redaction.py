@@ -18,7 +18,7 @@ REDACTED: Final = "[REDACTED]"
 MIN_SECRET: Final = 8
 """Characters of a variable's value from which on it can be told from an ordinary word."""
 LONGEST: Final = 1024
-"""Characters of a token from which on it is no key: as much is looked at together where text comes in pieces."""
+"""Characters of a token from which on it is not a key: as much is looked at together where text comes in pieces."""
 
 SECRET_NAME: Final = re.compile(r"(?i)(?:^|_)(?:api_?key|key|token|secret|password|passwd|passphrase|credentials?|pat)(?:_|\d*$)")
 """A variable of such a name holds a secret."""

@@ -81,7 +81,7 @@ class RunStatus(StrEnum):
 
 
 INTERRUPTED = "INTERRUPTED"
-"""Shown of a run that could go on and that nobody works on. It is no state: in the log such a run stays in the one it was left in."""
+"""Shown of a run that could go on and that nobody works on. It is not a state: in the log such a run stays in the one it was left in."""
 TERMINAL = frozenset({RunStatus.COMPLETE, RunStatus.FAILED, RunStatus.CANCELLED})
 
 TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {

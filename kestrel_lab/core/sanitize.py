@@ -99,7 +99,7 @@ def decode_marked(content: bytes) -> Text | None:
 def decode(content: bytes, name: str) -> Text:
     """UTF-8, or what a byte order mark says, else Latin-1, in which every byte is a character.
 
-    Raises `ValueError` that says so for content with NUL bytes: it is no text.
+    Raises `ValueError` that says so for content with NUL bytes: it is not text.
     """
     if (marked := decode_marked(content)) is not None:
         return marked

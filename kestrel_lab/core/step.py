@@ -46,7 +46,7 @@ class Step:
     stage: str = ""
     """A phase of the run. It orders nothing; steps of a stage are checkpointed, and tried again if that is harmless."""
     when: str = ""
-    """Condition on artifacts and on `steps`; if it does not hold the step is skipped, which is no failure."""
+    """Condition on artifacts and on `steps`; if it does not hold the step is skipped, which is not a failure."""
     after_failure: bool = False
     """Whether it starts also when something that it waits for failed; if it then ends well, the failure is dealt with."""
     parent: str = ""

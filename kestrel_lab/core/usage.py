@@ -32,7 +32,7 @@ from kestrel_lab.core.run_types import RunStatus
 class UsageMeter:
     """The usage of a run after the events taken so far.
 
-    An answer that was given by hand in a fork, or that a store gave, costs nothing and is no call of a model. Time passes
+    An answer that was given by hand in a fork, or that a store gave, costs nothing and is not a call of a model. Time passes
     once: it is worked, waited for a person, idle, or away.
     """
 

@@ -81,7 +81,7 @@ class Evaluations:
         Options: `every`, `last` to take some of the commits, `configs`, `epochs`, `metric` to look at, `reporter`,
         `own_suite` as for `compare`. The commits take turns epoch by epoch. Gives one row per trial with its
         commit (`.frame`), a row per commit (`.summary()`), `.steps` and `.plot()`; a commit that cannot be run is
-        noted. Raises `UsageError` for names that are no commits and when none can be run.
+        noted. Raises `UsageError` for names that are not commits and when none can be run.
         """
         from kestrel_lab.evals.commits.run_history import run_commits
 

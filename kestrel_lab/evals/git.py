@@ -39,12 +39,12 @@ class CodeVersion:
 async def commit_of(folder: Path, name: str) -> str:
     """Return the full hash of the commit that `name` means; raises `UsageError` when there is none."""
     if name.startswith("-"):
-        msg = f"{name!r} is no name of a commit"
+        msg = f"{name!r} is not a name of a commit"
         raise UsageError(msg)
     try:
         return (await git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")).strip()
     except UsageError as error:
-        msg = f"{name!r} is no commit, branch or tag of {folder}"
+        msg = f"{name!r} is not a commit, branch or tag of {folder}"
         raise UsageError(msg) from error
 
 
@@ -120,7 +120,7 @@ async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None 
 
     `A..B` means what it means to git, the commits after `A` up to `B`, along first parents: a merged branch is
     one commit. `A,B,C` are these commits, and one name alone is that commit. Of them every `every`-th is taken,
-    counted from the newest, and of these the `last` newest. Raises `UsageError` for names that are no commits,
+    counted from the newest, and of these the `last` newest. Raises `UsageError` for names that are not commits,
     numbers below 1, and an empty range.
     """
     if "..." in text:
@@ -169,10 +169,10 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
     try:
         await git(root, "merge-base", "--is-ancestor", first, last)
     except UsageError:
-        msg = f"{good} is not an ancestor of {bad}: the first bad commit is looked for between a commit and one that came from it"
+        msg = f"{good} is not an ancestor of {bad}: bisect needs a commit and one of its descendants"
         msg += await _shallow(root)
         raise UsageError(msg) from None
-    msg = f"{good} came into {bad} by a merge: only first parents are followed, so name a commit of the line that it was merged into"
+    msg = f"{good} came into {bad} by a merge. Only first parents are followed: name a commit of the branch that it was merged into"
     raise UsageError(msg)
 
 
@@ -192,7 +192,7 @@ async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], b
     fork = await _fork(root, sha)
     line = [commit for commit in await first_parents(root, fork) if commit.sha != sha]
     if not line:
-        msg = f"{head} is the first commit: there is none before it to compare with{await _shallow(root)}"
+        msg = f"{head} is the first commit: there is no earlier commit to compare with{await _shallow(root)}"
         raise UsageError(msg)
     for commit in line:
         if has_results(commit.sha):

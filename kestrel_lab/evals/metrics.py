@@ -82,7 +82,7 @@ def concern_rates(rows: Iterable[EvalRow], records: Sequence[dict[str, Any]]) ->
         if name.startswith(PREFIX) and not name.endswith(("_low", "_high")) and not math.isnan(record[name])
     ]
     if not rates:
-        msg = "no answer of these trials was reviewed: write `verify: warn` into their configurations and run them again"
+        msg = "no answer of these trials was verified: write `verify: warn` into their configurations and run them again"
         raise UsageError(msg)
     return rates
 

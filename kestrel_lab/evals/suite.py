@@ -190,7 +190,7 @@ class CassetteUse:
     folder: Path | None = None
     """Where they are; by default in `cassettes` beside the suite file, in a folder of the suite's name."""
     volatile: tuple[str, ...] = ()
-    """Regular expressions of what is different each time in prompts and results, a duration perhaps: it is no difference."""
+    """Regular expressions of what is different each time in prompts and results, a duration perhaps: it is not a difference."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -283,7 +283,7 @@ class Suite:
                 and (tagged is None or tagged.intersection(scenario.tags))
             )  # fmt: skip
             if not left:
-                msg = f"no scenario of suite {self.name!r} is all of what was asked for: its names, families and tags leave none"
+                msg = f"no scenario of suite {self.name!r} matches all of the given names, families and tags"
                 raise UsageError(msg)
             kept = {scenario.family for scenario in left}
             chosen = replace(chosen, scenarios=left, gates=tuple(g for g in chosen.gates if not g.family or g.family in kept))
@@ -309,7 +309,7 @@ class Suite:
                     msg = f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}"
                     raise UsageError(msg)
                 return found
-        msg = f"suite {self.name!r} names {name!r}, which is not there; looked in {' and '.join(str(place) for place in places)}"
+        msg = f"suite {self.name!r} names {name!r}, which does not exist; looked in {' and '.join(str(place) for place in places)}"
         raise UsageError(msg)
 
     def definition(self) -> dict[str, Json]:

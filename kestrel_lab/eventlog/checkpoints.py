@@ -80,10 +80,10 @@ def restore(content: bytes, **about: Json) -> RunState:
 
     try:
         if zstandard.frame_content_size(content) > _MOST_BYTES:
-            raise DamagedSnapshot("it is too large")  # noqa: EM101  # never shown alone
+            raise DamagedSnapshot("it is too large")  # never shown alone
         body = json.loads(zstandard.ZstdDecompressor().decompress(content))
         if {key: body[key] for key in body if key != "state"} != {**about, "form": form()}:
-            raise DamagedSnapshot("it is another run's, or of another form")  # noqa: EM101
+            raise DamagedSnapshot("it is another run's, or of another form")
         state: RunState = _codec(RunState).read(body["state"])
     except (zstandard.ZstdError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
         raise DamagedSnapshot(str(error)) from error

@@ -54,7 +54,7 @@ _NOT_WRITTEN = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
 def connect(path: Path, sqlite: str | None = None) -> apsw.Connection:
     """A guarded connection to the log at `path`, which is created and migrated as needed.
 
-    Raises `StoreError` when the file is no database of ours, was written by a newer version, or cannot be opened, or when
+    Raises `StoreError` when the file is not a database of ours, was written by a newer version, or cannot be opened, or when
     SQLite is of a version (`sqlite`, by default the one that runs here) that may damage it.
     """
     if may_damage(sqlite := sqlite or apsw.sqlite_lib_version()):

@@ -89,7 +89,7 @@ class SessionStore:
 
         Raises:
             UsageError: It lies on a network file system.
-            StoreError: It is no log, was written by a newer version, or cannot be opened.
+            StoreError: It is not a log, was written by a newer version, or cannot be opened.
         """
         self.path = Path(path)
         if not network:
@@ -386,7 +386,7 @@ _STATES = frozenset(RunStatus)
 
 
 def _encodable(text: str) -> str:
-    """`text` for a column: what is no Unicode, as in an odd path, replaced; the event keeps it as it is."""
+    """`text` for a column: what is not Unicode, as in an odd path, replaced; the event keeps it as it is."""
     return text.encode("utf-8", "replace").decode()
 
 

@@ -54,11 +54,10 @@ def is_shared(kind: str) -> bool:
 def check_local(path: Path, kind: str) -> None:
     """Raise `UsageError` for a log at `path` when that lies on `kind`, a network file system."""
     if is_network(kind):
-        msg = (
+        raise UsageError(
             f"{path} lies on a network file system ({kind}), where a log may be damaged: set KESTREL_HOME to a folder on this machine's own "
             "disk, for example ~/.local/state/kestrel. To take the risk, with one process at a time: KESTREL_NETWORK_HOME=true"
         )
-        raise UsageError(msg)
 
 
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600

@@ -83,8 +83,7 @@ def git_program(*around: Path) -> str:
     """
     if found := shutil.which("git", path=_search_path(*around)):
         return found
-    msg = "the git command is not there: install git, outside of the folders that agents work in"
-    raise UsageError(msg)
+    raise UsageError("the git command is not there: install git, outside of the folders that agents work in")
 
 
 def run_git(folder: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
@@ -116,8 +115,7 @@ async def add_worktree(repository: Path, place: Path, sha: str) -> None:
     """Make `place`, an absolute path, a worktree of a repository, with the files of commit `sha` just as they are stored: no filter changes them."""
     found = Repository.around(repository)
     if found is None:
-        msg = f"git finds no repository in {repository}"
-        raise UsageError(msg)
+        raise UsageError(f"git finds no repository in {repository}")
     # `git worktree add` would start a git of its own in the repository itself, which obeys its settings.
     own = found.common / "worktrees" / place.name
     files_of = {own: {"HEAD": sha, "commondir": "../..", "gitdir": f"{place}/.git"}, place: {".git": f"gitdir: {own}"}}
@@ -140,8 +138,7 @@ async def copy_commit(source: str | Path, commit: str, place: Path) -> None:
     if isinstance(source, Path):
         origin = Repository.around(source)
         if origin is None:
-            msg = f"git finds no repository in {source}"
-            raise UsageError(msg)
+            raise UsageError(f"git finds no repository in {source}")
         with _view(origin, git_program(place)) as shown, _call(place, (*fetch, str(shown), commit)) as (argv, env):
             await _output(argv, fetch, place, env | {"GIT_DIR": str(place / ".git"), "GIT_ALLOW_PROTOCOL": "file"})
     else:
@@ -302,8 +299,7 @@ async def _output(argv: list[str], args: tuple[str, ...], folder: Path, env: Map
         await process.wait()
         raise
     if process.returncode:
-        msg = f"git {' '.join(args[:3])} failed in {folder}: {one_line(errors.decode(errors='replace'), 300)}"
-        raise UsageError(msg)
+        raise UsageError(f"git {' '.join(args[:3])} failed in {folder}: {one_line(errors.decode(errors='replace'), 300)}")
     return output.decode("utf-8", "surrogateescape")
 
 

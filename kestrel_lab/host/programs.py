@@ -42,8 +42,7 @@ def resolve(name: str, *, outside: Iterable[str | os.PathLike[str]] = (), path: 
     found is kept, so a later change of a folder on the way changes nothing.
     """
     if os.path.basename(name) != name:
-        msg = f"{name!r} is no plain name of a program"
-        raise ValueError(msg)
+        raise ValueError(f"{name!r} is not a plain name of a program")
     path = os.environ.get("PATH", os.defpath) if path is None else path
     closed = frozenset(os.path.realpath(folder) for folder in outside)
     key = (name, path, closed)

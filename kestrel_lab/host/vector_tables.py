@@ -62,8 +62,7 @@ def _extension() -> str:
     """The file of the extension; its package is found and not imported, for that costs milliseconds."""
     spec = find_spec("sqlite_vec")
     if spec is None or spec.origin is None:
-        msg = "the package sqlite-vec is not installed: pip install sqlite-vec"
-        raise ModuleNotFoundError(msg)
+        raise ModuleNotFoundError("the package sqlite-vec is not installed: pip install sqlite-vec")
     return os.fspath(Path(spec.origin).with_name("vec0"))
 
 

@@ -21,14 +21,13 @@ def expression_of(text: str) -> ast.expr:
         case [ast.Expr(value=value)]:
             return value
         case _:
-            msg = "this is no expression"
-            raise SyntaxError(msg)
+            raise SyntaxError("this is not an expression")
 
 
 def tree_of(text: str) -> ast.Module:
     """The tree of `text`, the only way here to come to one.
 
-    Raises `SyntaxError` or `ValueError` for what is no Python, and `RecursionError` for what is nested too deeply.
+    Raises `SyntaxError` or `ValueError` for what is not Python, and `RecursionError` for what is nested too deeply.
     """
     for _ in range(_TIMES - 1):
         try:

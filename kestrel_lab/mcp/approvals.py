@@ -138,8 +138,7 @@ class Approvals:
         except (FileNotFoundError, NotADirectoryError, PermissionError):  # a user without a readable home folder
             return {}
         except ValueError as error:
-            msg = f"{self.path} cannot be read ({error}): remove it and approve the MCP servers again"
-            raise UsageError(msg) from error
+            raise UsageError(f"{self.path} cannot be read ({error}): remove it and approve the MCP servers again") from error
         return cast("dict[str, Json]", content) if isinstance(content, dict) else {}
 
     def _write(self, content: dict[str, Json]) -> None:

@@ -49,8 +49,7 @@ class BackgroundLoop:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            msg = "the MCP servers were closed"
-            raise ConnectionError(msg) from None
+            raise ConnectionError("the MCP servers were closed") from None
 
     def stop(self) -> None:
         """Stop the loop without waiting for it; a later `submit` starts another one."""

@@ -124,8 +124,7 @@ class ServerConfig:
         def put(found: re.Match[str]) -> str:
             value = ours.get(found[1], found[2])
             if value is None:
-                msg = f"MCP server {self.name!r} needs the environment variable {found[1]}, which is not set"
-                raise UsageError(msg)
+                raise UsageError(f"MCP server {self.name!r} needs the environment variable {found[1]}, which is not set")
             return value
 
         return _VARIABLE.sub(put, text)
@@ -139,30 +138,24 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
     """Return the server of a table; raises `UsageError` that names file, server and key."""
     where = f"{source}: MCP server {name!r}" if source else f"MCP server {name!r}"
     if not _NAME.fullmatch(name):
-        msg = f"{where}: a name has up to 32 letters, digits, - and _, no two _ in a row"
-        raise UsageError(msg)
+        raise UsageError(f"{where}: a name has up to 32 letters, digits, - and _, no two _ in a row")
     if not isinstance(table, Mapping):
-        msg = f"{where}: must be a table with a command or a url"
-        raise UsageError(msg)
+        raise UsageError(f"{where}: must be a table with a command or a url")
     kind = table.get("type", "")
     if kind not in ("", "stdio", "http", "streamable-http"):
-        msg = f"{where}: unknown type {kind!r}: stdio or http; the older sse is not spoken"
-        raise UsageError(msg)
+        raise UsageError(f"{where}: unknown type {kind!r}: stdio or http; the older sse transport is not supported")
     values: dict[str, Any] = {}
     for key, value in table.items():
         if key in ("danger", "effect", "type"):
             continue
         if key not in _READ:
-            msg = f"{where}: unknown key {key!r}: {nearest(key, [*_READ, 'danger', 'effect', 'type'])}"
-            raise UsageError(msg)
+            raise UsageError(f"{where}: unknown key {key!r}: {nearest(key, [*_READ, 'danger', 'effect', 'type'])}")
         try:
             values[key] = _READ[key](value)
         except ValueError as error:
-            msg = f"{where}: {key}: {error} (found {value!r})"
-            raise UsageError(msg) from error
+            raise UsageError(f"{where}: {key}: {error} (found {value!r})") from error
     if bool(values.get("command")) == bool(values.get("url")):
-        msg = f"{where}: give a command to start, or the url of a running server: one of them"
-        raise UsageError(msg)
+        raise UsageError(f"{where}: give a command to start, or the url of a running server: one of them")
     trust = _trust(table, Trust(), where)
     tools = {tool: _trust(own, trust, f"{where}: tool {tool!r}") for tool, own in values.pop("tools", {}).items()}
     return ServerConfig(name=name, source=source, trust=trust, tools=tools, **values)
@@ -196,19 +189,16 @@ def _foreign_server(name: str, table: Mapping[str, Json], source: str) -> Server
 
 def _trust(table: object, otherwise: Trust, where: str) -> Trust:
     if not isinstance(table, Mapping):
-        msg = f"{where}: must be a table with danger or effect"
-        raise UsageError(msg)
+        raise UsageError(f"{where}: must be a table with danger or effect")
     danger, effect = table.get("danger"), table.get("effect", otherwise.effect)
     if effect not in _EFFECTS:
-        msg = f"{where}: unknown effect {effect!r}: {nearest(str(effect), _EFFECTS)}"
-        raise UsageError(msg)
+        raise UsageError(f"{where}: unknown effect {effect!r}: {nearest(str(effect), _EFFECTS)}")
     return Trust(danger=otherwise.danger if danger is None else danger_named(str(danger)), effect=cast("Effect", effect))
 
 
 def _need(holds: bool, wanted: str) -> None:
     if not holds:
-        msg = f"must be {wanted}"
-        raise ValueError(msg)
+        raise ValueError(f"must be {wanted}")
 
 
 def _text(value: Json) -> str:
@@ -228,8 +218,7 @@ def _pairs(value: Any) -> dict[str, str]:
 
 def _address(value: Json) -> str:
     if not (text := _text(value)).startswith(("http://", "https://")):
-        msg = "must begin with http:// or https://"
-        raise ValueError(msg)
+        raise ValueError("must begin with http:// or https://")
     return text
 
 

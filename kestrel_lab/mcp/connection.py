@@ -76,8 +76,7 @@ class Connection:
         """Connect and list the tools, once; raises `ConnectionError` with the reason."""
         await asyncio.to_thread(import_module, "mcp")  # loading takes half a second, which must not count as the server's time
         if self._stop.is_set():
-            msg = "it was closed before it was started"
-            raise ConnectionError(msg)
+            raise ConnectionError("it was closed before it was started")
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = asyncio.create_task(self._own(ready), name=f"kestrel mcp {self.config.name}")
         seconds = self.config.start_timeout_s
@@ -144,14 +143,12 @@ class Connection:
         now = self.definitions.get(tool)
         if now is None:
             why = self.refused.get(tool)
-            msg = f"the server no longer has the tool {name}" if why is None else f"{name} is not called: {why}"
-            raise ToolError(msg)
+            raise ToolError(f"the server no longer has the tool {name}" if why is None else f"{name} is not called: {why}")
         if now.pin != pin:
-            msg = (
+            raise ToolError(
                 f"{name} is not called: its definition has changed since it was approved. A person can look at the difference with "
                 f"kestrel mcp check {self.config.name}, and allow it with kestrel mcp approve {self.config.name}"
             )
-            raise ToolError(msg)
 
     async def _own(self, ready: asyncio.Future[None]) -> None:
         """Open the connection and keep it open; every context of the SDK is entered and left in this task, as anyio requires."""
@@ -271,15 +268,13 @@ class Connection:
                 raise TimeoutError(error.message) from error
             if self.reason or error.code == -32000:
                 raise ConnectionError(self.reason or _reason(error)) from error
-            msg = f"the server answered with an error: {one_line(error.message, 1000)}"
-            raise ToolError(msg) from error
+            raise ToolError(f"the server answered with an error: {one_line(error.message, 1000)}") from error
         except (ToolError, ConnectionError, TimeoutError):
             raise
         except Exception as error:
             if self.reason or type(error).__module__.partition(".")[0] in {"httpx2", "httpcore2", "anyio"}:
                 raise ConnectionError(self.reason or _reason(error)) from error
-            msg = f"the server's answer is not one: {_reason(error)}"
-            raise ToolError(msg) from error
+            raise ToolError(f"the server's answer is malformed: {_reason(error)}") from error
 
     def _with_last(self, what: str) -> str:
         last = "" if self._log is None else self._log.last
@@ -315,8 +310,7 @@ class Server:
             if self.config.seal is not None:
                 await asyncio.to_thread(check_seal, self.config.seal)
             if self._closed != closed:
-                msg = "it was closed before it was started"
-                raise ConnectionError(msg)
+                raise ConnectionError("it was closed before it was started")
             self.connection = Connection(self.config, self.ours, self.log, self.ended, self.sandbox())
             await self.connection.open()
 
@@ -330,8 +324,7 @@ class Server:
     def connected(self) -> Connection:
         """The connection; raises `ConnectionError` where there is none yet."""
         if self.connection is None:
-            msg = "it is not connected"
-            raise ConnectionError(msg)
+            raise ConnectionError("it is not connected")
         return self.connection
 
     async def close(self) -> None:

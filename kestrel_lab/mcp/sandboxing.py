@@ -39,8 +39,7 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
     read, write = _places(config, folder, program, env)
     choice = choose(sandbox, folder if not _broad(folder) else program.parent, config.at_least)
     if not choice.wanted:
-        msg = f'{choice}. It is not started: sandbox = "S0" in its table starts it without one'
-        raise UsageError(msg)
+        raise UsageError(f'{choice}. It is not started: sandbox = "S0" in its table starts it without one')
     argv = [str(program), *config.args]
     private = None if can_launch() else _private_folder()
     launch = launch_among(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox, private=private)

@@ -185,7 +185,7 @@ _ID = re.compile(rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")')
 
 
 class ServerLog:
-    """The log of a server: its standard error, and lines of its output that are no messages; bounded."""
+    """The log of a server: its standard error, and lines of its output that are not messages; bounded."""
 
     def __init__(self, path: Path, redactor: Redactor | None = None) -> None:
         """Append to `path`, readable by its owner only; `redactor` removes secrets."""
@@ -301,7 +301,7 @@ class _Incoming:
             self._garbage += 1
             if self._garbage < MOST_GARBAGE:
                 return ""
-            return f"it writes what is no message to its standard output: {one_line(line.decode('utf-8', 'replace'), 80)}"
+            return f"it writes what is not a message to its standard output: {one_line(line.decode('utf-8', 'replace'), 80)}"
         await self._send(SessionMessage(message))
         return ""
 

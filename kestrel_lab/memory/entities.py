@@ -42,7 +42,7 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 )
 _FOUND = tuple((kind, re.compile(pattern, re.IGNORECASE if kind in {"date", "url"} else 0)) for kind, pattern in _PATTERNS)
 _QUOTED = re.compile(r"\"\w+\":(?=\S)|`([^`\n]{1,200})`|\"([^\"\n]{2,200})\"|“([^”\n]{2,200})”|(?<!\w)'([^'\n]{2,80})'(?!\w)")
-"""The first form is the key of a JSON object, which is no quotation."""
+"""The first form is the key of a JSON object, which is not a quotation."""
 _NAME = re.compile(r"\b[A-Z][a-zà-ÿ]+(?:[-’'][A-Z]?[a-zà-ÿ]+)?(?: (?:of |the |de )?[A-Z][a-zà-ÿ]+)*|\b[A-Z]{2,6}\b")
 MOST = 64
 """Entities of one text."""
@@ -61,7 +61,7 @@ class Entity:
 def entities(text: str) -> tuple[Entity, ...]:
     """Return the entities of `text`, each once, in the order found; at most `MOST`.
 
-    A place in the text is one thing only: the parts of a path are no symbols, those of a date no numbers.
+    A place in the text is one thing only: the parts of a path are not symbols, those of a date no numbers.
     """
     text = text[:20_000]
     found = dict.fromkeys(_quoted(text))

@@ -136,8 +136,7 @@ class NoteMemory:
         changed = self._checked(changed)
         equal = self.table.equal(changed, workspace)
         if equal is not None and equal.id != note.id:
-            msg = f"note {equal.id} says that already: forget one of the two"
-            raise UsageError(msg)
+            raise UsageError(f"note {equal.id} says that already: forget one of the two")
         self.table.change(changed, workspace)
         if changed.text != note.text:
             self._contest(changed, workspace)
@@ -156,10 +155,9 @@ class NoteMemory:
             try:
                 scrub(self.table.store.path)
             except StoreError as error:
-                msg = (
-                    f"the notes are forgotten, but words of theirs may still be in the files: {error}. Then: kestrel memory forget expired"
-                )
-                raise StoreError(msg) from error
+                raise StoreError(
+                    f"the notes are deleted, but parts of their text may still be in the database files: {error}. Then: kestrel memory forget expired"
+                ) from error
         return Forgotten(notes=tuple(chosen), still_in=self._said_in(chosen))
 
     def chosen(self, selector: str, workspace: str) -> list[Note]:
@@ -174,17 +172,13 @@ class NoteMemory:
     def _checked(self, note: Note) -> Note:
         text = note.text.strip()
         if not text or len(text) > LONGEST or "\0" in text:
-            msg = f"a note has from 1 to {LONGEST:,} characters, this one {len(text):,}"
-            raise UsageError(msg)
+            raise UsageError(f"a note has from 1 to {LONGEST:,} characters, this one {len(text):,}")
         if note.kind not in KINDS:
-            msg = f"there is no kind of notes {note.kind!r}; {nearest(note.kind, KINDS)}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no kind of notes {note.kind!r}; {nearest(note.kind, KINDS)}")
         if not 0 <= note.confidence <= 1:
-            msg = f"the confidence of a note is from 0 to 1, not {note.confidence!r}"
-            raise UsageError(msg)
+            raise UsageError(f"the confidence of a note is from 0 to 1, not {note.confidence!r}")
         if note.taint and note.kind in GUIDING:
-            msg = f"a {note.kind} tells somebody what to do, so it must be the user's own words, not from {note.taint}"
-            raise UsageError(msg)
+            raise UsageError(f"a {note.kind} tells somebody what to do, so it must be the user's own words, not from {note.taint}")
         now = self._now()
         note = replace(note, text=plain(text), id=note.id or f"n{secrets.token_hex(5)}", at=note.at or now)
         note = replace(note, tags=tuple(sorted({tag.strip() for tag in note.tags if tag.strip()})))

@@ -35,8 +35,7 @@ def select(table: NoteTable, selector: str, workspace: str) -> list[Note]:
     if mark and key in KEYS:
         return _keyed(table, key, value.strip(), workspace)
     if mark:
-        msg = f"{selector!r} selects no notes: {nearest(key, KEYS)}. What can be said: {FORMS}"
-        raise UsageError(msg)
+        raise UsageError(f"{selector!r} selects no notes: {nearest(key, KEYS)}. Possible selectors: {FORMS}")
     return [one(table, selector, workspace)]
 
 
@@ -48,23 +47,19 @@ def one(table: NoteTable, note_id: str, workspace: str) -> Note:
     if len(found) == 1:
         return found[0]
     if found:
-        msg = f"{len(found)} notes have an id that begins with {note_id!r}: {', '.join(note.id for note in found[:5])}"
-        raise UsageError(msg)
+        raise UsageError(f"{len(found)} notes have an id that begins with {note_id!r}: {', '.join(note.id for note in found[:5])}")
     known = [note.id for note in table.notes(workspace)[:200]]
     hint = nearest(note_id, [*known, *WORDS]) if known else "it has none yet"
-    msg = f"no note {note_id!r} in the memory of {shown_folder(workspace)}; {hint}"
-    raise UsageError(msg)
+    raise UsageError(f"no note {note_id!r} in the memory of {shown_folder(workspace)}; {hint}")
 
 
 def _keyed(table: NoteTable, key: str, value: str, workspace: str) -> list[Note]:
     if not value:
-        msg = f"say which behind '{key}:'"
-        raise UsageError(msg)
+        raise UsageError(f"add a value after '{key}:'")
     match key:
         case "kind":
             if value not in KINDS:
-                msg = f"there is no kind of notes {value!r}; {nearest(value, KINDS)}"
-                raise UsageError(msg)
+                raise UsageError(f"there is no kind of notes {value!r}; {nearest(value, KINDS)}")
             return table.notes(workspace, "kind = ?", (value,))
         case "tag":
             return table.notes(workspace, "EXISTS (SELECT 1 FROM json_each(tags) WHERE lower(value) = ?)", (value.lower(),))
@@ -80,5 +75,4 @@ def _moment(text: str) -> float:
     try:
         return datetime.fromisoformat(text).astimezone().timestamp()
     except ValueError as error:
-        msg = f"{text!r} is no date: write it as 2026-01-31"
-        raise UsageError(msg) from error
+        raise UsageError(f"{text!r} is not a date: write it as 2026-01-31") from error

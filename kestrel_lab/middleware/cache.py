@@ -165,7 +165,9 @@ class ToolCache:
             return None
         kept = _Kept.read(text, key=key)
         if kept is None:
-            warnings.warn("an answer in the tool cache was not written for the call that it is stored under; it is not used", stacklevel=2)
+            warnings.warn(
+                "an answer in the tool cache belongs to another call than the one it is stored under; it is ignored", stacklevel=2
+            )
         return kept
 
     def _hit(self, call: Call, key: str, kept: _Kept) -> Result:

@@ -89,7 +89,7 @@ class DiskShelf:
         try:
             self._cache = open_cache(folder)
         except _NOT_OURS as error:
-            warnings.warn(f"the tool cache in {folder} cannot be read and begins anew ({type(error).__name__}: {error})", stacklevel=2)
+            warnings.warn(f"the tool cache in {folder} cannot be read and starts empty ({type(error).__name__}: {error})", stacklevel=2)
             try:
                 for name in ("cache.db", "cache.db-wal", "cache.db-shm"):
                     with suppress(FileNotFoundError):

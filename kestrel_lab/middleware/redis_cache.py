@@ -48,7 +48,7 @@ class RedisShelf:
             raise UsageError(msg) from error
 
     async def get(self, key: str) -> str | None:
-        """The text under `key`, of which no more is fetched than one of ours can have; what is no text is none, with a warning."""
+        """The text under `key`, of which no more is fetched than one of ours can have; what is not text is none, with a warning."""
         try:
             found = await asyncio.to_thread(self._client.getrange, PREFIX + key, 0, MAX_ROW)
         except self._not_text as error:
@@ -79,7 +79,7 @@ class RedisShelf:
                 return str(found, "ascii")
         except (UnicodeDecodeError, TypeError):
             pass
-        warnings.warn(f"what {self.where} holds for the tool cache was not written by it; it is not used", stacklevel=2)
+        warnings.warn(f"what {self.where} holds for the tool cache was not written by it; it is ignored", stacklevel=2)
         return None
 
     def _failed(self, error: Exception) -> ShelfError:

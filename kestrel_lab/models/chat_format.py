@@ -116,7 +116,7 @@ class CallPieces:
     """Tool calls assembled from the pieces of a stream.
 
     Pieces belong together by index. A server that numbers every call 0 is understood too: a new id or, where there
-    are no ids, a new name begins a new call.
+    are not ids, a new name begins a new call.
     """
 
     def __init__(self) -> None:

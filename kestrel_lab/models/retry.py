@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
     from kestrel_lab.core.protocols import Model, OnDelta
 
+_QUIET = logging.NullHandler()
+"""Without a handler Python prints stamina's note of each retry on standard error; a program that configures logging still gets it."""
 LONGEST_WAIT_S = 60.0
 """A provider that asks for a longer pause ends the run with its error."""
 
@@ -37,6 +40,7 @@ class RetryingModel(ModelWrapper):
         """Answer; raises the last attempt's `ModelError`."""
         import stamina  # loads tenacity and asyncio machinery: only needed once a model is called
 
+        logging.getLogger("stamina").addHandler(_QUIET)
         stream = Stream(on_delta)
         attempts = stamina.retry_context(
             on=partial(_pause, stream),

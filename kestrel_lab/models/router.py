@@ -163,7 +163,7 @@ def _route(kind: str, given: Json, choose: Callable[[str], Model]) -> Route:
         msg = "must be the name of a model, or {model: NAME, when: PATTERN}"
         raise UsageError(msg)
     if not when and kind not in (*KINDS, OTHERWISE):
-        msg = f"{kind!r} is no kind of work; {nearest(kind, KINDS)}; or say by 'when' which goals it is for"
+        msg = f"{kind!r} is not a kind of work; {nearest(kind, KINDS)}; or say by 'when' which goals it is for"
         raise UsageError(msg)
     try:
         pattern = re.compile(when) if when else None

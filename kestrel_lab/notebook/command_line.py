@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -13,8 +13,9 @@ from typing import Any
 
 import typer
 import typer.main
+from rich.text import Text
 
-from kestrel_lab.cli.app import app
+from kestrel_lab.cli.app import app, wrong_usage
 from kestrel_lab.cli.frontend import Frontend
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import head_tail
@@ -25,7 +26,6 @@ WITH_GOAL = ("run", "orchestrate")
 """Commands whose goal may be the cell."""
 _WIDTH = 110
 """Characters of a line of help."""
-_MARKUP = re.compile(r"\[/?bold\]")
 # Depending on its version, typer brings its own click; this finds the base of its usage errors in either.
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
@@ -89,11 +89,9 @@ def carry_out(line: str, body: str | None, frontend: Frontend, variables: Mappin
     try:
         return _invoke(words, body, frontend, variables)
     except _BadUsage as error:
-        message = error.format_message() if hasattr(error, "format_message") else str(error)
-        if not message:  # help was asked for by giving nothing, and printed
-            return None
-        text = f"{message} See {' '.join((PROGRAM, *_known(words)))} --help."
-        raise UsageError(text) from None
+        if message := wrong_usage(error, root_command(), PROGRAM, words):
+            raise UsageError(message) from None
+        return None
     except typer.Exit:  # after --help
         return None
 
@@ -108,16 +106,6 @@ def meant(words: list[str], *, cell: bool) -> list[str]:
     own = {"-h", "--help", *(name for parameter in root_command().params for name in parameter.opts)}
     is_run = cell or (bool(words) and words[0].startswith("-") and words[0].partition("=")[0] not in own)
     return ["run", *words] if is_run else words
-
-
-def _known(words: list[str]) -> Iterator[str]:
-    """The commands that `words` begin with."""
-    command = root_command()
-    for word in words:
-        if word not in getattr(command, "commands", {}):
-            return
-        command = command.commands[word]
-        yield word
 
 
 def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: Mapping[str, object]) -> Any:
@@ -175,6 +163,6 @@ def _as_text(command: Any) -> None:
     """Help as plain text: drawn for a terminal it is cut off at a notebook's edge, and stored with signs that only terminals know."""
     command.rich_markup_mode = None
     command.context_settings = {**command.context_settings, "terminal_width": _WIDTH}
-    command.epilog = _MARKUP.sub("", command.epilog or "")
+    command.epilog = Text.from_markup(command.epilog or "").plain
     for inner in getattr(command, "commands", {}).values():
         _as_text(inner)

@@ -211,4 +211,4 @@ def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
         work.send(None)
     except StopIteration as done:
         return done.value
-    raise RuntimeError("the start of a run waited for something")  # noqa: EM101  # a defect, which has no reader
+    raise RuntimeError("the start of a run waited for something")  # a defect, which has no reader

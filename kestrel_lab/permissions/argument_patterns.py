@@ -115,7 +115,7 @@ def address_pattern(text: str) -> ValuePattern:
     """
     found = _ADDRESS.fullmatch(text)
     if found is None:
-        msg = f"{text!r} is no pattern of an address: write it like *.example.org/api/**"
+        msg = f"{text!r} is not a pattern of an address: write it like *.example.org/api/**"
         raise ValueError(msg)
     wanted = _Address(*found.groups())
 

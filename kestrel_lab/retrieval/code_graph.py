@@ -88,11 +88,10 @@ class Graph:
         return nearest(name, names) if names else "no name begins with that letter"
 
     def uses(self, name: str) -> list[Use]:
-        """Return the lines with `name` as a whole word, file by file; raise `UsageError` for what is no name."""
+        """Return the lines with `name` as a whole word, file by file; raise `UsageError` for what is not a name."""
         last = name.rsplit(".", 1)[-1]
         if not re.fullmatch(r"\w+", last):
-            msg = f"{name!r} is no name: give that of a function, a class or a variable"
-            raise UsageError(msg)
+            raise UsageError(f"{name!r} is not a name: give that of a function, a class or a variable")
         words = indexed(last).split()
         match = " AND ".join(f'"{word}"' for word in words)
         rows = self._index.rows(

@@ -77,7 +77,7 @@ def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str
         msg = "give an answer or a result, not both: a fork changes one thing"
         raise UsageError(msg)
     if answer is not None and not answer.strip():
-        msg = "the answer is empty: say what the model is to have answered"
+        msg = "the answer is empty: give the text that the model should have answered"
         raise UsageError(msg)
     ended = next((record.seq for record in records if isinstance(record.event, RunFinished)), len(records) + 1)
     usable = records[: ended - 1]

@@ -36,7 +36,7 @@ async def preflight(ctx: RunContext, step: Step) -> None:
     folder = ctx.store.path.parent
     if (free := shutil.disk_usage(folder).free) < LEAST_ROOM:
         msg = f"the disk of the log has {free:,} bytes left, at least {LEAST_ROOM:,} are needed: make room on the disk of {folder}"
-        raise DependencyError("the disk of the log", "failed", msg)  # noqa: EM101  # its name and state
+        raise DependencyError("the disk of the log", "failed", msg)  # its name and state
     if not step.tool and step.operation not in WITHOUT_MODEL:
         await model_ready(ctx.model_of(step), ctx.supervisor, timeout=ctx.ports.budget.gate_s)
 

@@ -96,7 +96,7 @@ class Run(Generic[T]):
                 return getattr(self.report, name)
             if name in ("interrupt", "completed") and self.live is not None:
                 return getattr(self.live, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # noqa: EM102  # as Python words it
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # as Python words it
 
     @property
     def goal(self) -> str:

@@ -180,7 +180,7 @@ class RunReport:
 
     @property
     def deeds(self) -> tuple[Deed, ...]:
-        """What the run did, failed to do or was refused, in order: files changed, commands, other acts; reading is no deed."""
+        """What the run did, failed to do or was refused, in order: files changed, commands, other acts; reading is not a deed."""
         return deeds_of(self._events())
 
     @property

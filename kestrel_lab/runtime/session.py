@@ -115,7 +115,7 @@ class Session:
                 for part in (self.__dict__.get(part) for part in ("registry", "history", "options")):
                     with suppress(AttributeError):
                         return getattr(part, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # noqa: EM102  # as Python words it
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # as Python words it
 
     def _open(self) -> None:
         options = self.options
@@ -174,7 +174,7 @@ class Session:
         Schema, the answer is asked for in that form, and `Run.value` is the answer as a value of the type.
 
         Raises:
-            UsageError: An empty goal, an unknown model, tool or policy, a workspace that is no folder, a sandbox level that was
+            UsageError: An empty goal, an unknown model, tool or policy, a workspace that is not a folder, a sandbox level that was
                 named and does not work here, an invalid workflow, a step of the plan with an unknown tool or wrong arguments.
         """
         return self.launcher.start(goal, _merged(options, output, changes))

@@ -420,5 +420,5 @@ def _setting(key: str, value: Any, source: str) -> Setting:
     try:
         return Setting(key=key, value=known.read(value), source=source, meaning=known.meaning)
     except ValueError as error:
-        msg = f"{source}: setting {key!r}: {error} (found {one_line(repr(value))})"
+        msg = f"{source}: setting {key!r}: {error}{'' if repr(value) in str(error) else f' (found {one_line(repr(value))})'}"
         raise UsageError(msg) from error

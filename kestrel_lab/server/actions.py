@@ -51,7 +51,7 @@ def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
     except AlreadyDecided:
         return _earlier(session, message) or Refused(re=message.id, code="already_decided", message="this was decided before")
     except IllegalTransition:
-        return Refused(re=message.id, code="ended", message=f"run {row.id} has ended: nothing waits any more")
+        return Refused(re=message.id, code="ended", message=f"run {row.id} has ended: nothing waits for a decision")
     except StoreError as error:
         return Refused(re=message.id, code="refused", message=str(error), todo="try again")
     alone = not at_work(row.owner, row.id)
@@ -65,21 +65,27 @@ def _earlier(session: Session, message: Decision) -> Refused | None:
         return None
     given = cast("ApprovalGiven", record.event)
     word = ("approved" if given.answer is None else "answered") if given.granted else "denied"
-    return Refused(re=message.id, code="already_decided", message=f"{given.by} has {word} this already; that stands", by=given.by)
+    return Refused(
+        re=message.id, code="already_decided", message=f"{given.by} has {word} this already; the first decision stands", by=given.by
+    )
 
 
 def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | None:
     """Why the decision is none on what was asked."""
     if row.status.terminal:
-        return Refused(re=message.id, code="ended", message=f"run {row.id} is {row.status}: nothing waits any more")
+        return Refused(re=message.id, code="ended", message=f"run {row.id} is {row.status}: nothing waits for a decision")
     if message.key != asked.key:
-        told = "the key is not that of the call that waits: what you saw is not what would be done"
+        told = "the key is not the key of the waiting call: the call has changed since you saw it"
         return Refused(re=message.id, code="changed", message=told, todo="look at the call again and send the key that comes with it")
     in_words = asked.why == "question"
     if in_words and isinstance(message, Approve):
-        return Refused(re=message.id, code="refused", message="the agent asks for words, not for leave", todo="send `answer` with a text")
+        return Refused(
+            re=message.id, code="refused", message="the agent asks a question, not for approval", todo="send `answer` with a text"
+        )
     if not in_words and isinstance(message, Answer):
-        return Refused(re=message.id, code="refused", message="the call waits for leave, not for words", todo="send `approve` or `deny`")
+        return Refused(
+            re=message.id, code="refused", message="the call waits for approval, not for an answer", todo="send `approve` or `deny`"
+        )
     return None
 
 
@@ -89,8 +95,7 @@ def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[s
     if run is not None and run.live is not None and run.working:
         return run.live.completed(asked, args)
     if asked.tool not in session.registry.toolbox:
-        msg = f"tool {asked.tool!r} is not known to this process, so that edited arguments cannot be checked"
-        raise UsageError(msg)
+        raise UsageError(f"tool {asked.tool!r} is not known to this process, so edited arguments cannot be checked")
     try:
         return session.registry.toolbox.get(asked.tool).validate(args)
     except ValueError as error:  # of the tool's arguments
@@ -117,8 +122,8 @@ async def stop(session: Session, message: Cancel, *, by: str) -> Reply:
         run.cancel()
         return Accepted(re=message.id, run=row.id)
     if at_work(row.owner, row.id) and not message.force:
-        told = f"another process works on run {row.id}: stop it there, or take it from it"
+        told = f"another process works on run {row.id}: stop it there, or take the run over"
         return Refused(re=message.id, code="at_work_elsewhere", message=told, todo="send `cancel` with `force`")
     if not await asyncio.to_thread(cancel_in_log, session.store, row.id, by):
-        return Refused(re=message.id, code="at_work_elsewhere", message=f"somebody else took run {row.id} just now", todo="try again")
+        return Refused(re=message.id, code="at_work_elsewhere", message=f"another process has just taken run {row.id}", todo="try again")
     return Accepted(re=message.id, run=row.id)

@@ -85,14 +85,16 @@ class Guard:
         """Why a request may not come through; `None` if it may."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return refusal(421, "wrong_host", "this server answers to the name of this machine only", "use the address that it printed")
+            return refusal(
+                421, "wrong_host", "this server accepts requests to this machine's own name only", "use the address that it printed"
+            )
         if (refused := self._foreign(method, path, headers)) is not None:
             return refused
         if path in self._public:
             return None
         if any(name.lower() in {"token", "access_token", "authorization"} for name, _ in parse_qsl(query.decode("latin-1"), True)):
             todo = "send it as Authorization: Bearer, and have the server make a new one"
-            return refusal(400, "bad_message", "a token never stands in an address", todo)
+            return refusal(400, "bad_message", "a token must not be part of an address", todo)
         return self._stranger(headers)
 
     def _foreign(self, method: str, path: str, headers: Headers) -> Response | None:

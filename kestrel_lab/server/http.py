@@ -102,8 +102,8 @@ def _file(path: str) -> Any:
 async def _wrong_address(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = dict(error.headers or {})
-        return refusal(405, "wrong_method", "this address does not take that method: what changes something is a POST", **allowed)
-    return refusal(404, "not_found", "there is nothing at this address", "POST /v1/messages takes messages, GET /v1/events tells")
+        return refusal(405, "wrong_method", "this address does not accept that method: requests that change something are POST", **allowed)
+    return refusal(404, "not_found", "there is nothing at this address", "POST /v1/messages takes messages, GET /v1/events streams events")
 
 
 class _Site:
@@ -199,7 +199,7 @@ async def _body(request: Request) -> bytes | Response:
                 return _too_large()
             body = body + chunk if size <= MESSAGE_BYTES else b""
     except ClientDisconnect:
-        return refusal(400, "cut_off", "the message ended early and was not obeyed")
+        return refusal(400, "cut_off", "the message was cut off and ignored")
     return body if size <= MESSAGE_BYTES else _too_large()
 
 

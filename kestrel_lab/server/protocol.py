@@ -158,7 +158,7 @@ class _FromServer(BaseModel):
     v: Literal[1] = 1
 
     def line(self) -> str:
-        """The message as one line of ASCII: text that is no Unicode goes through as it is."""
+        """The message as one line of ASCII: text that is not Unicode goes through as it is."""
         return json.dumps(self.model_dump(), separators=(",", ":"))
 
 
@@ -265,7 +265,7 @@ class Told(_FromServer):
     seq: int | None = None
     at: float
     event: dict[str, Any] | None = None
-    job: str = Field(default="", description="Name of the job where it is no run.")
+    job: str = Field(default="", description="Name of the job where it is not a run.")
     text: str
     fraction: float | None = None
     done: int | None = None
@@ -354,13 +354,13 @@ def too_large() -> Refused:
 
 
 def bad_message(error: ValidationError, re: str = "") -> Refused:
-    """What is answered to JSON that is no message, place by place."""
+    """What is answered to JSON that is not a message, place by place."""
     places = []
     for problem in error.errors(include_url=False, include_input=False)[:5]:
         # The input is left out: it may be long, or a secret typed into the wrong window.
         place = ".".join(str(part) for part in problem["loc"])
         places.append(f"{place}: {problem['msg']}" if place else str(problem["msg"]))
-    return Refused(re=re, code="bad_message", message="; ".join(places), todo="`kestrel schema control` prints what can be said")
+    return Refused(re=re, code="bad_message", message="; ".join(places), todo="`kestrel schema control` prints the allowed messages")
 
 
 def _id_of(text: str | bytes) -> str:

@@ -81,12 +81,11 @@ class Tail:
         self._grown = asyncio.Event()
 
     async def grown(self, count: int) -> None:
-        """Wait until it has grown since it had grown `count` times; raises `StoreError` when it is watched no longer."""
+        """Wait until it has grown since it had grown `count` times; raises `StoreError` when it is no longer watched."""
         while self.count <= count:
             await self._grown.wait()
         if self._watching is None or self._watching.done():
-            msg = f"the log {self._store.path} is watched no longer"
-            raise StoreError(msg)
+            raise StoreError(f"the log {self._store.path} is no longer watched")
 
     def _own_commit(self) -> None:
         self._notified = False
@@ -151,8 +150,7 @@ class Follower:
         store.flush()
         ((last,),) = store.query("SELECT last_seq FROM runs WHERE id = ?", (store.run(run).id,))
         if after > last:
-            msg = f"run {run} has no event {after}, its last is {last}: subscribe after 0"
-            raise UsageError(msg)
+            raise UsageError(f"run {run} has no event {after}, its last is {last}: subscribe after 0")
         self.run = run
         self._store, self._tail, self._patience_s = store, tail, patience_s
         self._seen = after

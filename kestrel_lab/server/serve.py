@@ -58,7 +58,7 @@ def listen(port: int) -> socket.socket:
         found.bind((_HOST, port))
     except OSError as error:
         found.close()
-        msg = f"port {port} cannot be had ({error.strerror}): stop what listens there, or leave --port out for any free one"
+        msg = f"port {port} is not available ({error.strerror}): stop the program that listens there, or leave --port out for a free port"
         raise UsageError(msg) from error
     return found
 
@@ -181,7 +181,7 @@ class _Connection(H11Protocol):
             self._deadline = None
 
     def _make_room(self) -> None:
-        """Close the connection that has been idle longest; of connections at work one that is no stream."""
+        """Close the connection that has been idle longest; of connections at work one that is not a stream."""
         others = [one for one in self.connections if isinstance(one, _Connection) and not one._streams]
         if others:
             last = min(others, key=lambda one: (not one._receiving, one._since))

@@ -101,7 +101,7 @@ class LineTransport:
             if len(held) > MESSAGE_BYTES:
                 held, skipping = b"", True
         if held.strip() or skipping:
-            told = "the input ended within a message, which was not obeyed"
+            told = "the input ended within a message, which was ignored"
             self._said(Refused(code="cut_off", message=told, todo="end each message with a line end"))
         self._soon(self._gone)
 

@@ -1,6 +1,6 @@
 """Harmless options: those options of well-known programs that only shape what is read and shown.
 
-In a rule that allows, `...` stands for these and for words that are no options. So `git diff ...` does not allow
+In a rule that allows, `...` stands for these and for words that are not options. So `git diff ...` does not allow
 `git diff --output=FILE` or `--ext-diff`, which write and run. Whoever wants another option allowed writes it into the
 rule. An option counts as harmless when its manual names no file that it writes, no program that it runs and no place
 outside of the workspace that it asks.
@@ -29,7 +29,7 @@ class Harmless:
     """A regular expression of words that are not covered, options or not; empty for none."""
 
     def covers(self, word: str | None) -> bool:
-        """Return whether a word of a command is no option, or a harmless one; an unknown word is neither."""
+        """Return whether a word of a command is not an option, or a harmless one; an unknown word is neither."""
         if word is None or (self.never and re.fullmatch(self.never, word, re.DOTALL)):
             return False
         if not word.startswith("-") or word in ("-", "--"):

@@ -94,7 +94,7 @@ class _Reading:
         try:
             source = text.encode("utf-8")
         except UnicodeEncodeError:
-            self.lose("it is no text")
+            self.lose("it is not text")
             return
         if (joined := _CONTINUED.sub(r"\1", text)) != text:
             self.read(joined, depth + 1)

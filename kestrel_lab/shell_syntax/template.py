@@ -46,7 +46,7 @@ _INTERPRETERS = re.compile(
     r"python|perl|ruby|node|deno|bun|php|lua|Rscript|R|julia|tclsh|osascript|psql|mysql|sqlite3|pwsh|powershell|vim?|ed|gdb"
 )
 _SCRIPTED = {"sed": Options("nErsuz", "efl"), "awk": Options("", "Fvfe"), "gawk": Options("", "Fvfe"), "mawk": Options("", "Fvfe")}
-"""Programs whose first word that is no option is a program."""
+"""Programs whose first word that is not an option is a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,7 @@ def _quoted(value: Json, place: _Place, name: str) -> str:
         msg = f"the value of {name}, {one_line(text, 60)!r}, would be read as an option: in the command, write `--` or `./` before {name}, or join it to its option with `=`"
         raise UsageError(msg)
     if "\0" in text:
-        msg = f"the value of {name} contains a NUL character, which no command can be given"
-        raise UsageError(msg)
+        raise UsageError(f"the value of {name} contains a NUL character, which no command can be given")
     inner = text.replace("'", "'\"'\"'")
     return f"{place.before}'{inner}'{place.after}"
 
@@ -250,8 +249,7 @@ def _kind(node: Node | None) -> str:
 
 
 def _refuse(where: str) -> NoReturn:
-    msg = (
+    raise UsageError(
         f"its command has a reference in {where}, where a value could become a part of the program: "
         "refer to values as words of a command, quoted or not, e.g. grep -e {{word}} -- {{file}}"
     )
-    raise UsageError(msg)

@@ -45,8 +45,7 @@ def retrieval_tools(indexes: Indexes) -> list[Tool]:
 
         """
         if not 1 <= top_k <= _MOST_HITS:
-            msg = f"top_k must be from 1 to {_MOST_HITS}, not {top_k}"
-            raise ValueError(msg)
+            raise ValueError(f"top_k must be from 1 to {_MOST_HITS}, not {top_k}")
         index, note = await ready(ctx)
         found = await asyncio.to_thread(indexes.cascade(index), query, top_k)
         if ctx.looked_up is not None:

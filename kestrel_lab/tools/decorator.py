@@ -161,27 +161,23 @@ def tool(
     """
     danger = _danger(danger_level)
     if effect not in get_args(Effect):
-        msg = f"there is no effect {effect!r}; {nearest(str(effect), get_args(Effect))}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no effect {effect!r}; {nearest(str(effect), get_args(Effect))}")
     _check_caching(effect, fingerprint, cache_ttl_seconds, cache_scope)
     read, reach = read_reads(reads, untrusted=untrusted), read_reach(reaches)
     carried = tuple(content.split()) if isinstance(content, str) else tuple(content)
 
     def make(function: Callable[..., Any], depth: int = 1) -> Tool:  # depth: how far up the scope is whose names annotations may use
         if not inspect.isroutine(function):
-            msg = f"@tool needs a function, not {function!r}"
-            raise UsageError(msg)
+            raise UsageError(f"@tool needs a function, not {function!r}")
         called = name or function.__name__
         if not _NAME.fullmatch(called):
-            msg = f"{called!r} cannot be a tool's name: use 1 to 64 letters, digits, _ and -, e.g. @tool(name='look_up')"
-            raise UsageError(msg)
+            raise UsageError(f"{called!r} cannot be a tool's name: use 1 to 64 letters, digits, _ and -, e.g. @tool(name='look_up')")
         description, about = read_docstring(inspect.getdoc(function) or "")
         if not description:
-            msg = f"tool {called!r} has no docstring: write one line that tells the model what it does"
-            raise UsageError(msg)
+            raise UsageError(f"tool {called!r} has no docstring: write one line that tells the model what it does")
         if unknown := [one for one in carried if one not in inspect.signature(function).parameters]:
-            msg = f"tool {called!r} has no parameter {unknown[0]!r} that could be content; {nearest(unknown[0], inspect.signature(function).parameters)}"
-            raise UsageError(msg)
+            known = nearest(unknown[0], inspect.signature(function).parameters)
+            raise UsageError(f"tool {called!r} has no parameter {unknown[0]!r} that could be content; {known}")
         parameters, context = _parameters(called, function, about, sys._getframe(depth).f_locals)
         return Tool(
             name=called,
@@ -214,8 +210,7 @@ def tool(
 
 def _check_caching(effect: Effect, fingerprint: Fingerprint | None, ttl: float | None, scope: CacheScope) -> None:
     if scope not in get_args(CacheScope):
-        msg = f"there is no cache scope {scope!r}; {nearest(str(scope), get_args(CacheScope))}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no cache scope {scope!r}; {nearest(str(scope), get_args(CacheScope))}")
     if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < math.inf):
         msg = f"cache_ttl_seconds is a positive number of seconds, not {ttl!r}; leave it out for answers that are good as long as the fingerprint"
         raise UsageError(msg)
@@ -229,8 +224,7 @@ def _danger(level: Danger | str) -> Danger:
         return level
     if isinstance(level, str) and level.upper() in Danger.__members__:
         return Danger[level.upper()]
-    msg = f"there is no danger level {level!r}; {nearest(str(level).upper(), Danger.__members__)}"
-    raise UsageError(msg)
+    raise UsageError(f"there is no danger level {level!r}; {nearest(str(level).upper(), Danger.__members__)}")
 
 
 def _parameters(
@@ -263,12 +257,10 @@ def _refuse_undescribable(tool_name: str, parameter: inspect.Parameter) -> None:
         msg = f"{what} takes any number of arguments, which cannot be described to a model: name each one, or take a list or dict"
         raise UsageError(msg)
     if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-        msg = f"{what} is positional-only, but models name their arguments: remove the / from the signature"
-        raise UsageError(msg)
+        raise UsageError(f"{what} is positional-only, but models name their arguments: remove the / from the signature")
     if parameter.annotation is inspect.Parameter.empty:
         hint = "decorate a plain function, not a method" if parameter.name == "self" else f"write e.g. {parameter.name}: str"
-        msg = f"{what} has no type: {hint}"
-        raise UsageError(msg)
+        raise UsageError(f"{what} has no type: {hint}")
 
 
 def _source_hash(function: Callable[..., Any]) -> str:

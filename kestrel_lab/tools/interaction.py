@@ -29,13 +29,11 @@ async def create_tasks(titles: list[str], ctx: ToolContext) -> str:
     tasks = _tasks(ctx)
     titles = [one_line(title, _TITLE_CHARS) for title in titles]
     if not titles or not all(titles):
-        msg = "titles must be a list of at least one text, none of them empty"
-        raise ValueError(msg)
+        raise ValueError("titles must be a list of at least one text, none of them empty")
     there = tasks.listed()
     made = sum(task.call == ctx.call_id for task in there) if ctx.call_id else 0  # by this very call, before it was interrupted
     if len(there) + len(titles) - made > _MOST_TASKS:
-        msg = f"a run has at most {_MOST_TASKS} tasks, and this one has {len(there)}: make fewer, larger ones"
-        raise ValueError(msg)
+        raise ValueError(f"a run has at most {_MOST_TASKS} tasks, and this one has {len(there)}: make fewer, larger ones")
     for number, title in enumerate(titles[made:], len(there) + 1):
         tasks.change(TaskChanged(task=str(number), title=title, call=ctx.call_id))
     return _listed(tasks)
@@ -90,8 +88,7 @@ def task_tools() -> list[Tool]:
 
 def _tasks(ctx: ToolContext) -> Tasks:
     if ctx.tasks is None:
-        msg = "there is no run whose task list this could be"
-        raise ValueError(msg)
+        raise ValueError("there is no run whose task list this could be")
     return ctx.tasks
 
 
@@ -144,8 +141,7 @@ def _nobody(question: str, options: list[str] | None = None) -> str:
         options: Answers to choose from, if there are a few; the user may still answer otherwise.
 
     """
-    msg = "nobody is here to answer: decide yourself, go on, and say in your answer what you assumed"
-    raise ToolError(msg)
+    raise ToolError("nobody is here to answer: decide yourself, go on, and say in your answer what you assumed")
 
 
 ask_user = replace(_nobody, asks_person=True)

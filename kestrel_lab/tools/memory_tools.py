@@ -25,8 +25,7 @@ async def recall(query: str, ctx: ToolContext, tags: list[str] | None = None, to
 
     """
     if not query.strip() or not 1 <= top_k <= _MOST:
-        msg = f"give a query that is not empty, and a top_k from 1 to {_MOST}"
-        raise ValueError(msg)
+        raise ValueError(f"give a query that is not empty, and a top_k from 1 to {_MOST}")
     return await _notes(ctx).recall(query.strip(), top_k, tuple(tags or ()))
 
 
@@ -51,8 +50,7 @@ async def remember(
 
     """
     if not 0 <= confidence <= 1 or (ttl_days is not None and not ttl_days > 0):
-        msg = "confidence is from 0 to 1, and ttl_days more than 0"
-        raise ValueError(msg)
+        raise ValueError("confidence is from 0 to 1, and ttl_days more than 0")
     return await _notes(ctx).remember(text.strip(), kind, tuple(tags or ()), confidence, ttl_days, ctx.call_id)
 
 
@@ -80,6 +78,5 @@ def memory_tools() -> list[Tool]:
 
 def _notes(ctx: ToolContext) -> Notes:
     if ctx.notes is None:
-        msg = "there is no run whose memory this could be"
-        raise ValueError(msg)
+        raise ValueError("there is no run whose memory this could be")
     return ctx.notes

@@ -32,15 +32,12 @@ async def read_result(id: str, ctx: ToolContext, offset: int = 0, limit: int = 1
 
     """
     if offset < 0 or not 1 <= limit <= _MOST_CHARS:
-        msg = f"offset counts from 0 and limit is from 1 to {_MOST_CHARS}, not {offset} and {limit}"
-        raise ValueError(msg)
+        raise ValueError(f"offset counts from 0 and limit is from 1 to {_MOST_CHARS}, not {offset} and {limit}")
     if ctx.kept is None:
-        msg = "there is no run whose answers could be read"
-        raise ValueError(msg)
+        raise ValueError("there is no run whose answers could be read")
     kept = ctx.kept(id)
     if offset >= kept.chars:
-        msg = f"the answer has {kept.chars:,} characters, so none from offset {offset:,} on"
-        raise ValueError(msg)
+        raise ValueError(f"the answer has {kept.chars:,} characters, so none from offset {offset:,} on")
     if pattern:
         text, note = await _matches(kept.path, pattern, offset)
     else:

@@ -17,11 +17,10 @@ def to_json(value: object) -> Json:
     try:
         return _convert(value)
     except (ValueError, RecursionError) as error:  # pydantic's error is a ValueError
-        msg = (
+        raise TypeError(
             f"a value of type {type(value).__name__} cannot be returned ({error}); "
             "return text, numbers, lists, dicts, dataclasses or pydantic models"
-        )
-        raise TypeError(msg) from error
+        ) from error
 
 
 def _convert(value: object) -> Json:
@@ -85,5 +84,4 @@ def _foreign(value: object) -> object:
     for method in ("to_string", "tolist"):  # a table has both or the first, an array or a numpy number the second
         if callable(convert := getattr(value, method, None)):
             return convert()
-    msg = f"{type(value).__name__} has no JSON form"
-    raise ValueError(msg)
+    raise ValueError(f"{type(value).__name__} has no JSON form")

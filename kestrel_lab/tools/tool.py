@@ -288,15 +288,13 @@ class Toolbox:
     """Tools under their names, in order; never changed after it was made."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
-        """Raise `UsageError` for two tools of one name, or for something that is no tool."""
+        """Raise `UsageError` for two tools of one name, or for something that is not a tool."""
         self._tools: dict[str, Tool] = {}
         for tool in tools:
             if not isinstance(tool, Tool):
-                msg = f"{tool!r} is not a tool: decorate the function with @tool"
-                raise UsageError(msg)
+                raise UsageError(f"{tool!r} is not a tool: decorate the function with @tool")
             if tool.name in self._tools:
-                msg = f"two tools are called {tool.name!r}: rename one with @tool(name=…)"
-                raise UsageError(msg)
+                raise UsageError(f"two tools are called {tool.name!r}: rename one with @tool(name=…)")
             self._tools[tool.name] = tool
         self._specs: tuple[ToolSpec, ...] | None = None
 
@@ -313,8 +311,7 @@ class Toolbox:
         """The tool of that name; raises `UsageError` with the nearest spelling."""
         if (tool := self._tools.get(name)) is not None:
             return tool
-        msg = f"there is no tool {name!r}; {nearest(name, self._tools)}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no tool {name!r}; {nearest(name, self._tools)}")
 
     def only(self, names: Iterable[str]) -> Toolbox:
         """Just these tools, in the order of `names`; raises `UsageError` for an unknown one."""

@@ -54,7 +54,7 @@ class Said:
 
 
 def claims_of(answer: str) -> tuple[Said, ...]:
-    """Everything that `answer` says, in its order; headings, labels before a list and pleasantries are no claims."""
+    """Everything that `answer` says, in its order; headings, labels before a list and pleasantries are not claims."""
     return tuple(said for said in pieces(answer) if said.kind != "heading" and any(map(str.isalnum, said.text)) and not _says_nothing(said))
 
 

@@ -21,7 +21,7 @@ from kestrel_lab.verification.text_match import changed_in, coded_in, nearly_in,
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][\w.]* = \S")
 """Code in backticks that can only be copied; a call may be an example of use."""
 _NO_SOURCE: Final = frozenset({"diff", "patch", "mermaid"})
-"""Blocks that are no excerpts."""
+"""Blocks that are not excerpts."""
 _FIX: Final = "quote it word by word, or say it without quotation marks"
 
 
@@ -76,7 +76,7 @@ def _code(subject: Subject, said: Said, code: str) -> Iterator[Issue]:
 
 
 def _known(code: str, texts: list[str]) -> frozenset[str]:
-    """The names of a piece of code that the texts have: another of them in a place is no mistake in copying."""
+    """The names of a piece of code that the texts have: another of them in a place is not a mistake in copying."""
     return frozenset(token for token in tokens(code) if token.isidentifier() and any(token in text for text in texts))
 
 

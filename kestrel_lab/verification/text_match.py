@@ -113,7 +113,7 @@ _MOST_OPEN: Final = 3
 def _fills(words: Sequence[str], template: Template) -> bool:
     """Whether the words are the template's, or a part of them, one after the other, with up to eight words in each hole.
 
-    What is no whole template has to have at least half of its words from it.
+    What is not a whole template has to have at least half of its words from it.
     """
     known, size = template.words, len(words)
     for start in range(len(known)):
@@ -203,7 +203,7 @@ def coded_in(code: str, texts: Iterable[str]) -> bool:
 def changed_in(code: str, texts: Iterable[str], known: Sequence[str] | frozenset[str] = ()) -> str:
     """What stands in one of the texts in place of the code, if they differ in just one value, operator or unheard-of name.
 
-    `known` are names that may stand for others: a piece of code that only names something differently is no changed one.
+    `known` are names that may stand for others: a piece of code that only names something differently is not a different one.
     """
     wanted = tokens(code)
     if len(wanted) < 4 or _GAP.search(code):

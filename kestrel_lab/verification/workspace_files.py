@@ -82,7 +82,7 @@ class Files:
         return self.has_folder(name) or self._real(name) is not None
 
     def read(self, name: str) -> str | None:
-        """Return the text of a file; `None` where there is none of that name, or it is no text."""
+        """Return the text of a file; `None` where there is none of that name, or it is not text."""
         found = self.named(name)
         path = found[0] if found else self._relative(name)
         if path not in self._texts:
@@ -120,5 +120,5 @@ class Files:
 
 
 def whole_word(word: str) -> re.Pattern[str]:
-    """Return a pattern for `word` where it is no part of a longer one."""
+    """Return a pattern for `word` where it is not a part of a longer one."""
     return re.compile(rf"(?<![\w]){re.escape(word)}(?![\w])")

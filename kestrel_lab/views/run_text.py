@@ -82,7 +82,7 @@ def _ask(ask: Ask) -> list[str]:
     args = [line for name, text in ask.args for line in (f"  {name}:", indent(head_tail(text, _ARG_CHARS)[0], "    "))]
     whence = [f"  {place}: {one_line(words, 300)}" for place, words in ask.origins]
     told = [f"  {ask.why}"] if ask.why else []
-    return [f"waits for approval: {ask.tool} ({ask.danger})", *told, *args, *(["  where they come from:"] if whence else []), *whence]
+    return [f"waits for approval: {ask.tool} ({ask.danger})", *told, *args, *(["  sources:"] if whence else []), *whence]
 
 
 def _step(step: StepPart, depth: int) -> str:

@@ -417,7 +417,7 @@ _WHY = {
     "danger": "",
     "contained": "",
     "question": "",
-    "unknown_outcome": "The last session ended while this call ran: nobody knows whether it took effect.",
+    "unknown_outcome": "The last session ended while this call ran: whether it took effect is unknown.",
 }
 
 

@@ -141,7 +141,7 @@ def test_a_link_in_the_place_of_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [20, 200])
 def test_an_order_that_a_line_break_makes(width: int) -> None:
-    """Text that is no order until the console breaks the line is none then."""
+    """Text that is not an order until the console breaks the line is none then."""
     behind = io.StringIO()
     console = Console(file=HarmlessStream(behind), width=width, force_terminal=False)  # type: ignore[arg-type]
     console.print(Text("x" * (width - 1) + " ::add-mask::y and " + "z" * width + "::error::y"))
@@ -164,7 +164,7 @@ def test_settings_of_odd_kinds(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(SystemExit) as end:
         main(["config"])
     err = capsys.readouterr().err
-    assert end.value.code == 0 or (err.count("\n") == 1 and "fault of kestrel" not in err and "Traceback" not in err)
+    assert end.value.code == 0 or (err.count("\n") == 1 and "bug in kestrel" not in err and "Traceback" not in err)
     assert not err.startswith("::")
 
 

@@ -58,7 +58,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 
 def test_json_answers(tmp_path):
-    """JSON alone, fenced or among words is judged by the schema; no JSON is no pass."""
+    """JSON alone, fenced or among words is judged by the schema; no JSON is not a pass."""
     check = AnswerSchema(schema=SCHEMA)
     for answer in ('{"n": 3}', 'Here:\n```json\n{"n": 3}\n```', 'I think {"n": 3} it is'):
         assert judge(check, tmp_path, answer).passed

@@ -66,7 +66,7 @@ def test_every_check_can_be_written():
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ({"answer_contain": "x"}, "'answer_contain' is no check; did you mean 'answer_contains'?"),
+        ({"answer_contain": "x"}, "'answer_contain' is not a check; did you mean 'answer_contains'?"),
         ("answer", "a check is one name with a value, such as answer_contains: \"42\", not 'answer'"),
         ({"file_contains": {"path": "a", "txt": "b"}}, "file_contains has no 'txt'; did you mean 'text'?"),
         ({"file_contains": "a"}, "file_contains needs text: write file_contains: {text: …}"),

@@ -38,9 +38,7 @@ def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def is_one_error(code: int, err: str) -> bool:
     """Whether a command ended with one line that says what is wrong, and not with a fault of ours."""
-    return (
-        code in (1, 2) and err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err and "fault of kestrel" not in err
-    )
+    return code in (1, 2) and err.startswith("error: ") and err.count("\n") == 1 and "Traceback" not in err and "bug in kestrel" not in err
 
 
 SETTINGS = {
@@ -119,7 +117,7 @@ OPTIONS = [
 def test_numbers_that_nothing_can_count_to(kestrel: Kestrel, words: list[str], value: str) -> None:
     """A number of any size, or what is none, is refused in one line or does no harm."""
     code, _, err = kestrel(*words, value)
-    assert code == 0 or is_one_error(code, err) or ("Traceback" not in err and "fault of kestrel" not in err), err[-2_000:]
+    assert code == 0 or is_one_error(code, err) or ("Traceback" not in err and "bug in kestrel" not in err), err[-2_000:]
 
 
 CONTENT = [
@@ -164,7 +162,7 @@ def test_files_of_another_form(kestrel: Kestrel, words: list[str]) -> None:
         for ending in ("yaml", "toml"):
             Path(f"FILE.{ending}").write_text(text)
         code, _, err = kestrel(*words)
-        assert code == 0 or ("Traceback" not in err and "fault of kestrel" not in err), (text[:80], err[-2_000:])
+        assert code == 0 or ("Traceback" not in err and "bug in kestrel" not in err), (text[:80], err[-2_000:])
 
 
 def test_a_fault_of_our_own_is_one_line_and_kept(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,4 +205,4 @@ def test_an_unknown_command_points_to_help_that_exists(capsys: pytest.CaptureFix
     for words, help_of in ((["frobnicate"], "kestrel --help"), (["eval", "frobnicate"], "kestrel eval --help")):
         with pytest.raises(SystemExit):
             main(words)
-        assert capsys.readouterr().err.strip().endswith(f"The words and options: {help_of}")
+        assert capsys.readouterr().err.strip().endswith(f"See {help_of}.")

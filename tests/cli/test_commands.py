@@ -122,7 +122,7 @@ def test_a_question_is_answered_from_outside(kestrel: Kestrel, folder: Path) -> 
 
 
 def test_a_question_is_asked_at_a_terminal(folder: Path) -> None:
-    """The number of an option is that option, nothing is no answer; and the run completes."""
+    """The number of an option is that option, nothing is not an answer; and the run completes."""
     for typed, told in (("2", "blue"), ("", "no answer was given")):
         words = ["-m", "kestrel_lab", "run", "paint", "--model", "scripted:script.yaml"]
         child = pexpect.spawn(sys.executable, words, cwd=str(folder), encoding="utf-8", timeout=20)
@@ -254,8 +254,11 @@ def test_a_cancelled_run_is_not_resumed_and_says_what_can_be_done(kestrel: Kestr
         (["run", "x", "--approve", "sometimes"], "unknown approval policy 'sometimes'"),
         (["run", "x", "--model", "scripted:script.yaml", "--workspace", "nowhere"], "nowhere is not a directory"),
         (["run", "x", "--resume", "r1"], "not both"),
-        (["run", "--aprove", "ask"], "No such option: --aprove"),
-        (["rnu"], "Did you mean 'run'?"),
+        (["run", "--aprove", "ask"], "No such option: --aprove. Did you mean --appro"),
+        (["rnu"], "No such command 'rnu'. Did you mean 'run'? See kestrel --help.\n"),
+        (["eval", "rnu"], "No such command 'rnu'. Did you mean 'run'? See kestrel eval --help.\n"),
+        (["why is it red"], "A goal comes after run: kestrel run 'why is it red'\n"),
+        (["config", "cache", "of"], "unknown cache mode 'of'; did you mean 'off'?\n"),
         (["show", "r0"], "no run 'r0'"),
         (["eval", "run", "nothing.yaml"], "nothing.yaml: cannot be read"),
     ],
@@ -293,7 +296,7 @@ def test_the_doctor_says_whether_vectors_are_indexed(kestrel: Kestrel, monkeypat
     monkeypatch.setattr(doctor, "unloadable", lambda: "no extensions here")
     code, out, _ = kestrel("doctor")
     assert code == 0
-    assert re.search(r"✗ +sqlite-vec +cannot be loaded: no extensions here +vectors are compared one and all", out)
+    assert re.search(r"✗ +sqlite-vec +cannot be loaded: no extensions here +search compares every vector instead, which is slower", out)
 
 
 def test_the_doctor_shows_what_runs_depend_on(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:

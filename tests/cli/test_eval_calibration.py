@@ -77,6 +77,6 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     (folder / ".kestrel" / FILE).write_text(json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}}))
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     assert (str(run.report.confidence), run.answer) == ("confidence: high (.90, not calibrated)", "hello")
-    assert "is no calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep" in run.report.concerns[0]["what"]  # type: ignore[operator]
+    assert "is not a calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep" in run.report.concerns[0]["what"]  # type: ignore[operator]
     (folder / ".kestrel" / FILE).unlink()
     lab.close()

@@ -41,7 +41,7 @@ def test_a_server_is_looked_at_approved_used_and_withdrawn(kestrel: Kestrel, tmp
     assert "\noff " in out
     code, _, said = kestrel("mcp", "check", "h")
     assert code == 2
-    assert f"it is not started. It would be: {sys.executable} -S {HOSTILE}" in said
+    assert f"it is not started. Its command: {sys.executable} -S {HOSTILE}" in said
     code, _, said = kestrel("run", "x", "--model", "scripted:script.yaml", "--tools", "h:*")
     assert code == 2
     assert "kestrel mcp approve h allows it" in said
@@ -63,7 +63,7 @@ def test_a_server_is_looked_at_approved_used_and_withdrawn(kestrel: Kestrel, tmp
     [
         (["check", "hh"], "there is no MCP server 'hh': did you mean 'h'?"),
         (["approve", "off"], "MCP server 'off' is switched off"),
-        (["serve", "--approve", "ask"], "nobody can be asked here"),
+        (["serve", "--approve", "ask"], "this server asks nobody"),
         (["serve", "--tools", "raed_file"], "did you mean 'read_file'?"),
     ],
 )

@@ -72,7 +72,7 @@ def test_what_has_expired_is_listed_only_as_such(kestrel: Kestrel) -> None:
     [
         (("add", "x", "--kind", "fcat"), "there is no kind of notes 'fcat'; did you mean 'fact'"),
         (("add", " "), "a note has from 1 to 4,000 characters"),
-        (("add", "x", "--ttl", "soon"), "'soon' is no time"),
+        (("add", "x", "--ttl", "soon"), "'soon' is not a time"),
         (("add", "x", "--ttl", "0d"), "a note is kept for more than 0 seconds"),
         (("add", "x", "--run", "r1"), "no run 'r1'"),
         (("add", "x", "--confidence", "7"), "confidence of a note is from 0 to 1"),

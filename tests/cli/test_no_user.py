@@ -34,7 +34,7 @@ def kestrel(folder: Path, *words: str, home: str | None = None, mutant: str = ""
 
 
 @pytest.mark.parametrize(
-    "home", [None, "/nonexistent", "/dev/null"], ids=["no home", "a home that is not there", "a home that is no folder"]
+    "home", [None, "/nonexistent", "/dev/null"], ids=["no home", "a home that is not there", "a home that is not a folder"]
 )
 def test_a_run_works_for_a_user_without_a_name(tmp_path: Path, home: str | None) -> None:
     """Commands in a sandbox, files, the list of runs and what is in order: no traceback, and the work is done."""

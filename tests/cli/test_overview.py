@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from kestrel_lab.cli.overview import COMMANDS, PANELS
+
 _WHOLE = "import sys; from kestrel_lab.cli.app import app; app(['--help'], prog_name='kestrel')"
 
 
@@ -21,6 +23,18 @@ def test_the_overview_is_that_of_the_loaded_commands(width: str) -> None:
     ]
     assert "orchestrate" in pages[0]
     assert pages[0] == pages[1] == pages[2]
+
+
+def test_without_words_there_is_a_short_start_page() -> None:
+    """`kestrel` alone prints what to type first, within a screen of 24 lines, and every command on it exists."""
+    page = subprocess.run([sys.executable, "-m", "kestrel_lab"], capture_output=True, text=True, check=True, timeout=120).stdout
+    assert len(page.splitlines()) < 24
+    assert {line.split()[1] for line in page.splitlines() if line.startswith("  kestrel ")} <= {*COMMANDS}
+
+
+def test_every_command_has_a_heading() -> None:
+    """Each command stands below one heading of the overview, and no heading names a command that does not exist."""
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(COMMANDS)
 
 
 def test_other_words_reach_the_commands() -> None:

@@ -91,7 +91,7 @@ def test_options_settle_what_was_not_sure(kestrel: Kestrel, words: tuple[str, ..
         (("3pm", "IST"), "Asia/Kolkata or Europe/Dublin or Asia/Jerusalem"),
         (("tomorrow", "--zone", "Europe/Viena"), "did you mean 'Europe/Vienna'"),
         (("tomorrow", "--zone", "CST"), "America/Chicago"),
-        (("tomorrow", "--reference", "yesterday"), "is no ISO 8601 time"),
+        (("tomorrow", "--reference", "yesterday"), "is not an ISO 8601 time"),
         (("tomorrow", "--reference", "2026-03-29T02:30"), "does not exist"),
         (("tomorrow", "--to", "Asia/Tokyo"), "add a time of day"),
         (("next week", "--add", "1 day"), "counts on from a day or a moment"),

@@ -64,7 +64,7 @@ def test_a_workspace_that_only_the_caller_knows(tmp_path: Path) -> None:
 
 def test_a_path_is_no_name(tmp_path: Path) -> None:
     """Who has a path needs no search, and gets none that leads elsewhere."""
-    with pytest.raises(ValueError, match="no plain name"):
+    with pytest.raises(ValueError, match="not a plain name"):
         resolve("bin/bash")
 
 

@@ -88,7 +88,7 @@ def test_a_limit_is_positive(wrong: dict[str, Any], message: str) -> None:
 
 
 def test_limits_survive_the_log() -> None:
-    """What a run's first event says of its limits makes the same limits again; `None` is no bound."""
+    """What a run's first event says of its limits makes the same limits again; `None` is not a bound."""
     limits = Limits(cycles=None, cost_usd=None, seconds=None, tokens=7, calls_per_turn=2)
     assert Limits(**json.loads(dumps(limits.as_json()))) == limits
 

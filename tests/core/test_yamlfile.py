@@ -125,7 +125,7 @@ def test_control_characters_are_refused():
 
 
 def test_read_yaml_says_what_is_wrong_with_the_file(tmp_path):
-    """A missing, too large or undecodable file is named with the reason; a byte order mark is no problem."""
+    """A missing, too large or undecodable file is named with the reason; a byte order mark is not a problem."""
     missing, binary, large, marked = (tmp_path / name for name in ("no.yaml", "bin.yaml", "large.yaml", "bom.yaml"))
     binary.write_bytes(b"a: \xff\xfe")
     large.write_bytes(b"#" * (MAX_BYTES + 1))

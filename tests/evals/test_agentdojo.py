@@ -153,7 +153,7 @@ def test_names() -> None:
         ("agentdojo:bankin", "agentdojo has no suite 'bankin'; did you mean 'banking'?"),
         ("agentdojo:slack?attack=important_instruction", "did you mean 'important_instructions'?"),
         ("agentdojo:slack?attack=dos", "agentdojo has no attack 'dos' with an injection task"),
-        ("agentdojo:slack?attack=direct&target=gpt-9", "agentdojo knows no model 'gpt-9' that an attack could address"),
+        ("agentdojo:slack?attack=direct&target=gpt-9", "agentdojo has no name for the model 'gpt-9' that an attack could address"),
         ("agentdojo:slack?version=v9", "agentdojo has no version 'v9'"),
         ("agentdojo:slack?limit=-1", "agentdojo:slack: a limit is at least 1, not -1"),
     ],

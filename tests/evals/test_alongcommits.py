@@ -117,9 +117,9 @@ def test_what_names_mean(repo):
     for text, some, words in (
         ("c6..c0", {}, "holds no commits"),
         ("c0...c6", {}, "write A..B"),
-        ("nowhere", {}, "is no commit, branch or tag"),
+        ("nowhere", {}, "is not a commit, branch or tag"),
         (" , ", {}, "name some commits"),
-        ("--all..c1", {}, "is no name of a commit"),
+        ("--all..c1", {}, "is not a name of a commit"),
         ("c0..c6", {"every": 0}, "at least 1"),
         ("c0..c6", {"last": 0}, "at least 1"),
     ):
@@ -254,7 +254,7 @@ def test_the_baseline_is_the_nearest_ancestor_with_results(repo, lab, made):
     assert (from_side.base.sha, from_side.verdict) == (sha(repo, "c3"), "inconclusive")
     (line,) = {c.sha for c in asyncio.run(first_parents(repo, "c0"))}
     assert line == sha(repo, "c0")
-    with pytest.raises(UsageError, match="is the first commit: there is none before it"):
+    with pytest.raises(UsageError, match="is the first commit: there is no earlier commit"):
         asyncio.run(compare(lab, "auto", "c0", suite=repo / "suite.yaml"))
 
 

@@ -59,7 +59,7 @@ def test_looking_often_raises_no_more_alarms_than_stated():
 
 
 def test_a_difference_within_the_margin_is_none():
-    """Worse by exactly the margin is no evidence; worse by much more is, and weights of 0 say nothing."""
+    """Worse by exactly the margin is not evidence; worse by much more is, and weights of 0 say nothing."""
     rnd = random.Random(1)
     within, beyond, nothing = Evidence(0.2), Evidence(0.2), Evidence(0.2)
     for _ in range(100):

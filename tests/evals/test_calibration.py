@@ -64,7 +64,7 @@ def test_laws(trials: list[tuple[float, bool]]) -> None:
 
 def test_too_few_trials_say_nothing() -> None:
     """It is an error that says how many are needed; so is a confidence that is none."""
-    with pytest.raises(UsageError, match="3 trials say how sure they are; calibration needs 20"):
+    with pytest.raises(UsageError, match="3 trials have a confidence; calibration needs 20"):
         calibration([Judged(confidence=0.5, passed=True, scenario="a")] * 3, "gpt")
     with pytest.raises(UsageError, match=r"from 0 to 1, not 1\.5"):
         calibration([Judged(confidence=1.5, passed=True, scenario="a")] * 30)

@@ -111,11 +111,11 @@ def test_what_cannot_be_a_place_is_refused(tmp_path, workspace, told):
 
 
 def test_what_is_not_there_is_told_before_the_first_trial(tmp_path, commits):
-    """A folder that is no repository, a commit it does not have; an address is asked at the first trial, in git's own words."""
+    """A folder that is not a repository, a commit it does not have; an address is asked at the first trial, in git's own words."""
     (tmp_path / "plain").mkdir()
     for place, told in (
         (GitCheckout(repository="repo", commit="0" * 40), "has no commit 0000"),
-        (GitCheckout(repository="plain", commit=commits[0]), "plain is no git repository"),
+        (GitCheckout(repository="plain", commit=commits[0]), "plain is not a git repository"),
         (GitCheckout(repository="nowhere", commit=commits[0]), "which is not there"),
         (GitCheckout(repository=(tmp_path / "gone").as_uri(), commit=commits[0]), "cannot be checked out: git"),
     ):

@@ -111,10 +111,10 @@ def test_without_a_sandbox_the_same_program_gets_out(folder: Path) -> None:
 
 
 def test_where_no_sandbox_can_be_had_nothing_is_run(folder: Path) -> None:
-    """A workspace that no level can hold a command in is refused, and the trial is no failure of the agent."""
+    """A workspace that no level can hold a command in is refused, and the trial is not a failure of the agent."""
     nowhere = Trial(goal="g", answer="a", records=(), workspace=Path("/"))
     for judge in (CommandSucceeds(argv=("true",)), load_judge("own:imports", folder / "suite", None)):
-        with pytest.raises(CheckError, match=r"no sandbox can be had here.*set sandbox = S0"):
+        with pytest.raises(CheckError, match=r"no sandbox is available here.*set sandbox = S0"):
             asyncio.run(judge(nowhere))
 
 

@@ -229,8 +229,8 @@ def test_what_cannot_be_compared_is_told(repo, lab, tmp_path):
             asyncio.run(compare(lab, base, head, suite=suite))
         return str(caught.value)
 
-    assert refusal("good", "nowhere") == f"'nowhere' is no commit, branch or tag of {repo}"
-    assert refusal("--all", "good") == "'--all' is no name of a commit"
+    assert refusal("good", "nowhere") == f"'nowhere' is not a commit, branch or tag of {repo}"
+    assert refusal("--all", "good") == "'--all' is not a name of a commit"
     assert "are the same commit" in refusal("bad", "HEAD")
     (tmp_path / "alone.yaml").write_text(SUITE)
     assert "is not in a git repository" in refusal("a", "b", tmp_path / "alone.yaml")

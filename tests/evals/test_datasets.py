@@ -131,7 +131,7 @@ def test_rows_of_parquet_become_json(tmp_path):
         ("a.csv", "q,w\nx,heavy\n", '{file: a.csv, goal: "{{q}}", weight: "{{w}}", checks: [{answer_contain: x}]}',
          "s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2): weight: must be a number, not 'heavy'"),
         ("a.csv", "q\nx\n", '{file: a.csv, goal: "{{q}}", checks: [{answer_contain: x}]}',
-         "s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2): checks[0]: 'answer_contain' is no check; did you mean 'answer_contains'?"),
+         "s.yaml:2: scenarios_from[0]: a.csv row 1 (line 2): checks[0]: 'answer_contain' is not a check; did you mean 'answer_contains'?"),
     ],
 )  # fmt: skip
 def test_mistakes_name_file_and_row(tmp_path, monkeypatch, name, content, source, told):

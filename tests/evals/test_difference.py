@@ -108,7 +108,7 @@ def test_overall():
 
 
 def test_few_scenarios_that_agree_can_detect_little():
-    """All passes on both sides, or none on one: no spread is seen, and that is no promise to see any change at all."""
+    """All passes on both sides, or none on one: no spread is seen, and that is not a promise to see any change at all."""
     ones, zeros = {f"s{n}": [1.0] * 3 for n in range(4)}, {f"s{n}": [0.0] * 3 for n in range(4)}
     for head in (ones, zeros):
         assert difference(ones, head, weights={}, bounded=True).mde > 0.25

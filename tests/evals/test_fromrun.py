@@ -100,7 +100,7 @@ def test_a_large_workspace_is_named(lab, tmp_path):
 
 
 def test_binary_files_and_gone_folders(lab, work, tmp_path):
-    """What is no text is not written out; of a folder that is gone the draft says so and still loads."""
+    """What is not text is not written out; of a folder that is gone the draft says so and still loads."""
     (work / "a.bin").write_bytes(b"\xff\xfe\x00")
     os.utime(work / "a.bin", (0, 0))
     run = lab.run_sync("look", model=ScriptedModel(["seen"]), workspace=work)

@@ -191,7 +191,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path) -> None:
         ({"header.json": {"eval": {"task": "t"}}}, "nothing under 'eval' names a task and a model"),
         ({"header.json": []}, "nothing under 'eval' names a task and a model"),
         ({"header.json": "{"}, "its part 'header.json' cannot be read"),
-        ({"header.json": head()}, "there are no samples in it"),
+        ({"header.json": head()}, "it contains no samples"),
         ({"header.json": head(), "samples/1.json": []}, "samples/1.json is not a sample of an Inspect log"),
         ({"header.json": head(), "samples/1.json": {"id": 1}}, "samples/1.json is not a sample of an Inspect log (KeyError: 'epoch')"),
         ({"header.json": head(), "samples/1.json": sample(scores=3)}, "samples/1.json is not a sample of an Inspect log"),

@@ -103,7 +103,7 @@ def test_functions_come_from_the_suite_or_a_package(suite, lab, tmp_path, monkey
 def test_a_missing_grader_is_told_first(suite, lab):
     """A grader that is not there stops the suite before its first trial."""
     suite.write_text(SUITE.replace("grader.yaml", "none.yaml"))
-    with pytest.raises(UsageError, match=r"names 'none.yaml', which is not there"):
+    with pytest.raises(UsageError, match=r"names 'none.yaml', which does not exist"):
         asyncio.run(run_suite(lab, load_suite(suite)))
     assert len(lab.store.runs(limit=10)) == 0
 

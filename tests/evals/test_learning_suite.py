@@ -47,7 +47,7 @@ def test_a_memory_that_learns_nothing_is_noticed(tmp_path: Path, monkeypatch: py
 
 
 def test_a_task_before_that_breaks_is_told(tmp_path: Path) -> None:
-    """A trial whose earlier task did not end is no failure of the scenario: it broke, and says which task it was."""
+    """A trial whose earlier task did not end is not a failure of the scenario: it broke, and says which task it was."""
     (tmp_path / "s.yaml").write_text(
         "name: s\nscenarios:\n  - id: a\n    before: [first, second]\n    goal: last\n    checks: [{answer_contains: x}]\n"
     )

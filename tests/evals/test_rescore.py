@@ -152,7 +152,7 @@ def test_only_complete_scores_stand_for_a_trial(lab):
 
 
 def test_nothing_stored_is_said(lab):
-    """A suite that was never run, or a commit without trials, is no empty success."""
+    """A suite that was never run, or a commit without trials, is not an empty success."""
     with pytest.raises(UsageError, match=r"no trials of suite 'new' are stored"):
         asyncio.run(rescore(lab, suite(FILE, name="new")))
     with pytest.raises(UsageError, match=r"at commit 'abcd' are stored; there are some of \(no commit\)"):

@@ -94,7 +94,7 @@ def test_the_report_is_one_safe_file(result, tmp_path):
 
 
 def test_the_plot_names_every_configuration(result):
-    """Three axes; dollar signs in names are no formulas."""
+    """Three axes; dollar signs in names are not formulas."""
     figure = result.plot()
     assert len(figure.axes) == 3
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]

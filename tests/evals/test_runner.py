@@ -268,7 +268,7 @@ def test_what_is_not_there_is_told_before_the_first_trial(lab, tmp_path):
         evaluate(lab, Suite(name="s", scenarios=(scenario("a"), missing)))
     with pytest.raises(UsageError, match="there is no tool 'red_file'; did you mean 'read_file'"):
         evaluate(lab, Suite(name="s", scenarios=(scenario("a", tools=("red_file",)),)))
-    with pytest.raises(UsageError, match=r"names 'no\.yaml', which is not there"):
+    with pytest.raises(UsageError, match=r"names 'no\.yaml', which does not exist"):
         evaluate(lab, Suite(name="s", scenarios=(scenario("a"),), path=tmp_path / "s.yaml"), configs={"m": "scripted:no.yaml"})
     assert lab.store.runs() == []
 

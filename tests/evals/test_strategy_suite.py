@@ -68,7 +68,7 @@ def test_a_configuration_may_name_a_plan(tmp_path: Path, session: Session) -> No
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("mine.yaml", "none.yaml", "names 'none.yaml', which is not there"),
+        ("mine.yaml", "none.yaml", "names 'none.yaml', which does not exist"),
         ("mine.yaml", "peb", "there is no shipped workflow 'peb'; did you mean 'pev'?"),
         ("inputs: {word: two}", "inputs: {wrod: two}", "has no input 'wrod'; did you mean 'word'?"),
         ("plan: mine.yaml, ", "", r"inputs (word) are for workflows"),

@@ -144,12 +144,12 @@ SCENARIO = "scenarios:\n  - id: a\n    goal: b\n    checks:\n      - answer_cont
         ("configs: [a, a]\n" + SCENARIO, "smoke.yaml:1: configs[1]: the configuration name 'a' is used already at smoke.yaml:1: configs[0]"),
         (SCENARIO + "    limits: {cycle: 3}\n", "smoke.yaml:6: scenarios[0].limits.cycle: unknown key; did you mean 'cycles'?"),
         (SCENARIO + "    limits: {cycles: -3}\n", "smoke.yaml:6: scenarios[0].limits: limit 'cycles' must be a positive whole number or None, not -3"),
-        (SCENARIO + "      - answer_contian: c\n", "smoke.yaml:6: scenarios[0].checks[1]: 'answer_contian' is no check; did you mean 'answer_contains'?"),
+        (SCENARIO + "      - answer_contian: c\n", "smoke.yaml:6: scenarios[0].checks[1]: 'answer_contian' is not a check; did you mean 'answer_contains'?"),
         (SCENARIO + "    workspace: {folder: a, package: b}\n",
          "smoke.yaml:6: scenarios[0].workspace: a workspace is one of files, folder, package, and repository with commit, not folder and package"),
         (SCENARIO + "    workspace: {files: {../x: y}}\n", "smoke.yaml:6: scenarios[0].workspace: the file '../x' must be a relative path without '..'"),
         (SCENARIO + "    approve: ask\n",
-         "smoke.yaml:6: scenarios[0].approve: nobody is asked anything during a suite: write 'auto', 'auto:LEVEL' or 'deny'"),
+         "smoke.yaml:6: scenarios[0].approve: nobody is asked during a suite: write 'auto', 'auto:LEVEL' or 'deny'"),
         (SCENARIO + "    approve: never\n", "smoke.yaml:6: scenarios[0].approve: unknown approval policy 'never': known: ask, auto, deny"),
         (SCENARIO + SCENARIO.removeprefix("scenarios:\n"), "smoke.yaml:6: scenarios[1]: the scenario name 'a' is used already at smoke.yaml:2: scenarios[0]"),
         ("scenarios: []\n", "smoke.yaml:1: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"),
@@ -208,7 +208,7 @@ scenarios_from: [none.yaml, more.yaml]
         "smoke.yaml:6: gates[1]: a gate has one bound, at_least or at_most, not none",
         "smoke.yaml:9: scenarios[0].goal: is missing",
         "smoke.yaml:10: scenarios[0].gaol: unknown key",
-        "smoke.yaml:12: scenarios[0].checks[0]: 'answer_contian' is no check",
+        "smoke.yaml:12: scenarios[0].checks[0]: 'answer_contian' is not a check",
         "smoke.yaml:12: scenarios[0].checks[1]: answer_matches: '(' is not a regular expression: missing ), unterminated subpattern at position 0",
         "smoke.yaml:15: scenarios[1].tags[0]: must be text, not 1",
         "smoke.yaml:16: scenarios[1].workspace: commit is a hash of 7 to 40 digits, which always means the same, not 'main': git rev-parse says it",
@@ -240,7 +240,7 @@ def test_scenarios_are_selected_by_name_family_and_tag(tmp_path):
         ({"families": ["file"]}, "the suite has no family 'file'; did you mean 'files'"),
         ({"tags": ["slow"]}, "the suite has no tag 'slow'; known: quick"),
         ({"scenarios": ["x*"]}, r"the suite has no scenario 'x\*'"),
-        ({"scenarios": ["capital"], "tags": ["quick"]}, "its names, families and tags leave none"),
+        ({"scenarios": ["capital"], "tags": ["quick"]}, "matches all of the given names, families and tags"),
     ):
         with pytest.raises(UsageError, match=why):
             suite.select(**wanted)
@@ -258,7 +258,7 @@ def test_names_are_found_beside_the_file_or_at_the_top(tmp_path):
     assert suite.resolve("tools.py") == tmp_path / "tools.py"
     assert suite.resolve("both") == folder / "both"
     for name, why in (
-        ("nothing", "which is not there; looked in"),
+        ("nothing", "which does not exist; looked in"),
         ("../..", "outside its repository"),
         (str(tmp_path), "write it relative"),
     ):

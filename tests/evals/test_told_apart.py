@@ -21,7 +21,7 @@ def test_families_are_told_apart_where_there_are_several():
 
 
 def test_what_bounds_are_set_for_is_told_for_all_and_by_family():
-    """A row for each metric that is asked for, with its interval; for one family those of all; what is no metric is left out."""
+    """A row for each metric that is asked for, with its interval; for one family those of all; what is not a metric is left out."""
     rows = [row(f"s{n}", "pass", family=family, cycles=2.0 + n) for family in ("find", "read") for n in range(2)]
     headings, cells = family_table(rows[:2], "fail", ["cycles", "cycles", "success_rate"])
     assert (headings, [cell[:2] for cell in cells]) == (["family", "(95 %)", "c (scripted)"], [["all", "passed"], ["", "cycles"]])

@@ -85,7 +85,7 @@ def test_frames_have_no_number_where_none_is_known(result):
 
 
 def test_commits_are_not_compared_by_costs_that_are_not_known(result):
-    """A cost that is known on one side only is no change, and no saving."""
+    """A cost that is known on one side only is not a change, and no saving."""
     _, suite, found = result
     known, unknown = ([row for row in found.rows if row.config == name] for name in ("known", "unknown"))
     unknown = [replace(row, config="known") for row in unknown]

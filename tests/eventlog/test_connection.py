@@ -1,4 +1,4 @@
-"""Opening a log: what is no log of ours is refused, and a full disk is told apart."""
+"""Opening a log: what is not a log of ours is refused, and a full disk is told apart."""
 
 import json
 import os

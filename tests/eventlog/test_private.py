@@ -125,7 +125,7 @@ def test_a_folder_that_is_not_ours_alone_is_left_open(
 
 
 def test_files_and_folders_of_ours(tmp_path: Path) -> None:
-    """A file that is there keeps its content; a path that is a file is no folder."""
+    """A file that is there keeps its content; a path that is a file is not a folder."""
     file = tmp_path / "a"
     file.write_text("kept")
     file.chmod(0o666)

@@ -105,7 +105,7 @@ def test_a_flood_takes_no_memory(tmp_path: Path) -> None:
 
 
 def test_a_kept_text_that_was_changed_is_told(tmp_path: Path) -> None:
-    """A text is named by its hash: any changed, added or missing byte is found when it is asked for. A name is no path."""
+    """A text is named by its hash: any changed, added or missing byte is found when it is asked for. A name is not a path."""
     store = ResultStore(tmp_path / "results")
     name, _ = store.keep("kept\n" * 10)
     path = store.path(name)

@@ -207,7 +207,7 @@ def test_forgetting_while_another_process_writes_says_what_is_left_to_do(memory:
     reading = other.cursor()
     reading.execute("BEGIN; SELECT * FROM notes")
     monkeypatch.setattr(connection_module, "SCRUB_WAIT_MS", 200)
-    with pytest.raises(StoreError, match="the notes are forgotten, but words of theirs may still be in the files"):
+    with pytest.raises(StoreError, match="the notes are deleted, but parts of their text may still be in the database files"):
         memory.forget("all", HERE)
     reading.close()
     other.close()
@@ -260,8 +260,8 @@ def test_selectors_say_what_is_meant(memory: NoteMemory, selector: str, left: st
     [
         ("knid:fact", "did you mean 'kind'"),
         ("kind:fcat", "did you mean 'fact'"),
-        ("before:yesterday", "'yesterday' is no date"),
-        ("tag:", "say which behind 'tag:'"),
+        ("before:yesterday", "'yesterday' is not a date"),
+        ("tag:", "add a value after 'tag:'"),
         ("n77", "no note 'n77' in the memory of /here"),
         ("nab", "2 notes have an id that begins with 'nab'"),
         ("' OR 1=1 --", "no note"),

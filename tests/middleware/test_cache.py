@@ -162,9 +162,9 @@ def test_a_replay_that_calls_is_caught() -> None:
     ["{broken", "[]", "7", '{"value": 1}', '{"key": "v2", "value": "of another"}', '{"key": "v1", "value": 1, "more": 2}', "[" * 100_000],
 )
 def test_what_was_not_written_for_the_call_is_a_miss(row: str) -> None:
-    """A text that is no row, or the row of another call, is replaced by a real answer, with a warning."""
+    """A text that is not a row, or the row of another call, is replaced by a real answer, with a warning."""
     scene = Scene(shelf=DictShelf({"v1": row}))
-    with pytest.warns(UserWarning, match="not written for the call"):
+    with pytest.warns(UserWarning, match="belongs to another call"):
         assert scene.call() == MADE
     assert scene.call() == HIT
     assert (scene.runs, len(scene.hits)) == (1, 1)
@@ -376,7 +376,7 @@ def test_a_row_under_another_key_is_a_miss(tmp_path: Path) -> None:
     raw.commit()
     raw.close()
     scene.state = "v2"
-    with pytest.warns(UserWarning, match="not written for the call"):
+    with pytest.warns(UserWarning, match="belongs to another call"):
         assert scene.call() == MADE
     assert scene.call() == HIT
     shelf.close()
@@ -400,7 +400,7 @@ def test_a_file_that_is_no_cache_begins_anew(garbage: bytes, tmp_path: Path) -> 
         warnings.simplefilter("always")
         shelf = DiskShelf(tmp_path)
     assert [str(warning.message).partition(" (")[0] for warning in told] == (
-        [f"the tool cache in {tmp_path} cannot be read and begins anew"] if garbage else []
+        [f"the tool cache in {tmp_path} cannot be read and starts empty"] if garbage else []
     )
     asyncio.run(shelf.set("k", "v", None))
     assert asyncio.run(shelf.get("k")) == "v"

@@ -92,7 +92,7 @@ def test_text_is_kept_for_its_time(server: Server) -> None:
 
 @pytest.mark.parametrize("garbage", ["bytes", "surrogate", "huge", "list"])
 def test_garbage_is_a_miss(garbage: str, server: Server) -> None:
-    """What is no text of ours, too large for it or of another type is a miss with a warning, and can be written over."""
+    """What is not text of ours, too large for it or of another type is a miss with a warning, and can be written over."""
     shelf, key = RedisShelf(server.url), PREFIX + garbage
     with server.client() as client:
         if garbage == "list":

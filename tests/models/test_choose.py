@@ -164,7 +164,7 @@ def test_what_cannot_be_used_says_what_to_do(spec: str | None, more: dict[str, s
 
 
 def test_a_scripted_model_without_its_file_says_what_it_is_for() -> None:
-    """The bare word is no misspelt model: what is to be typed is said."""
+    """The bare word is not a misspelt model: what is to be typed is said."""
     with pytest.raises(UsageError, match=r"to try things out .* without a real model: write scripted:FILE"):
         choose_model("scripted", env={}, factories={"scripted": load_script})
 

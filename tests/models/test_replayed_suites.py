@@ -176,7 +176,7 @@ def test_only_what_is_there_is_replayed(elsewhere):
         measured(elsewhere, "replay", cassettes=elsewhere / "nowhere")
     with pytest.raises(UsageError, match="not 'repaly'; did you mean 'replay'"):
         measured(elsewhere, "repaly")
-    with pytest.raises(UsageError, match="of no use while they are off"):
+    with pytest.raises(UsageError, match="not used while cassettes are off"):
         measured(elsewhere, None, cassettes=elsewhere)
 
 

@@ -1,7 +1,11 @@
 """Claims about trying a model call again."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from waits import FOREVER_S
@@ -64,6 +68,15 @@ def test_the_providers_pause_is_kept() -> None:
     started = time.monotonic()
     assert run(with_retries(Flaky(passing(0.3)), first_wait_s=FOREVER_S)) == "ok"
     assert time.monotonic() - started >= 0.29
+
+
+def test_a_retry_prints_nothing() -> None:
+    """Where a program has not configured logging, a retry leaves standard error empty: the run shows its failures itself."""
+    script = f"from {Path(__file__).stem} import *; print(run(with_retries(Flaky(passing()), first_wait_s=0.01)))"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    folder = Path(__file__).parent
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120, cwd=folder, env=env)
+    assert (done.stdout, done.stderr) == ("ok\n", "")
 
 
 def test_it_stands_for_the_model_it_wraps() -> None:

@@ -1,4 +1,4 @@
-"""The magics in a real IPython shell that is no kernel and has nobody to ask."""
+"""The magics in a real IPython shell that is not a kernel and has nobody to ask."""
 
 from __future__ import annotations
 

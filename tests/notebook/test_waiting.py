@@ -105,7 +105,7 @@ WORDS = ApprovalAsked(
     ("typed", "answer"), [("1", "red"), ("7", "7"), ("3", "3"), ("  a dark red ", "a dark red"), ("\u00b2", "\u00b2"), ("", None)]
 )
 def test_words_answer_a_question(typed: str, answer: str | None) -> None:
-    """The question and its options are shown harmless; a number is an option unless it is one itself; nothing is no answer."""
+    """The question and its options are shown harmless; a number is an option unless it is one itself; nothing is not an answer."""
     asked: list[str] = []
 
     async def ask(prompt: str) -> str:

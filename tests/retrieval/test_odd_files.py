@@ -47,7 +47,7 @@ def test_text_with_a_byte_order_mark_is_found(folder: Path, encoding: str) -> No
 
 
 def test_what_cannot_be_indexed_is_named(folder: Path) -> None:
-    """A file whose name is no UTF-8 is told among those that are not read."""
+    """A file whose name is not UTF-8 is told among those that are not read."""
     (folder / "a.py").write_text("wombat = 1\n")
     Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).write_text("wombat\n")
     searching = Searching(Indexes(folder.parent / "home", None), folder)

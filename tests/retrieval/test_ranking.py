@@ -113,7 +113,7 @@ def test_the_graph_knows_definitions_uses_imports_and_links(index: CodeIndex) ->
     assert "httpx/_models.py" in graph.imports("httpx/_client.py")
     assert "httpx/_client.py" in graph.imported_by("httpx/_models.py")
     assert (graph.imports("README.md"), graph.imported_by("docs/guide.md")) == (["docs/guide.md"], ["README.md"])
-    with pytest.raises(UsageError, match="is no name"):
+    with pytest.raises(UsageError, match="is not a name"):
         graph.uses("a b")
 
 

@@ -96,7 +96,7 @@ def test_a_share_is_of_the_file_that_follows(index: CodeIndex) -> None:
 
 
 def test_code_about_locales_is_code() -> None:
-    """A module called `locale` is no translation; what lies in a language's folder below it is."""
+    """A module called `locale` is not a translation; what lies in a language's folder below it is."""
     assert not is_peripheral("app/locale/__init__.py", "python")
     assert is_peripheral("app/locale/de/LC_MESSAGES/app.js", "javascript")
 

@@ -83,7 +83,7 @@ def test_a_damaged_run_is_shown_up_to_there(tmp_path: Path, workspace: Path) -> 
 
 
 def test_what_cannot_be_read_is_shown_up_to_there(tmp_path: Path, workspace: Path) -> None:
-    """An event that is no event any more, or no text, hides nothing of what came before."""
+    """An event that is not an event any more, or no text, hides nothing of what came before."""
     home = tmp_path / "home"
     run_id = waiting(home, workspace)
     raw = apsw.Connection(str(home / "kestrel.db"))

@@ -324,7 +324,7 @@ def test_a_diff_shows_where_runs_part(session: Session, workspace: Path) -> None
 
 
 def test_runs_that_did_the_same_do_not_part(session: Session, workspace: Path) -> None:
-    """Two runs of one script, and a run and a fork that changes nothing, differ in times and ids only; `asked again` is no difference."""
+    """Two runs of one script, and a run and a fork that changes nothing, differ in times and ids only; `asked again` is not a difference."""
     script = ScriptedModel([[("launch", {}), ("launch", {})], "up"])
 
     def run() -> Run:

@@ -343,7 +343,7 @@ def test_any_prefix_of_a_growing_plan_is_completed(session: Session, workspace: 
 
 
 def test_a_condition_chooses_what_is_done(session: Session, workspace: Path) -> None:
-    """A step whose condition does not hold is skipped, which is no failure; what waits for it goes on without its artifact."""
+    """A step whose condition does not hold is skipped, which is not a failure; what waits for it goes on without its artifact."""
     verdict: dict[str, object] = {"type": "object", "properties": {"bug": {"type": "boolean"}}, "required": ["bug"]}
     plan = Plan(
         steps=(

@@ -125,7 +125,7 @@ def test_a_tool_of_that_name_stays_the_users(session: Session, workspace: Path) 
 
 
 def test_no_run_reads_anothers_answers(session: Session, workspace: Path) -> None:
-    """The name of an answer of another run is no name here, nor is a path."""
+    """The name of an answer of another run is not a name here, nor is a path."""
     name = answers(go(session, workspace, [[("long", {})], "done"]))[0].whole
     wrong = [{"id": name}, {"id": "../kestrel"}, {"id": "/etc/passwd"}]
     run = go(session, workspace, [[("long", {"times": 2})], [("read_result", wish) for wish in wrong], "done"])

@@ -214,7 +214,7 @@ def test_restarts_end_with_their_budget(make: Make) -> None:
     ("how", "reason"),
     [
         (["exits"], "it ended with exit code 7; it said last: no licence found"),
-        (["noise"], "it writes what is no message to its standard output: <html>not a server</html>"),
+        (["noise"], "it writes what is not a message to its standard output: <html>not a server</html>"),
         (["silent"], "it was not ready within 0.3 s"),
         (["slow=86400"], "it was not ready within 0.3 s"),
     ],
@@ -308,7 +308,7 @@ def test_an_answer_too_long_fails_its_call_alone(make: Make) -> None:
     assert session.mcp._servers["h"].connection is first
     with pytest.raises(DependencyError, match=r"it sent a message of 4,000,000 bytes"):
         ask(session, "h:endless")
-    with pytest.raises(DependencyError, match="it writes what is no message"):
+    with pytest.raises(DependencyError, match="it writes what is not a message"):
         ask(session, "h:garbage")
 
 
@@ -319,7 +319,7 @@ def test_answers_are_harmless_text_and_requests_of_the_server_are_refused(make: 
     assert "not supported" in ask(session, "h:ask").lower()
     with pytest.raises(ToolError, match="there is no such page"):
         ask(session, "h:fail")
-    with pytest.raises(ToolError, match="the server's answer is not one"):
+    with pytest.raises(ToolError, match="the server's answer is malformed"):
         ask(session, "h:drop")
 
 
@@ -477,7 +477,7 @@ def test_kestrel_is_a_server_itself(make: Make, workspace: Path, tmp_path: Path)
 
 
 def test_what_a_server_says_on_standard_error_is_kept(make: Make) -> None:
-    """Its standard error, and what is no message on its output, stand in a log that only the user can read."""
+    """Its standard error, and what is not a message on its output, stand in a log that only the user can read."""
     session = make(h=hostile("exits"))
     with pytest.raises(DependencyError):
         ask(session, "h:echo")

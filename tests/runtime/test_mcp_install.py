@@ -221,12 +221,12 @@ def test_a_package_that_changes_between_approval_and_installation_is_refused(tmp
     ("text", "said"),
     [
         ("npx evil && curl x", "no version"),
-        ("evil; rm -rf ~==1.0", "is no name of a package of pypi"),
-        ("mcp server==1.0", "is no name of a package of pypi"),
-        ("../evil==1.0", "is no name of a package of pypi"),
-        ("--proxy=http://evil==1.0", "is no name of a package of pypi"),
-        ("git+https://example.org/x==1.0", "is no name of a package of pypi"),
-        ("npm:@scope/../x==1.0.0", "is no name of a package of npm"),
+        ("evil; rm -rf ~==1.0", "is not a package name of pypi"),
+        ("mcp server==1.0", "is not a package name of pypi"),
+        ("../evil==1.0", "is not a package name of pypi"),
+        ("--proxy=http://evil==1.0", "is not a package name of pypi"),
+        ("git+https://example.org/x==1.0", "is not a package name of pypi"),
+        ("npm:@scope/../x==1.0.0", "is not a package name of npm"),
         ("mcp-server-time", "no version"),
         ("mcp-server-time==", "has no version"),
         ("mcp-server-time==*", "is not one exact version"),
@@ -236,7 +236,7 @@ def test_a_package_that_changes_between_approval_and_installation_is_refused(tmp
     ],
 )
 def test_odd_names_and_open_versions_are_refused(text: str, said: str) -> None:
-    """What is no plain name with one exact version never reaches an installer."""
+    """What is not a plain name with one exact version never reaches an installer."""
     with pytest.raises(UsageError, match=said):
         named_package(text)
 

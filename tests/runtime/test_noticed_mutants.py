@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
+import psutil
 import pytest
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.core.events.union import ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    RunFinished,
+    RunInterrupted,
+    RunResumed,
+    RunStarted,
+    StageFinished,
+    StepRetried,
+    ToolAnswered,
+    ToolCalled,
+    ToolsShown,
+)
+from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.evals.stats.change_points import find_steps
+from kestrel_lab.eventlog.connection import process_name
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.eventlog.run_status import alive_elsewhere, cancel_in_log
+from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.mcp.approvals import Definition, difference, problem_of, vetted
+from kestrel_lab.mcp.config import read_server
 from kestrel_lab.mcp.registry.catalogue import Entry, Package
 from kestrel_lab.mcp.registry.install import _hashes
 from kestrel_lab.mcp.registry.scoring import judge
+from kestrel_lab.mcp.sandboxing import sandboxed_server
 from kestrel_lab.permissions.command_patterns import CommandPattern, Match
 from kestrel_lab.permissions.suggest import covers, offer
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.tools.data_flow import Flow
+from kestrel_lab.tools.sandbox.levels import Sandbox
 
 A, B = "a" * 64, "b" * 64
 
@@ -108,3 +132,83 @@ def test_the_rubric_says_how_a_package_is_installed(kind: str, why: str) -> None
     entry = Entry(name="io.github.a/b", package=Package(kind=kind, name="b", version="1"))  # type: ignore[arg-type]  # one of two words
     (said,) = [point.why for point in judge(entry, "b").points if point.criterion == "package"]
     assert said.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("line", "match"),
+    [
+        ("git push -f", Match.YES),
+        ("git push -v", Match.NO),
+        ("git push -vf", Match.YES),
+        ("git push", Match.NO),
+        ("git push --force", Match.YES),
+    ],
+)
+def test_a_forbidden_option_is_found_by_its_letter_and_by_no_other(line: str, match: Match) -> None:
+    """`--force` is forbidden as `-f` too, and other letters stay allowed."""
+    assert CommandPattern.parse("git push --force").concerns(tuple(line.split())) is match
+
+
+def test_the_probability_of_a_certain_step_is_the_smallest_that_shuffling_can_show() -> None:
+    """No probability is below one in the number of shuffles and the history itself, however certain the step."""
+    (step,) = find_steps([[0.0]] * 12 + [[1.0]] * 12)
+    assert (step.at, step.p) == (12, pytest.approx(1 / 1000))
+
+
+def test_a_run_is_interrupted_until_somebody_resumes_it() -> None:
+    """A new run is not interrupted, an interrupted one is, and after it was resumed it is not any more."""
+    state, seen = RunState(), []
+    for event in (None, RunInterrupted(), RunResumed()):
+        if event is not None:
+            state.apply(event, 0.0)
+        seen.append(state.interrupted)
+    assert seen == [False, True, False]
+
+
+def test_attempts_before_a_failed_checkpoint_count_as_earlier_ones() -> None:
+    """A stage that has failed and is tried again in a resumed run has all its attempts once more."""
+    state = RunState()
+    state.apply(StageFinished(stage="s", task="s", attempt=3, status="failed"), 0.0)
+    state.apply(StepRetried(step="s", attempt=4, error_class="transient", reason="busy", wait_s=2.0), 0.0)
+    assert (state.conversation("s").earlier, state.conversation("s").waited_s) == (3, 2.0)
+
+
+def test_tools_that_the_model_asked_for_are_not_counted_as_chosen_for_its_questions() -> None:
+    """Only tools chosen for a question note how many questions there were."""
+    state = RunState()
+    state.apply(ToolsShown(tools=["a"], step="s"), 0.0)
+    assert state.questions_shown == {}
+    state.apply(ToolsShown(tools=["b"], step="s", messages=2), 0.0)
+    assert state.questions_shown == {"s": 2}
+
+
+def test_a_process_of_another_user_counts_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system does not say since when a process works, it may be the one that owns the run."""
+
+    def denied(*_: object) -> None:
+        raise psutil.AccessDenied(1)
+
+    monkeypatch.setattr(psutil, "Process", denied)
+    assert alive_elsewhere(f"{process_name().rpartition(':')[0]}:1")
+
+
+@pytest.mark.parametrize(("by", "reason"), [("", "stopped on request"), ("Ada", "stopped on request by Ada")])
+def test_a_run_that_nobody_works_on_is_ended_in_the_log(tmp_path: Path, by: str, reason: str) -> None:
+    """It is CANCELLED with who did it, and ending it again changes nothing."""
+    store = SessionStore(tmp_path / "k.db")
+    store.create_run("r", RunStarted(goal="g", workspace=".", model="m", model_kind="scripted"))
+    store.append("r", RunInterrupted()).result()
+    assert cancel_in_log(store, "r", by) is True
+    assert cancel_in_log(store, "r", "somebody else") is True
+    finished = [record.event for record in store.records("r") if isinstance(record.event, RunFinished)]
+    assert (store.run("r").status, [event.reason for event in finished]) == (RunStatus.CANCELLED, [reason])
+    store.close()
+
+
+def test_a_server_starts_in_the_folder_of_its_table(tmp_path: Path) -> None:
+    """`cwd` is where the program starts; without it the program starts in the present folder."""
+    env = {"PATH": os.environ["PATH"]}
+    for table, folder in (({"cwd": str(tmp_path)}, tmp_path), ({}, Path.cwd())):
+        server = read_server("one", {"command": sys.executable, "sandbox": "S0", **table})
+        launch, _ = sandboxed_server(server, env, Sandbox())
+        assert launch.cwd == str(folder)

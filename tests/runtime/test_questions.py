@@ -83,7 +83,7 @@ def waits(session: Session, workspace: Path, **options: Any) -> str:
 
 
 def test_an_answer_from_outside_is_used_when_the_run_is_resumed(session: Session, workspace: Path) -> None:
-    """Under `ask` the run waits; a plain yes is no answer; the first answer stands, a second one is refused; then it goes on."""
+    """Under `ask` the run waits; a plain yes is not an answer; the first answer stands, a second one is refused; then it goes on."""
     run_id = waits(session, workspace)
     with pytest.raises(UsageError, match=r"waits for an answer \('Which colour\?'\): kestrel approve \S+ --answer TEXT"):
         session.history.decide(run_id, granted=True, by="ann", how="command")

@@ -393,7 +393,7 @@ def test_a_run_waits_and_says_so(tmp_path: Path) -> None:
 
 
 def test_pauses_between_other_attempts_are_told_too(tmp_path: Path) -> None:
-    """A server that fails and then answers: what the retry waited is in the event and is no working time."""
+    """A server that fails and then answers: what the retry waited is in the event and is not working time."""
     session = Session(tmp_path / "home", env={})
 
     class Failing(Refusing):

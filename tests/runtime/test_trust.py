@@ -204,7 +204,7 @@ def test_the_command_shows_trusts_and_withdraws(project: Path, tmp_path: Path, m
     assert "not trusted" in said("config", "approve")
     assert "approve = auto (line 2)" in said("trust", "--show")
     assert "not trusted" in said("config")
-    assert "trusted as it is now; it weakens\n  approve = auto (line 2)" in said("trust")
+    assert "trusted in its present state; it weakens\n  approve = auto (line 2)" in said("trust")
     assert "not trusted" not in said("config")
     assert "no longer trusted" in said("trust", "--withdraw")
     assert "not trusted" in said("config", "approve")

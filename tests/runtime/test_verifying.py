@@ -154,7 +154,7 @@ def test_a_verdict_that_cites_what_never_was_is_void(session: Session, workspace
 
 @pytest.mark.parametrize("bad", ["all is well", verdict(True), verdict(True, True, True), verdict(True, True, confidence=2)])
 def test_an_unclear_verdict_is_none(session: Session, workspace: Path, bad: str) -> None:
-    """A verdict that leaves a criterion out, invents one or is no JSON goes back; a better one then counts."""
+    """A verdict that leaves a criterion out, invents one or is not JSON goes back; a better one then counts."""
     run = carry_out(session, workspace, plan(), model([bad, verdict(True, True)], ["one"]))
     assert (run.status, len([1 for event in run.events() if isinstance(event, Prompted)])) == (RunStatus.COMPLETE, 2)
 

@@ -248,7 +248,7 @@ class AtTerminal(Person):
 
     async def deny(self, asked: Message, reason: str = "") -> str:
         self.type("n")
-        await until(lambda: "reason (the model is told" in self.screen.getvalue())
+        await until(lambda: "reason for the model (" in self.screen.getvalue())
         return await self._typed(reason)
 
     async def answer(self, asked: Message, text: str | None) -> str:

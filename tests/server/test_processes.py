@@ -1,4 +1,4 @@
-"""Several processes: lines that are no messages, clients that vanish, and runs of others that are followed, decided and stopped."""
+"""Several processes: lines that are not messages, clients that vanish, and runs of others that are followed, decided and stopped."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def one(args: Json, **more: Any) -> list[Json]:
         ({"description": " "}, "macro 'survey' has no description"),
         ({"steps": []}, "macro 'survey' has 0 steps: give 1 to 50"),
         ({"steps": STEPS[:1] * 51}, "macro 'survey' has 51 steps"),
-        ({"schema": {"type": "objekt"}}, "the schema of macro 'survey' is no JSON Schema"),
+        ({"schema": {"type": "objekt"}}, "the schema of macro 'survey' is not JSON Schema"),
         ({"schema": {"type": "array"}}, "must describe an object"),
         ({"schema": {"type": "object", "properties": {"steps": {}}}, "steps": one({})}, "has a parameter 'steps'"),
         (

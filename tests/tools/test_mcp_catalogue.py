@@ -37,14 +37,14 @@ def test_the_shipped_catalogue_is_whole() -> None:
 @pytest.mark.parametrize(
     ("package", "problem"),
     [
-        ({"identifier": "npx evil && curl x"}, "is no name of a package"),
-        ({"identifier": "a;b"}, "is no name of a package"),
-        ({"identifier": "--proxy=http://x"}, "is no name of a package"),
+        ({"identifier": "npx evil && curl x"}, "is not a name of a package"),
+        ({"identifier": "a;b"}, "is not a name of a package"),
+        ({"identifier": "--proxy=http://x"}, "is not a name of a package"),
         ({"version": "latest"}, "is not one exact version"),
         ({"version": ">=1.0"}, "is not one exact version"),
         ({"version": ""}, "has no version"),
         ({"registryType": "oci"}, "only pypi and npm"),
-        ({"fileSha256": "zz"}, "its hash is none"),
+        ({"fileSha256": "zz"}, "its hash is not a SHA-256 hash"),
         ({"transport": {"type": "sse", "url": "http://x"}}, "does not speak on standard input"),
         ({"environmentVariables": [{"name": "LD_PRELOAD", "value": "/tmp/x.so"}]}, "which is not its own"),
         ({"environmentVariables": [{"name": "PATH", "isRequired": True}]}, "which is not its own"),
@@ -92,7 +92,7 @@ def test_what_is_no_entry_is_left_out_or_named(tmp_path: Path) -> None:
     assert read_entries([*rubbish, {**server(), "description": "x" * 70_000}, {"server": server()}], "there")[0].name == "io.github.a/b"
     path = tmp_path / "catalogue.jsonl"
     path.write_text(json.dumps(server()) + "\n\n{oops\n")
-    with pytest.raises(UsageError, match="line 3: this is no entry"):
+    with pytest.raises(UsageError, match="line 3: this is not an entry"):
         read_catalogue(path)
     with pytest.raises(UsageError, match="cannot be read"):
         read_catalogue(tmp_path / "none")
@@ -201,12 +201,12 @@ def test_a_registry_is_asked_word_by_word_and_page_by_page(address: str) -> None
 def test_a_registry_that_makes_no_sense_is_told_of_and_breaks_nothing(address: str, how: str, why: str) -> None:
     """Garbage, too much, errors, silence, a redirect elsewhere: one sentence with the reason, in bounded time."""
     registry = Registry(Registry.at(f"{address}/{how}", Reach(env={})).service, seconds=0.5 if how == "slow" else 10.0)
-    with pytest.raises(ConnectionError, match=f"the registry at .* could not be asked: .*{why}"):
+    with pytest.raises(ConnectionError, match=f"the registry at .* did not answer: .*{why}"):
         asyncio.run(registry.search("git"))
 
 
 def test_a_registry_with_nothing_in_it_gives_nothing(address: str) -> None:
     """Other JSON than expected has no servers; an address that is none is a mistake of whoever wrote it."""
     assert asyncio.run(Registry.at(f"{address}/list", Reach(env={})).search("git")) == []
-    with pytest.raises(UsageError, match="mcp_registry is no address"):
+    with pytest.raises(UsageError, match="mcp_registry is not an address"):
         Registry.at("ftp://x", Reach(env={}))

@@ -50,7 +50,7 @@ def test_servers_come_from_both_files_and_settings_win(tmp_path: Path) -> None:
         ("a", {"command": "x", "args": "-v"}, "must be a list of texts"),
         ("a", {"command": "x", "env": {"A": 1}}, "must be a text"),
         ("a", {"url": "ftp://x"}, "must begin with http"),
-        ("a", {"type": "sse", "url": "http://x"}, "sse is not spoken"),
+        ("a", {"type": "sse", "url": "http://x"}, "sse transport is not supported"),
         ("a", {"command": "x", "danger": "lo"}, "did you mean 'LOW'"),
         ("a", {"command": "x", "tools": {"t": {"effect": "none"}}}, "unknown effect 'none'"),
         ("a", {"command": "x", "timeout_s": 0}, "must be a positive number"),
@@ -81,7 +81,7 @@ def test_what_another_programs_file_says_harms_nothing(tmp_path: Path) -> None:
     found = mcp_servers(tmp_path, {})
     assert [(one.enabled, bool(one.problem)) for one in found.values()] == [(True, False), (False, False), (False, True), (False, True)]
     assert found["a"].trust == Trust(danger=Danger.MEDIUM, effect="opaque")
-    assert "sse is not spoken" in found["old"].problem
+    assert "sse transport is not supported" in found["old"].problem
 
 
 @pytest.mark.parametrize("text", ["[", "[]", "{}", '{"mcpServers": []}', '{"mcpServers": {"a": 1}}', "[" * 100_000])

@@ -213,7 +213,7 @@ def test_rules_and_the_level_of_danger(tmp_path: Path) -> None:
         ("[[rules]]\ntool='b'\nverdict='deny'\ncommand=\"'a\"", 'the pattern "\'a" cannot be read: no closing quotation'),
         ("[[rules]]\ntool='b'\nverdict='allow'\ncommand='eval ...'", "eval can do anything"),
         ("[[rules]]\ntool='b'\nverdict='deny'\ncommand=[]", "key 'command' must be a pattern, or a list of some"),
-        ("[[rules]]\ntool='b'\nverdict='deny'\nurl='a b://'", "is no pattern of an address"),
+        ("[[rules]]\ntool='b'\nverdict='deny'\nurl='a b://'", "is not a pattern of an address"),
         ("[[rules]]\ntool='b'\nverdict='deny'\npath='[z-a]'", "key 'path': the pattern '[z-a]' cannot be read"),
         ("[[rules]]\ntool='b'\nverdict='deny'\nargs=3", "key 'args' must be a table"),
         (

@@ -247,7 +247,7 @@ def test_landlock_alone_does_not_hold_a_workspace_with_the_log(tmp_path: Path) -
     """S1 cannot keep a command from writing a log that lies in the workspace: it is refused there, and the message says what to do."""
     home = tmp_path / ".kestrel"
     home.mkdir()
-    with pytest.raises(PermissionError, match="level S1 cannot hide a part of it: set home to a folder outside"):
+    with pytest.raises(PermissionError, match="level S1 cannot hide a part of a workspace: set home to a folder outside"):
         launch_for(Level.S1, ["true"], workspace=tmp_path, env={}, sandbox=Sandbox(hidden=(home,)))
     with pytest.raises(UsageError, match="set home to a folder outside"):
         choose(Sandbox(level=Level.S1, hidden=(home,)), tmp_path)
@@ -301,7 +301,7 @@ def test_without_any_sandbox_the_choice_says_so(programs: Path, tmp_path: Path, 
     choice = choose(Sandbox(), tmp_path)
     assert (choice.level, choice.wanted) == (Level.S0, False)
     assert str(choice).startswith("S0: no sandbox; S3 and S2: bubblewrap is not installed (apt install bubblewrap")
-    assert f"S1: the workspace holds {tmp_path / 'runtime'}" in str(choice)
+    assert f"S1: the workspace contains {tmp_path / 'runtime'}" in str(choice)
     assert choose(Sandbox(level=Level.S0), tmp_path) == Choice(level=Level.S0)
     with pytest.raises(UsageError, match="below S1, the least this tool may run at"):
         choose(Sandbox(level=Level.S0), tmp_path, minimum=Level.S1)
@@ -309,13 +309,13 @@ def test_without_any_sandbox_the_choice_says_so(programs: Path, tmp_path: Path, 
 
 def test_the_whole_machine_is_no_workspace() -> None:
     """Around a command that works in `/` nothing can be put: it is refused when a level was named."""
-    with pytest.raises(UsageError, match="holds the system's own folders"):
+    with pytest.raises(UsageError, match="contains system folders"):
         choose(Sandbox(level=Level.S3), Path("/"))
     assert choose(Sandbox(), Path("/")).level is Level.S0
 
 
 def test_levels_are_read_in_any_case() -> None:
-    """`auto` is the best there is; what is no level is answered with those there are."""
+    """`auto` is the best there is; what is not a level is answered with those there are."""
     assert [parse_level(text) for text in ("auto", "s3", " S0 ", "AUTO")] == [None, Level.S3, Level.S0, None]
     with pytest.raises(UsageError, match=r"unknown sandbox level 'S4': .*\(auto, S0, S1, S2, S3\)"):
         parse_level("S4")

@@ -214,9 +214,9 @@ def test_other_languages(language: str, text: str, start: str) -> None:
         ("2026-11-20", "2 business days", "UTC", "2026-11-24T00:00:00+00:00"),
         ("2026-11-20", "2 hours", "UTC", "is a date, and '2 hours' counts hours"),
         ("2026-11-20T12:00Z", "2 dayz", None, "did you mean 'day'"),
-        ("2026-02-30", "1 day", "UTC", "is no date"),
+        ("2026-02-30", "1 day", "UTC", "is not a date"),
         ("9999-12-30", "1 day", "UTC", "beyond the years 1 to 9999"),
-        ("tomorrow", "1 day", "UTC", "is no ISO 8601 time"),
+        ("tomorrow", "1 day", "UTC", "is not an ISO 8601 time"),
         ("2026-11-20T12:00Z", "-1 month +2 days -90 minutes", None, "2026-10-22T10:30:00+00:00"),
     ],
 )

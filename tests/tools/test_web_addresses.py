@@ -26,7 +26,7 @@ def test_every_address_that_is_not_of_the_public_internet_is_refused() -> None:
     assert {text for text in BAD if not refusal(text)} == set()
     assert {text: refusal(text) for text in GOOD} == dict.fromkeys(GOOD, "")
     assert refusal("169.254.169.254") == "is link-local, not a public address"
-    assert refusal("example.org") == "is no numeric address"
+    assert refusal("example.org") == "is not a numeric address"
 
 
 def test_what_python_calls_global_would_not_do() -> None:
@@ -78,15 +78,15 @@ def test_nothing_is_reached_that_python_calls_private(address: IPv4Address | IPv
         ("http://1.2.3.4.5/", "only to some"),
         ("http://[::1/", "no valid host"),
         ("http://[fe80::1%25eth0]/", "no valid host"),
-        ("http://[1::2::3]/", "no IPv6 address"),
+        ("http://[1::2::3]/", "not an IPv6 address"),
         ("http://::1/", "no valid host"),
         ("http://example.org:0/", "no valid host"),
         ("http://example.org:99999/", "no valid host"),
         ("http://example.org:80:80/", "no valid host"),
-        ("http://-a.example.org/", "no valid host name"),
-        ("http://a..b/", "no valid host name"),
+        ("http://-a.example.org/", "not a valid host name"),
+        ("http://a..b/", "not a valid host name"),
         ("http://" + "a" * 9_000, "longer than"),
-        ("http://" + "a" * 70 + ".org", "no valid host name"),
+        ("http://" + "a" * 70 + ".org", "not a valid host name"),
         ("http://exa\u2028mple.org/", "contains"),
     ],
 )
@@ -159,7 +159,7 @@ def test_the_environment_names_the_proxy(env: dict[str, str], url: str, proxy: s
 
 def test_a_proxy_of_another_kind_is_refused() -> None:
     """Going around it silently would tell the wrong party."""
-    with pytest.raises(ValueError, match="no HTTP proxy"):
+    with pytest.raises(ValueError, match="not an HTTP proxy"):
         Reach(env={"ALL_PROXY": "socks5://p:1080"}).proxy(read_url("https://example.org/"))
 
 

@@ -176,7 +176,7 @@ def test_github_is_written_to() -> None:
 def test_arguments_cannot_lead_elsewhere(name: str, args: dict[str, Any]) -> None:
     """What becomes part of a path is looked at: no other part of the interface is asked."""
     with serving({}) as server:
-        with pytest.raises(ValueError, match=r"is no repository|leads out|is no key"):
+        with pytest.raises(ValueError, match=r"is not a repository|leads out|is not a key"):
             use(github(server) if name.startswith("github") else jira(server), name, **args)
         assert server.connections == 0
 

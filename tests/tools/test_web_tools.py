@@ -111,7 +111,7 @@ def test_a_page_is_read_without_the_library_too() -> None:
 
 
 def test_links_are_listed_as_addresses() -> None:
-    """Absolute, each once, only those of the web that can be seen; fragments are no address."""
+    """Absolute, each once, only those of the web that can be seen; fragments are not address."""
     with serving({"/a/b": answer(PAGE + "<a href='more?x=1'>again</a>", kind="text/html")}) as server:
         lines = use(box(server), "extract_links", url=server.url("/a/b")).splitlines()[1:-1]
         assert lines == [f"Menu {server.url('/menu')}", f"more here {server.url('/a/more?x=1')}", "elsewhere https://example.org/"]
@@ -175,7 +175,7 @@ def test_requests_tell_all_there_is() -> None:
         assert got["body"].splitlines()[1] == '{"a": 1}'
         assert server.asked[0].headers["x-a"] == "b"
         server.routes = {"/": answer(b"\0\1", status="500 Internal Server Error", kind="text/plain")}
-        assert use(tools, "http_get", url=server.url())["body_left_out"] == "it is no text"
+        assert use(tools, "http_get", url=server.url())["body_left_out"] == "it is not text"
         server.routes = {"/": answer("made", "201 Created")}
         assert use(tools, "http_post", url=server.url(), body='{"b": 2}')["status"] == 201
         assert use(tools, "http_put", url=server.url(), body="é", content_type="text/plain")["status"] == 201
@@ -193,7 +193,7 @@ def test_what_was_posted_is_not_posted_elsewhere() -> None:
 
 
 def test_search_lists_what_an_engine_finds() -> None:
-    """Numbered, marked as foreign; nothing found is no error; counts and empty queries are looked at."""
+    """Numbered, marked as foreign; nothing found is not an error; counts and empty queries are looked at."""
     found = [("Kestrel", "https://example.org/k", "A small\nfalcon"), ("Falcon", "https://example.org/f", "x" * 900)]
     made = Toolbox(search_tools(Reach(env={}), lambda query, count: found[:count] if query == "kestrel" else []))
     lines = use(made, "web_search", query="kestrel").splitlines()

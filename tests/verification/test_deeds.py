@@ -100,7 +100,7 @@ def test_without_a_log_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_deeds_are_told_in_lines() -> None:
-    """Files with lines added and removed, commands with exit codes, other acts, what was denied and what failed; reading is no deed."""
+    """Files with lines added and removed, commands with exit codes, other acts, what was denied and what failed; reading is not a deed."""
     again = call("e2", "edit_file", {"path": "calc.py"}, DIFF, changed=["calc.py"])
     lost = call("u", "deploy", {"to": "live"}, "", error={"kind": "unknown_outcome", "message": "the session ended", "transient": False})
     events = [*READ, *EDIT, *again, *TESTS, *MAIL, *NO_SUMMARY, *FULL, *lost]

@@ -40,7 +40,7 @@ def test_what_an_index_showed_was_seen(tool: str, text: str, cited: str) -> None
 
 
 def test_a_line_that_was_shown_cut_is_current() -> None:
-    """A search shows the first 300 characters of a line: the rest of it is no change, a change of what was shown is one."""
+    """A search shows the first 300 characters of a line: the rest of it is not a change, a change of what was shown is one."""
     line = "x = " + "7, " * 200
     (_, span) = answered("m.1.1", "search_code", {}, f"a.py:2  (text)\n     2  {line[:300]}")
     assert [standing(span, lambda _, now=now: f"\n{now}\n") for now in (line, line.replace("7", "8"))] == ["current", "stale"]

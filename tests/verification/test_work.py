@@ -133,7 +133,7 @@ def test_time_that_is_over_is_told(ground: Ground) -> None:
     ],
 )
 def test_yaml_is_read_and_not_built(ground: Ground, text: str) -> None:
-    """Merges, aliases, depth and tags cost as much as they are long, and are no mistakes of the writer."""
+    """Merges, aliases, depth and tags cost as much as they are long, and are not mistakes of the writer."""
     assert yaml_problem(text) == ""
     assert not any(one.refuses for one in VerifierEngine()(Subject(answer=f"```yaml\n{text}\n```", ground=ground)))
 

@@ -23,7 +23,7 @@ def history(
     suite: Suite,
     *,
     metric: Metric = "success_rate",
-    commits: Annotated[str, typer.Option(metavar="A..B", help="Which commits; by default HEAD and before, those with results.")] = "",
+    commits: Annotated[str, typer.Option(metavar="A..B", help="The commits; by default HEAD and its ancestors that have results.")] = "",
     every: Annotated[int, typer.Option(metavar="N", help="Only every N-th commit, counted from the newest.")] = 1,
     last: Annotated[int | None, typer.Option(metavar="N", help="Only the N newest of them.")] = None,
     config: Configs = None,
@@ -32,9 +32,9 @@ def history(
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
 ) -> Any:
-    """Show a metric over commits from stored results, and at which of them it steps; nothing is run.
+    """Show a metric over commits from stored results, and the commits at which it changes; nothing is run.
 
-    A history without change shows a step in 5 % of cases at most. `kestrel eval run SUITE --commits A..B` makes results.
+    A history without a change shows one in at most 5 % of cases. `kestrel eval run SUITE --commits A..B` makes the results.
     """
     frontend = frontend_of(ctx)
     lab = frontend.lab()
@@ -60,13 +60,13 @@ def bisect(
     bad: Annotated[str, typer.Argument(metavar="BAD", help="A later commit at which it is worse.")] = "HEAD",
     *,
     metric: Metric = "success_rate",
-    margin: Annotated[float, typer.Option(help="How much worse is still not bad: in points for a rate, else relative.")] = 0.05,
-    max_trials: Annotated[int, typer.Option(help="How many trials may be made now; stored ones are used again.")] = 500,
-    alpha: Annotated[float, typer.Option(help="How often a wrong commit may be named.")] = 0.05,
+    margin: Annotated[float, typer.Option(help="The largest drop that is not bad: in points for a rate, otherwise relative.")] = 0.05,
+    max_trials: Annotated[int, typer.Option(help="Most trials to run now; stored trials are used again.")] = 500,
+    alpha: Annotated[float, typer.Option(help="The accepted probability of naming a wrong commit.")] = 0.05,
     config: Configs = None,
     plot: Plot = None,
 ) -> Any:
-    """Find the first commit at which a metric is worse. Exit code 0: found; 1: not found, or not for sure.
+    """Find the first commit at which a metric is worse. Exit code 0: found; 1: not found, or not certain.
 
     Trials are repeated at one commit after the other, as often as each question needs; asked again, it goes on
     where it was.

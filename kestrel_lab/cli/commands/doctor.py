@@ -66,7 +66,7 @@ def secrets_hidden(lab: Lab) -> Barrier:
     return Barrier(
         name="secrets",
         holds=not leaks,
-        found=f"{count}; hidden in what tools say" if not leaks else f"{count}; {len(leaks)} come through",
+        found=f"{count}; hidden in tool output" if not leaks else f"{count}; {len(leaks)} not hidden",
         advice="" if not leaks else "do not run agents: keys would be written into the log. Please report this",
     )
 
@@ -85,7 +85,7 @@ def web_closed() -> Barrier:
 
 def paths_held() -> Barrier:
     """Links are followed by the kernel's own rules, or not at all."""
-    found = "held in by the kernel (openat2)" if has_openat2() else "links are refused (the kernel has no openat2)"
+    found = "kept inside the workspace by the kernel (openat2)" if has_openat2() else "links are refused (the kernel has no openat2)"
     return Barrier(name="paths", holds=True, found=found)
 
 
@@ -111,12 +111,13 @@ _COLUMNS = ("", "what", "found", "what to do")
 class Finding:
     """One thing that was looked at."""
 
-    ok: bool
+    ok: bool | None
+    """`None`: it is not set up, and runs do not need it."""
     what: str
     found: str
     advice: str = ""
     optional: bool = False
-    """Runs can be started without it."""
+    """Runs can be started although it is not right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,12 @@ class Doctor:
     @property
     def ok(self) -> bool:
         """Whether runs can be started."""
-        return all(finding.ok or finding.optional for finding in self.findings)
+        return all(finding.ok is not False or finding.optional for finding in self.findings)
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """Mark, subject, finding and advice of each."""
-        return [("✓" if f.ok else "✗", f.what, f.found, f.advice) for f in self.findings]
+        marks = {True: "✓", False: "✗", None: "–"}
+        return [(marks[f.ok], f.what, f.found, f.advice) for f in self.findings]
 
     def __repr__(self) -> str:
         return table_text(_COLUMNS, self.rows())
@@ -185,9 +187,9 @@ def _events(lab: Lab) -> Finding:
         if (found := lab.session.store.damage(run)) is not None:
             damaged.append(f"{run} from event {found.seq} on ({found.what})")
     if not damaged:
-        return Finding(ok=True, what="  events", found=f"{looked} of {len(runs)} runs read: as they were written")
+        return Finding(ok=True, what="  events", found=f"{looked} of {len(runs)} runs checked: undamaged")
     more = f"; {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
-    advice = "look at one with: kestrel show RUN. It is not resumed, and can be forked at an event before the damage"
+    advice = "to see one: kestrel show RUN. It cannot be resumed, but it can be forked at an event before the damage"
     return Finding(ok=False, what="  events", found=f"damaged: {'; '.join(damaged[:_NAMED])}{more}", advice=advice, optional=True)
 
 
@@ -214,7 +216,7 @@ def _dependencies(lab: Lab) -> list[Finding]:
 
 def _dependency(lab: Lab, row: HealthRow, *, optional: bool) -> Finding:
     well = row.state in {HealthState.STARTING, HealthState.READY}
-    found = "starting: not called yet, and asking would cost" if row.state is HealthState.STARTING else str(row.state)
+    found = "not called yet; a test call would cost money" if row.state is HealthState.STARTING else str(row.state)
     advice = "" if well else str(lab.session.supervisor.error(row.dependency))
     return Finding(ok=well, what=f"  {row.kind} {row.dependency}", found=found, advice=advice, optional=optional)
 
@@ -237,11 +239,10 @@ def _servers(lab: Lab) -> list[Finding]:
 def _providers(lab: Lab) -> list[Finding]:
     return [
         Finding(
-            ok=choice.available,
+            ok=choice.available or None,
             what=f"  {choice.name}",
             found=choice.note if choice.available else "not set up",
             advice="" if choice.available else choice.note,
-            optional=True,
         )
         for choice in available_models(lab.session.env)
     ]
@@ -250,7 +251,11 @@ def _providers(lab: Lab) -> list[Finding]:
 def _vectors() -> Finding:
     if why := unloadable():
         return Finding(
-            ok=False, what="sqlite-vec", found=f"cannot be loaded: {why}", advice="vectors are compared one and all", optional=True
+            ok=False,
+            what="sqlite-vec",
+            found=f"cannot be loaded: {why}",
+            advice="search compares every vector instead, which is slower",
+            optional=True,
         )
     return Finding(ok=True, what="sqlite-vec", found=version("sqlite-vec"))
 
@@ -269,7 +274,7 @@ def _sandbox(lab: Lab) -> list[Finding]:
         choice = choose(lab.session.sandbox, Path.cwd())
     except UsageError as error:
         return [Finding(ok=False, what=what, found="none", advice=str(error)), *_canaries(lab)]
-    asked = "" if choice.wanted else "each command is asked about as CRITICAL; install what is missing below, or set sandbox = S0"
+    asked = "" if choice.wanted else "each command needs approval as CRITICAL; install what is missing below, or set sandbox = S0"
     held = Finding(ok=choice.level > Level.S0, what=what, found=f"{choice.level.name}: {choice.level.meaning}", advice=asked, optional=True)
     return [held, *_canaries(lab)]
 
@@ -305,5 +310,5 @@ def _notebook() -> list[Finding]:
         try:
             findings.append(Finding(ok=True, what=package, found=version(package)))
         except PackageNotFoundError:
-            findings.append(Finding(ok=False, what=package, found="not installed", advice=f"for notebooks: {advice}", optional=True))
+            findings.append(Finding(ok=None, what=package, found="not installed", advice=f"for notebooks: {advice}"))
     return findings

@@ -31,11 +31,9 @@ evals = typer.Typer(
 Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML), or a published suite: bfcl:CATEGORY or agentdojo:SUITE.")]
 Configs = Annotated[list[str] | None, typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated.")]
 Epochs = Annotated[int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")]
-SuiteAtCommit = Annotated[
-    bool, typer.Option("--suite-at-commit", help="Each commit runs the suite file it has itself, not the one of now.")
-]
+SuiteAtCommit = Annotated[bool, typer.Option("--suite-at-commit", help="Run the suite file of each commit itself, not the present one.")]
 Commit = Annotated[str | None, typer.Option(help="Trials of this commit (HEAD, a tag, a hash); by default those of the newest trial's.")]
-Margin = Annotated[float, typer.Option(help="How large a change of the success rate still counts as none.")]
+Margin = Annotated[float, typer.Option(help="The largest change of the success rate that counts as no change.")]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,14 +51,16 @@ class Parts:
 class Execution:
     """The options that say how a suite is run."""
 
-    reuse: Annotated[bool, typer.Option("--reuse", help="Take equal trials that were made before instead of making them again.")] = False
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last run of this suite where it was cut off.")] = False
+    reuse: Annotated[bool, typer.Option("--reuse", help="Use stored trials that are equal instead of running them again.")] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run of this suite where it was interrupted.")] = False
     retry_errors: Annotated[
         int | None,
-        typer.Option("--retry-errors", min=0, help="How often a trial that broke is made again; the suite's number by default."),
+        typer.Option(
+            "--retry-errors", min=0, help="How often a trial that failed with an error is repeated; the suite's number by default."
+        ),
     ] = None
     cluster: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Let the workers of this Dask scheduler make the trials, e.g. tcp://host:8786.")
+        str | None, typer.Option(metavar="ADDRESS", help="Run the trials on the workers of this Dask scheduler, e.g. tcp://host:8786.")
     ] = None
     cassette: Annotated[
         str | None,
@@ -80,9 +80,7 @@ class Reports:
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: a test case per configuration and scenario.")] = None
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")] = None
-    link: Annotated[
-        str, typer.Option(metavar="URL", help="Where --report will be found, for links of --markdown; its path by default.")
-    ] = ""
+    link: Annotated[str, typer.Option(metavar="URL", help="The address of --report for links in --markdown; its path by default.")] = ""
 
     def write(self, measured: EvalResult | Comparison) -> None:
         """Write what is asked for; the summary links to the report."""
@@ -144,31 +142,28 @@ def run_suite(
     execution: Execution,
     reports: Reports,
     csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
-    commits: Annotated[str, typer.Option(metavar="A..B", help="Run at these commits as far as results are missing: A..B, or A,B,C.")] = "",
+    commits: Annotated[str, typer.Option(metavar="A..B", help="Run at these commits, where results are missing: A..B, or A,B,C.")] = "",
     every: Annotated[int, typer.Option(metavar="N", help="Of --commits only every N-th, counted from the newest.")] = 1,
     last: Annotated[int | None, typer.Option(metavar="N", help="Of --commits only the N newest.")] = None,
     suite_at_commit: SuiteAtCommit = False,
 ) -> Any:
     """Run every scenario with every model configuration, as often as `epochs` says.
 
-    Each finished trial is stored at once. What was cut off goes on with --resume: nothing that is stored is made again.
-    With --commits at each of these commits, in turns, each in a worktree of its own; your files stay as they are.
+    Each finished trial is stored at once. --resume continues an interrupted run; no stored trial is run again.
+    With --commits the suite is run at each of these commits in turn, each in a worktree of its own; your files stay as they are.
 
     Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and 'kestrel-lab[benchmarks]'):
     kestrel eval run 'bfcl:multi_turn_base?limit=20' --model local
     """
     if config and model:
-        msg = "--config picks configurations of the suite and --model takes their place: give one of the two"
-        raise UsageError(msg)
+        raise UsageError("--config picks configurations of the suite and --model takes their place: give one of the two")
     chosen: Any = {name: name for name in model} if model else config
     frontend = frontend_of(ctx)
     lab = frontend.lab()
     if commits and (reports.junit is not None or reports.markdown is not None):
-        msg = "--junit and --markdown are about one commit; with --commits write --report or --csv"
-        raise UsageError(msg)
+        raise UsageError("--junit and --markdown are about one commit; with --commits write --report or --csv")
     if not commits and (every != 1 or last is not None or suite_at_commit):
-        msg = "--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD"
-        raise UsageError(msg)
+        raise UsageError("--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD")
     if commits and (parts != Parts() or replace(execution, reuse=False) != Execution()):
         msg = "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are about one run of a suite: leave them out with --commits"
         raise UsageError(msg)
@@ -211,7 +206,7 @@ def compare_commits(
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
 ) -> Any:
-    """Run a suite at two commits, as far as results are missing, and say what changed.
+    """Run a suite at two commits, where results are missing, and show what changed.
 
     Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are.
     """
@@ -256,23 +251,21 @@ def decide_gates(
     reports: Reports,
     margin: Margin = 0.05,
 ) -> Any:
-    """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not sure; 3: not decided, something is broken.
+    """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not certain; 3: not decided because something is broken.
 
-    Gates stand in the suite file: `gates: [{success_rate: {at_least: 0.8}}, {cost_estimate: {at_most: 0.02, config: small}}]`.
+    Gates are written in the suite file: `gates: [{success_rate: {at_least: 0.8}}, {cost_estimate: {at_most: 0.02, config: small}}]`.
     A bound holds, or is violated, where the whole 95 % interval is on one side of it.
     """
     from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
 
     frontend = frontend_of(ctx)
     if against and (parts != Parts() or execution != Execution()):
-        msg = (
-            "with --against whole suites are compared, as they say themselves, and what is stored is taken: leave out --scenario, --family, "
+        raise UsageError(
+            "--against compares whole suites as their files say, and uses stored trials: leave out --scenario, --family, "
             "--tag, --cassette(s), --reuse, --resume, --retry-errors and --cluster"
         )
-        raise UsageError(msg)
     if not against and not load_suite(suite).select(configs=config, **asdict(parts)).gates:
-        msg = f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)"
-        raise UsageError(msg)
+        raise UsageError(f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)")
     lab = frontend.lab()
 
     async def work(reporter: Any) -> Any:
@@ -292,14 +285,11 @@ def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
     named = [word for word in words[:1] if word.endswith((".yaml", ".yml"))]
     commits = words[len(named) :]
     if suite and named:
-        msg = f"the suite is named twice, {named[0]} and --suite {suite}: leave one out"
-        raise UsageError(msg)
+        raise UsageError(f"the suite is named twice, {named[0]} and --suite {suite}: leave one out")
     if not (suite or named):
-        msg = "name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD"
-        raise UsageError(msg)
+        raise UsageError("name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD")
     if len(commits) > 2:
-        msg = f"two commits are compared, not {len(commits)}: {' '.join(commits)}"
-        raise UsageError(msg)
+        raise UsageError(f"two commits are compared, not {len(commits)}: {' '.join(commits)}")
     base, head = [*commits, *("auto", "HEAD")[len(commits) :]]
     return suite or named[0], base, head
 
@@ -315,10 +305,10 @@ def rescore_trials(
     parts: Parts,
     reports: Reports,
 ) -> Any:
-    """Judge the stored trials of a suite by the checks it has now; no model is asked and no tool called.
+    """Score the stored trials of a suite by its present checks; no model is asked and no tool is called.
 
     Checks of answer, conduct, trajectory and spending are read from the log. Those of files, commands and models keep
-    their old scores, which is said. New scores are stored beside the old ones.
+    their old scores, and the report says so. New scores are stored beside the old ones.
     """
     frontend = frontend_of(ctx)
     lab = frontend.lab()
@@ -338,14 +328,14 @@ def summarise_trials(
     suite: Suite,
     *,
     commit: Commit = None,
-    by: Annotated[str, typer.Option(help="One row per configuration and: config, family or scenario.")] = "config",
+    by: Annotated[str, typer.Option(help="Group the rows by config, family or scenario.")] = "config",
     config: Configs = None,
     metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the first metric by family to this PNG or SVG file.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write all metrics with their intervals to this file.")] = None,
     parts: Parts,
 ) -> Any:
-    """Show the stored trials of a suite, any number of them: rates and metrics with their 95 % intervals; nothing is run."""
+    """Show rates and metrics of the stored trials of a suite with their 95 % intervals; nothing is run."""
     frontend = frontend_of(ctx)
     found = frontend.lab().evals.stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
     write_csv(found.frame, csv)
@@ -365,7 +355,9 @@ def show_calibration(
         Path | None,
         typer.Option(metavar="FILE", help="Draw the reliability diagram to this PNG or SVG file; one per configuration."),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Say beside answers of later runs of the same model what it was worth.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Show beside later answers of the same model how often such a confidence was right.")
+    ] = False,
 ) -> Any:
     """Show whether stored trials of a suite were right as often as their confidence says; nothing is run."""
     from kestrel_lab.evals.stored.calibration import keep_calibrations, reliability
@@ -419,12 +411,12 @@ def measure_injections(
     *,
     attack: Annotated[str, typer.Option(help="An attack of AgentDojo, e.g. direct or important_instructions.")] = "important_instructions",
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Who is attacked; by default a script that obeys every injection it reads.")
+        str | None, typer.Option("--model", "-m", help="The model under attack; by default a script that obeys every injection it reads.")
     ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the N first tasks, and the N first attacked ones.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rates with their intervals to this file.")] = None,
 ) -> Any:
-    """Measure what injected instructions do with containment and without: tasks done, and attacks that succeed.
+    """Measure prompt injection with containment and without: tasks done, and attacks that succeed.
 
     Judged by AgentDojo's own functions (pip install --no-deps agentdojo, and 'kestrel-lab[benchmarks]').
     """

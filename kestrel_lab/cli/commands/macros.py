@@ -12,7 +12,7 @@ from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.tools.macros.macro import Macro
 
 macros = typer.Typer(
-    help="List macros, and sequences of calls that could become one; accept, disable, remove them.",
+    help="List macros, and sequences of calls that could become macros; accept, disable or remove them.",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -23,7 +23,7 @@ Place = Annotated[str, typer.Option(help="The workspace whose macros are meant."
 
 @macros.callback()
 def list_macros(ctx: typer.Context, *, workspace: Place = ".") -> WorkspaceMacros | None:
-    """List macros, and sequences of calls that could become one; accept, disable, remove them."""
+    """List macros, and sequences of calls that could become macros; accept, disable or remove them."""
     if ctx.invoked_subcommand is None:
         return _macros(ctx, workspace)
     if workspace != ".":
@@ -50,7 +50,7 @@ def accept(
 ) -> str:
     """Keep a proposed macro: agents are offered it from now on."""
     kept = _macros(ctx, workspace).accept(name, called=called)
-    return f"kept {kept.signature}: runs that start from now on may call it"
+    return f"kept {kept.signature}: runs started from now on may call it"
 
 
 @macros.command()
@@ -61,7 +61,7 @@ def enable(ctx: typer.Context, name: Name, *, workspace: Place = ".") -> str:
 
 @macros.command()
 def disable(ctx: typer.Context, name: Name, *, workspace: Place = ".") -> str:
-    """Keep a macro and offer it no more."""
+    """Keep a macro, but do not offer it any more."""
     return f"disabled {_macros(ctx, workspace).disable(name).name}"
 
 

@@ -52,7 +52,7 @@ class FoundServers:
     @property
     def _told(self) -> str:
         if not self.judged:
-            return f"nothing was found for {one_line(self.need)!r}; mcp_registry names a registry to look in too"
+            return f"nothing was found for {one_line(self.need)!r}; the setting mcp_registry adds a registry to search"
         return f"kestrel mcp install {self.judged[0].entry.name} shows what it would install"
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Offer:
         lines += [f"runs: {_words(argv)}" for argv in self.locked.commands(self.root)]
         lines.append(f"then starts: {_words(start_of(package, folder_of(self.root, package), Path.cwd()))}")
         if package.variables:
-            lines.append(f"and gives it of your environment: {', '.join(package.variables)}")
+            lines.append(f"and passes these environment variables: {', '.join(package.variables)}")
         if self.done is None:
             lines.append(f"nothing was installed yet: kestrel mcp install {package.pin} --yes does it")
         else:
@@ -131,14 +131,13 @@ def install_server(
         str, typer.Argument(metavar="NAME[==VERSION]", help="As `kestrel mcp find` shows it; npm:NAME==VERSION for one of npm.")
     ],
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Install it, and approve it with the tools it has then.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Install the server, and approve it with the tools it then has.")] = False,
 ) -> Offer:
     """Show exactly what installing an MCP server would do; with --yes do it, in a folder of its own."""
     lab = _lab(ctx)
     entry = lab.session.registry.sources.entry(name)
     if entry.package is None:
-        msg = f"{entry.name} cannot be installed: {entry.problem}"
-        raise UsageError(msg)
+        raise UsageError(f"{entry.name} cannot be installed: {entry.problem}")
     try:
         locked = run_blocking(lab.session.registry.sources.locked(entry.package))
         offer = Offer(judged=lab.session.registry.sources.judged(entry, ""), locked=locked, root=lab.session.registry.sources.root)
@@ -159,8 +158,7 @@ def remove(
     lab = _lab(ctx)
     known = {one.server: one for one in lab.session.registry.sources.installed()}
     if name not in known:
-        msg = f"no MCP server {name!r} is installed: {nearest(name, known)}"
-        raise UsageError(msg)
+        raise UsageError(f"no MCP server {name!r} is installed: {nearest(name, known)}")
     lab.session.mcp.approvals.withdraw(known[name].config(Path.cwd()))
     run_blocking(lab.session.mcp.forget(name))
     remove_folder(known[name].folder)
@@ -256,27 +254,29 @@ def list_servers(ctx: typer.Context) -> ServerTable | None:
 
 @mcp.command("list")
 def list_again(ctx: typer.Context) -> ServerTable:
-    """List the servers and how each stands; starts none."""
+    """List the servers and their states; none is started."""
     return frontend_of(ctx).lab().session.mcp.table()
 
 
 @mcp.command()
 def check(
-    ctx: typer.Context, name: Name, *, start: Annotated[bool, typer.Option("--start", help="Start it although it is not approved.")] = False
+    ctx: typer.Context,
+    name: Name,
+    *,
+    start: Annotated[bool, typer.Option("--start", help="Start the server although it is not approved.")] = False,
 ) -> CheckedText:
     """Start a server and show its tools, and what has changed since they were approved."""
     servers = frontend_of(ctx).lab().session.mcp
     if not start and (row := servers.row(name)).state == "not approved":
-        msg = (
-            f"{name} is not approved, so it is not started. It would be: {row.what}. Start it for a look: kestrel mcp check {name} --start"
+        raise UsageError(
+            f"{name} is not approved, so it is not started. Its command: {row.what}. To start it and see its tools: kestrel mcp check {name} --start"
         )
-        raise UsageError(msg)
     return CheckedText(run_blocking(servers.check(name)))
 
 
 @mcp.command()
 def approve(ctx: typer.Context, name: Name) -> CheckedText:
-    """Start a server and allow it with the tools it has now; what that changes is shown."""
+    """Start a server, show what has changed, and approve it with its present tools."""
     checked = run_blocking(frontend_of(ctx).lab().session.mcp.approve(name))
     changes = "\n".join(checked.changes)
     return CheckedText(
@@ -286,7 +286,7 @@ def approve(ctx: typer.Context, name: Name) -> CheckedText:
 
 @mcp.command()
 def withdraw(ctx: typer.Context, name: Name) -> str:
-    """Approve a server no longer: its tools are not offered any more."""
+    """Withdraw the approval of a server: its tools are no longer offered."""
     return f"{name} is no longer approved" if frontend_of(ctx).lab().session.mcp.withdraw(name) else f"{name} was not approved"
 
 
@@ -298,20 +298,18 @@ def serve(
         str, typer.Option(help="deny (only SAFE and LOW calls), auto:LEVEL or auto. Nobody is asked: what is not allowed is refused.")
     ] = "deny",
     workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
-    tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, with commas between; all by default.")] = None,
+    tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, separated by commas; all by default.")] = None,
     goals: Annotated[bool, typer.Option("--goals/--no-goals", help="Also offer run_goal, which has an agent work on a goal.")] = True,
 ) -> None:
-    """Be an MCP server on standard input and output: other programs call this lab's tools and have it run goals."""
+    """Serve the tools of this lab, and runs of goals, over MCP on standard input and output."""
     if Policy.parse(approve).unattended is False:
-        msg = f"--approve {approve}: nobody can be asked here; use deny, auto:LEVEL or auto"
-        raise UsageError(msg)
+        raise UsageError(f"--approve {approve}: this server asks nobody; use deny, auto:LEVEL or auto")
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
-        msg = "serve is for a terminal: another program starts it and talks to its standard input; here that is the notebook's"
-        raise UsageError(msg)
+        raise UsageError("serve works in a terminal only: another program starts it and uses its standard input")
     if sys.stdin.isatty():
         typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]

@@ -14,7 +14,7 @@ from kestrel_lab.runtime.workspace.memory import MemoryDrawing, NoteCard, Notes,
 from kestrel_lab.views.dataframes import shown_frame
 
 memory = typer.Typer(
-    help="List what is remembered for later runs; search, add, edit, forget and draw it.",
+    help="List the notes for later runs; search, add, edit, forget or draw them.",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -33,10 +33,10 @@ def list_notes(
     ctx: typer.Context,
     *,
     select: Annotated[str, typer.Option(metavar="SELECTOR", help="Only these, for example kind:pitfall, tag:tests, tainted.")] = "all",
-    replaced: Annotated[bool, typer.Option("--replaced", help="Also those that newer ones stand for.")] = False,
+    replaced: Annotated[bool, typer.Option("--replaced", help="Also notes that newer ones replace.")] = False,
     workspace: Place = ".",
 ) -> Notes | None:
-    """List what is remembered for later runs; search, add, edit, forget and draw it."""
+    """List the notes for later runs; search, add, edit, forget or draw them."""
     if ctx.invoked_subcommand is None:
         return _memory(ctx, workspace).list(select, replaced=replaced)
     if workspace != ".":
@@ -48,19 +48,19 @@ def list_notes(
 @memory.command(epilog='Example: kestrel memory search "how are the tests run"')
 def search(
     ctx: typer.Context,
-    query: Annotated[list[str], typer.Argument(metavar="QUERY", help="What a run would be about.")],
+    query: Annotated[list[str], typer.Argument(metavar="QUERY", help="The goal of a run.")],
     *,
     tag: Tags = None,
     top: Annotated[int, typer.Option(help="How many at most.")] = 5,
     workspace: Place = ".",
 ) -> Notes:
-    """Show the notes that have to do with a goal, the most useful first; runs are told these, and what you prefer."""
+    """Show the notes about a goal, the most useful first; runs are given these, and your preferences."""
     return _memory(ctx, workspace).recall(" ".join(query), tags=tag or (), top_k=top)
 
 
 @memory.command()
 def show(ctx: typer.Context, note: NoteId, *, workspace: Place = ".") -> NoteCard:
-    """Show a note: its words, where they come from, what it names, how it stands to others."""
+    """Show a note: its text, its origin, what it names and its relation to others."""
     return _memory(ctx, workspace).show(note)
 
 
@@ -73,10 +73,12 @@ def add(
     tag: Tags = None,
     confidence: Sure = None,
     ttl: Ttl = "",
-    run: Annotated[str, typer.Option(metavar="RUN", help="Only for this run, for a day, until it has proved useful three times.")] = "",
+    run: Annotated[
+        str, typer.Option(metavar="RUN", help="Keep the note for this run only, for a day, until it has been useful three times.")
+    ] = "",
     workspace: Place = ".",
 ) -> NoteCard:
-    """Remember something for later runs; what says otherwise is kept and gives way."""
+    """Add a note for later runs; it replaces notes that say otherwise, which are kept."""
     there = _memory(ctx, workspace)
     sure = 0.95 if confidence is None else confidence
     kept = there.remember(" ".join(text), kind, tags=tag or (), confidence=sure, ttl=_seconds(ttl) if ttl else None, run=run)
@@ -88,18 +90,17 @@ def edit(
     ctx: typer.Context,
     note: NoteId,
     *,
-    text: Annotated[str | None, typer.Option(help="Other words.")] = None,
+    text: Annotated[str | None, typer.Option(help="Another text.")] = None,
     kind: Annotated[str | None, typer.Option(help="Another kind.")] = None,
     tag: Tags = None,
     confidence: Sure = None,
     workspace: Place = ".",
 ) -> NoteCard:
-    """Change a note; new words count as yours."""
+    """Change a note; a new text counts as yours."""
     given: dict[str, Any] = {"text": text, "kind": kind, "tags": None if tag is None else tuple(tag), "confidence": confidence}
     changes = {key: value for key, value in given.items() if value is not None}
     if not changes:
-        msg = "say what to change: --text, --kind, --tag or --confidence"
-        raise UsageError(msg)
+        raise UsageError("say what to change: --text, --kind, --tag or --confidence")
     there = _memory(ctx, workspace)
     return there.show(there.edit(note, **changes).id)
 
@@ -115,10 +116,10 @@ def forget(
         ),
     ],
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Also when that is more than one note.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Also delete more than one note.")] = False,
     workspace: Place = ".",
 ) -> str:
-    """Forget notes for good: they leave every index and the files of the database, which are written anew."""
+    """Delete notes for good: from every index and from the database files, which are rewritten."""
     there = _memory(ctx, workspace)
     chosen = there.list(selector, replaced=True)
     if len(chosen) > 1 and not yes:
@@ -132,16 +133,16 @@ def learn(
     ctx: typer.Context,
     run: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")],
 ) -> Notes:
-    """Remember what the log of a run teaches: errors that were put right, what you asked for for good, what the workspace is."""
+    """Add notes from the log of a run: corrected errors, lasting preferences, facts about the workspace."""
     return _memory(ctx, ".").learn(run)
 
 
 @memory.command()
 def questions(ctx: typer.Context, *, workspace: Place = ".") -> Any:
-    """List what was asked here three times or more."""
+    """List the questions that were asked here three times or more."""
     found = _memory(ctx, workspace).questions()
     if not found:
-        return "nothing was asked here three times"
+        return "no question was asked here three times"
     frame = shown_frame([(each.question, len(each.runs), each.runs[0]) for each in found], columns=["question", "times", "last run"])
     return frame.set_index("question")
 
@@ -163,8 +164,7 @@ def _seconds(text: str) -> float:
     """`90m` in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
     if found is None:
-        msg = f"{text!r} is no time: write 45s, 90m, 12h, 30d or 2w"
-        raise UsageError(msg)
+        raise UsageError(f"{text!r} is not a time: write 45s, 90m, 12h, 30d or 2w")
     return float(found[1]) * _UNITS[found[2]]
 
 

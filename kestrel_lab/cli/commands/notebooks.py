@@ -32,15 +32,18 @@ def run(
         list[str] | None,
         typer.Option("--parameter", "-p", metavar="NAME=VALUE", help="Value (JSON, else text) of a parameter; may be repeated."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the executed notebook here; in its place by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the executed notebook to this file; by default the notebook itself is replaced."),
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one cell may take.")] = CELL_TIMEOUT_S,
     cwd: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the notebook works; the current folder by default.")] = None,
     junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, one test case per cell.")] = None,
     markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a Markdown summary.")] = None,
 ) -> Any:
-    """Execute a notebook in a fresh kernel and keep its outputs; a risky call ends it (exit code 3), nothing waits for a person.
+    """Execute a notebook in a fresh kernel and keep its outputs; a risky call ends it (exit code 3) instead of waiting for a person.
 
-    Parameters are assigned in a cell behind the one tagged `parameters`, as papermill does.
+    Parameters are assigned in a cell after the one tagged `parameters`, as papermill does.
     """
     frontend = frontend_of(ctx)
     values = parse_parameters(parameter or ())

@@ -43,18 +43,18 @@ A command line is allowed only if each command in it is and nothing hides anothe
 """
 
 rules = typer.Typer(
-    help="List the rules about calls; try which of them decides on one.",
+    help="List the rules about calls, or find the rule that decides on a call.",
     epilog=EPILOG,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-RulesFile = Annotated[str | None, typer.Option("--rules", metavar="FILE", help="A TOML file with more [[rules]]; see `kestrel rules`.")]
+RulesFile = Annotated[str | None, typer.Option("--rules", metavar="FILE", help="A TOML file with more rules: see `kestrel rules --help`.")]
 
 
 @rules.callback()
 def list_rules(ctx: typer.Context) -> Rulebook | None:
-    """List the rules about calls; try which of them decides on one."""
+    """List the rules about calls, or find the rule that decides on a call."""
     return _lab(ctx).session.rules if ctx.invoked_subcommand is None else None
 
 
@@ -88,7 +88,7 @@ def try_rules(
     rules: RulesFile = None,
     workspace: Annotated[str, typer.Option(help="The folder that the run would work in.")] = ".",
 ) -> Tried:
-    """Tell what would become of a call, which rule says so and why; nothing is run."""
+    """Show whether a call would be allowed, asked about or denied, and by which rule; nothing is run."""
     lab = _lab(ctx)
     call = _call(lab, tool, " ".join(arguments or ()))
     own = rulebook(rules)
@@ -119,11 +119,9 @@ def _arguments(tool: Tool | None, text: str) -> dict[str, Json]:
     try:
         args = loads(text)
     except ValueError as error:
-        msg = f"the arguments are not JSON: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"the arguments are not JSON: {error}") from error
     if not isinstance(args, dict):
-        msg = "the arguments must be a JSON object"
-        raise UsageError(msg)
+        raise UsageError("the arguments must be a JSON object")
     return args
 
 

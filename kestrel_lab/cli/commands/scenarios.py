@@ -30,7 +30,7 @@ def from_run(
     *,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this new file instead.")] = None,
 ) -> str | Path:
-    """Draft a scenario from a run: goal, tools, limits, workspace, and checks of what happened, to be looked through."""
+    """Draft a scenario from a run for you to review: goal, tools, limits, workspace, and checks of what happened."""
     frontend = frontend_of(ctx)
     draft = frontend.lab().evals.scenario_from(run_id, beside=None if out is None else out.parent)
     return draft.text.rstrip("\n") if out is None else draft.write(out)

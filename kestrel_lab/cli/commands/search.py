@@ -22,15 +22,15 @@ Folder = Annotated[str, typer.Option("--folder", metavar="FOLDER", help="The fol
 @search.command("search", epilog='Example: kestrel search "how are cookies kept over redirects" --folder src')
 def search_files(
     ctx: typer.Context,
-    query: Annotated[list[str], typer.Argument(metavar="QUERY", help="What is sought: words, names, a whole error report.")],
+    query: Annotated[list[str], typer.Argument(metavar="QUERY", help="What to look for: words, names, a whole error report.")],
     *,
     folder: Folder = ".",
-    top: Annotated[int, typer.Option(help="How many files at most; up to twice as many where they cover too little.")] = 10,
-    explain: Annotated[str, typer.Option(metavar="PATH", help="Say instead why this file is found or not.")] = "",
+    top: Annotated[int, typer.Option(help="Most files; up to twice as many where these cover too little.")] = 10,
+    explain: Annotated[str, typer.Option(metavar="PATH", help="Explain why this file is found or not, instead.")] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Show every step of the search too.")] = False,
     loop: Annotated[bool, typer.Option("--loop", help="Search round by round and give key files, gaps and coverage.")] = False,
 ) -> Found | Explained | FoundFiles:
-    """Find the files and places of a folder that have to do with a question, best first, with why."""
+    """Find the files and lines of a folder that are about a question, best first, and say why."""
     lab, text = frontend_of(ctx).lab(), " ".join(query)
     if explain:
         return Searching(lab.session.indexes, folder).explain(text, explain, top_k=top)
@@ -44,10 +44,10 @@ def index(
     ctx: typer.Context,
     *,
     folder: Folder = ".",
-    status: Annotated[bool, typer.Option("--status", help="Only say how it stands; change nothing.")] = False,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Throw the index away and build it anew.")] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show the state of the index; change nothing.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Delete the index and build it again.")] = False,
 ) -> Any:
-    """Build the index of a folder, or bring it up to date; runs then gather what a goal needs from it."""
+    """Build or update the search index of a folder; runs then use it to gather what a goal needs."""
     lab = frontend_of(ctx).lab()
     if status:
         return Searching(lab.session.indexes, folder).status()
@@ -65,25 +65,24 @@ def websearch(
     question: Annotated[list[str] | None, typer.Argument(help="What to find out.")] = None,
     *,
     model: Annotated[
-        str | None, typer.Option(help="Model by name; one that ends with +web searches itself; none for results without facts.")
+        str | None, typer.Option(help="Model by name; one that ends with +web searches by itself; none gives results without facts.")
     ] = None,
     approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. Searching is low, reading a page medium.")] = None,
     queries: Annotated[int, typer.Option(min=1, max=8, help="Most queries to the search engine.")] = 3,
     results: Annotated[int, typer.Option(min=1, max=20, help="Most results of each.")] = 8,
     pages: Annotated[int, typer.Option(min=0, max=12, help="Most pages to read.")] = 4,
     grounded: Annotated[bool, typer.Option("--grounded", help="Let the model's own web search find the pages, if it has one.")] = False,
-    show: Annotated[str, typer.Option(metavar="RUN", help="Show the evidence of a search made before instead.")] = "",
+    show: Annotated[str, typer.Option(metavar="RUN", help="Show the evidence of an earlier search instead.")] = "",
     name: As = "",
     background: Background = False,
     approval_timeout: ApprovalTimeout = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --show the evidence as JSON; else, in a terminal, the run.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the run as JSON in a terminal; with --show the evidence.")] = False,
 ) -> Any:
-    """Search the web for what answers a question: facts, each with quotes that were found in their pages."""
+    """Search the web for an answer: facts, each with quotes from the pages that support it."""
     frontend = frontend_of(ctx)
     text = " ".join(question or ()).strip()
     if bool(text) == bool(show):
-        msg = "give a question, or --show RUN for the evidence of a search made before, not both"
-        raise UsageError(msg)
+        raise UsageError("give a question, or --show RUN for the evidence of a search made before, not both")
     if show:
         found = evidence_of(frontend.lab().get(show))
         return found.to_json() if as_json else found

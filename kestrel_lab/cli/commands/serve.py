@@ -37,20 +37,19 @@ def serve(
         typer.Option(min=0, max=65535, help="Port on this machine; any free one if left out. With a fixed one pages outlive a restart."),
     ] = 0,
     stdio: Annotated[
-        bool, typer.Option("--stdio", help="Talk JSON lines on standard input and output instead; ends with the input.")
+        bool, typer.Option("--stdio", help="Use JSON lines on standard input and output instead; the server ends with the input.")
     ] = False,
     allow_start: Annotated[bool, typer.Option("--allow-start", help="Clients may also start and resume runs.")] = False,
-    workspace: Annotated[str, typer.Option(help="Folder that runs which clients start work in.")] = ".",
+    workspace: Annotated[str, typer.Option(help="The folder for runs that clients start.")] = ".",
     approval_timeout: Annotated[
-        float | None, typer.Option(help="Deny what nobody has answered after so many seconds, in these runs.")
+        float | None, typer.Option(help="Deny questions of these runs that nobody has answered after so many seconds.")
     ] = None,
 ) -> None:
-    """Show runs on a page of this machine, and let it decide on them: lists and follows those of any process."""
+    """Show the runs of every process on a web page of this machine, and decide on them there."""
     _only_in_a_terminal("serve")
     frontend = frontend_of(ctx)
     if not Path(workspace).is_dir():
-        msg = f"--workspace {workspace}: there is no such folder"
-        raise UsageError(msg)
+        raise UsageError(f"--workspace {workspace}: there is no such folder")
     work = _serve_lines if stdio else _serve_page
     asyncio.run(work(frontend.lab(), frontend.user, port, allow_start, Path(workspace), approval_timeout))
 
@@ -59,7 +58,7 @@ def serve(
 def follow(
     ctx: typer.Context, run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 ) -> None:
-    """Watch a run of any process to its end, and answer here what it asks; Ctrl-C leaves it alone."""
+    """Watch a run of any process until it ends, and answer its questions here; Ctrl-C stops watching only."""
     _only_in_a_terminal("follow")
     frontend = frontend_of(ctx)
     frontend.lab().session.store.run(run_id)
@@ -86,14 +85,14 @@ async def _serve_page(lab: Lab, user: str, port: int, allow_start: bool, workspa
     async with control, served(control, port=port) as (address, work):
         console = Console(stderr=True)
         console.print(
-            Text(f"runs of {lab.session.store.path} at {address.url} (Ctrl-C ends it); open it with this link, which is shown once:"),
+            Text(f"Runs of {lab.session.store.path}. Ctrl-C stops the server. Open this link; whoever has it can decide on these runs:"),
             soft_wrap=True,
         )
         # Not through the console, which would break the line.
         sys.stdout.write(f"{address.link}\n")
         sys.stdout.flush()
         await work
-        console.print(Text("ended; runs that wait for a decision are left as they are: kestrel runs"))
+        console.print(Text("The server has stopped. Runs that wait for a decision go on waiting: kestrel runs"))
 
 
 async def _serve_lines(lab: Lab, user: str, _: int, allow_start: bool, workspace: Path, patience_s: float | None) -> None:
@@ -149,5 +148,4 @@ def _only_in_a_terminal(name: str) -> None:
         asyncio.get_running_loop()
     except RuntimeError:
         return
-    msg = f"{name} is for a terminal: it works until it is stopped; a notebook shows its runs in their panels"
-    raise UsageError(msg)
+    raise UsageError(f"{name} is for a terminal: it works until it is stopped; a notebook shows runs in their panels")

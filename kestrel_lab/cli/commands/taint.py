@@ -20,28 +20,26 @@ def taint(
     ctx: typer.Context,
     paths: Annotated[list[Path] | None, typer.Argument(help="Files or folders; the current folder by default.")] = None,
     *,
-    trust: Annotated[bool, typer.Option("--trust", help="I have read them: take what they hold now for my own.")] = False,
+    trust: Annotated[bool, typer.Option("--trust", help="Trust the present content of these files, which you have read.")] = False,
 ) -> str:
-    """List the files that runs wrote after they had read what others wrote; a run that reads one may be obeying it."""
+    """List the files that runs wrote after reading untrusted text; a run that reads such a file may follow instructions in it."""
     frontend = frontend_of(ctx)
     files, here = frontend.lab().session.files, Path.cwd().resolve()
     files.refresh()
     if trust and not paths:
-        msg = "name the files that you have read: kestrel taint PATH --trust"
-        raise UsageError(msg)
+        raise UsageError("name the files that you have read: kestrel taint PATH --trust")
     found: dict[Path, str] = {}
     for path in paths or [Path()]:
         if not path.exists():
-            msg = f"there is no {path}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no {path}")
         place = path.resolve()
         root = here if place.is_relative_to(here) else place if place.is_dir() else place.parent
         below = files.below(Workspace(root), place.relative_to(root))
         found |= {place / name: why for name, why in below.items()}
     if not found:
-        return "no file here is known to hold words of others"
+        return "no file here is known to hold untrusted text"
     if trust:
         for place in found:
             files.trust(place)
-        return f"trusted from now on, as long as they hold what they hold: {', '.join(plain(str(place)) for place in found)}"
+        return f"trusted until their content changes: {', '.join(plain(str(place)) for place in found)}"
     return "\n".join(f"{plain(str(place))}: {one_line(why, 300)}" for place, why in found.items())

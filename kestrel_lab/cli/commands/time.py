@@ -18,17 +18,15 @@ clock = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
 
 
 @clock.command(
-    epilog="Example: kestrel time next friday at 15:30 --zone Europe/Vienna. Behind -- an expression may begin with a minus: -- -2h"
+    epilog="Example: kestrel time next friday at 15:30 --zone Europe/Vienna. After -- an expression may begin with a minus: -- -2h"
 )
 def time(
     text: Annotated[list[str] | None, typer.Argument(help="A time expression; without one, the time now.")] = None,
     *,
-    reference: Annotated[str | None, typer.Option(metavar="ISO", help="The time it is told from; now by default.")] = None,
-    zone: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Whose clocks are meant, e.g. Europe/Vienna; this machine's by default.")
-    ] = None,
-    add: Annotated[str | None, typer.Option(metavar="DISTANCE", help="Count on from it, e.g. '+2 days' or '-90 minutes'.")] = None,
-    to: Annotated[str | None, typer.Option(metavar="NAME", help="Show it on the clocks of another zone.")] = None,
+    reference: Annotated[str | None, typer.Option(metavar="ISO", help="The reference time; now by default.")] = None,
+    zone: Annotated[str | None, typer.Option(metavar="NAME", help="The time zone, e.g. Europe/Vienna; this machine's by default.")] = None,
+    add: Annotated[str | None, typer.Option(metavar="DISTANCE", help="Add a duration, e.g. '+2 days' or '-90 minutes'.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="NAME", help="Show the time in another zone.")] = None,
     prefer: Annotated[Literal["future", "past"], typer.Option(help="Whether `Friday` is the coming one or the last.")] = "future",
     order: Annotated[
         Literal["MDY", "DMY"] | None, typer.Option(help="Whether 3/4/2030 has the month or the day first; refused unless said.")
@@ -39,7 +37,7 @@ def time(
     ] = None,
     language: Annotated[str, typer.Option(metavar="CODE", help="Language of the expression, e.g. de; English by default.")] = "en",
 ) -> Handshake | Reading:
-    """Tell the time, or read an expression such as `next Friday at 15:30` and say how it was read."""
+    """Show the time, or read an expression such as `next Friday at 15:30` and show how it was understood."""
     words = " ".join(text or ()).strip()
     met = _reference(reference, zone)
     if not words and not add and not to:
@@ -62,8 +60,7 @@ def time(
     if add:
         day = found.precision == "day" and not found.instant
         if not (day or found.instant):
-            msg = f"{words!r} is a {found.precision}: --add counts on from a day or a moment"
-            raise UsageError(msg)
+            raise UsageError(f"{words!r} is a {found.precision}: --add counts on from a day or a moment")
         found = _after(
             found, time_arithmetic(f"{found.start:%Y-%m-%d}" if day else found.start, add, zone=found.zone, disambiguate=disambiguate)
         )

@@ -35,7 +35,7 @@ class ProjectTrust:
     files: tuple[FileTrust, ...]
 
     def __repr__(self) -> str:
-        return plain("\n".join(line for one in self.files for line in one.lines())) or "no file of settings holds here"
+        return plain("\n".join(line for one in self.files for line in one.lines())) or "there is no settings file here"
 
     def _repr_html_(self) -> str:
         return pre_html(repr(self))
@@ -43,10 +43,10 @@ class ProjectTrust:
 
 def trust(
     *,
-    show: Annotated[bool, typer.Option("--show", help="Only show what would be weakened, and by which line.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Only show what would be weakened, and the line that does so.")] = False,
     withdraw: Annotated[bool, typer.Option("--withdraw", help="Trust them no longer.")] = False,
 ) -> ProjectTrust:
-    """Trust the settings of this project as they are now: what they weaken is shown, and holds from now on.
+    """Trust the settings of this project as they are now: show what they weaken, and apply them from now on.
 
     Trust is kept outside of the project, for these very settings: after any change of them it has to be given again.
     Where nobody can type this, the variable KESTREL_TRUST names the folders that are trusted, or says all.
@@ -58,12 +58,16 @@ def trust(
         if withdraw:
             state = "no longer trusted" if trusted.remove(path) else "was not trusted"
         elif not weak:
-            state = "weakens nothing, and holds without being trusted"
+            state = "weakens nothing, and applies without being trusted"
         elif show:
-            state = "trusted; it weakens" if trusted.holds(path, table) else "not trusted; these are ignored until you say kestrel trust:"
+            state = (
+                "trusted; it weakens"
+                if trusted.holds(path, table)
+                else "not trusted; these settings are ignored until you run kestrel trust:"
+            )
         else:
             trusted.add(path, table)
-            state = "trusted as it is now; it weakens"
+            state = "trusted in its present state; it weakens"
         found.append(FileTrust(path, weak, state))
     home = Path(load_settings(Path.cwd(), os.environ)["home"])
     if holds := brought(home):

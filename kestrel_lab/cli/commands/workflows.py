@@ -33,7 +33,7 @@ def plans(_: typer.Context) -> Any:
 @workflows.command(epilog='Example: kestrel plan "Why is the sky blue?" --plan react --svg plan.svg')
 def plan(
     _: typer.Context,
-    goal: Annotated[list[str], typer.Argument(help="What the plan is to be for.")],
+    goal: Annotated[list[str], typer.Argument(help="The goal of the plan.")],
     *,
     name: PlanName,
     inputs: Inputs = None,
@@ -66,7 +66,6 @@ def values(given: list[str] | None) -> dict[str, Json]:
     for text in given or ():
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
-            msg = f"--input takes NAME=VALUE, not {text!r}"
-            raise UsageError(msg)
+            raise UsageError(f"--input takes NAME=VALUE, not {text!r}")
         found[name.strip()] = value
     return found

@@ -164,7 +164,7 @@ class ToolAnswered:
     given: bool = False
     """Written by whoever forked the run; the tool did not say it."""
     value: Json = None
-    """The answer as JSON where something else in the run goes on with it, and where it is no text and not too long to show."""
+    """The answer as JSON where something else in the run goes on with it, and where it is not text and not too long to show."""
     cacheable: bool = False
     """Whether a stored answer might have been used."""
     whole: str = ""

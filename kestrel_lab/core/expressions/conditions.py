@@ -55,7 +55,7 @@ class Condition:
         """Return whether the condition is true for the values in `scope`.
 
         `==` is false across types, except that whole and decimal numbers are compared as numbers; true and
-        false are no numbers. `<`, `<=`, `>` and `>=` compare two numbers or two texts. `and` and `or` evaluate their
+        false are not numbers. `<`, `<=`, `>` and `>=` compare two numbers or two texts. `and` and `or` evaluate their
         right side only when it matters. Raises `UsageError` for a missing path outside `exists`, sides that cannot be
         compared, and a value that is neither true nor false where one of them is needed.
         """

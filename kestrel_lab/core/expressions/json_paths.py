@@ -33,7 +33,7 @@ class JsonPath:
     def parse(cls, text: str) -> JsonPath:
         """Parse a path; raises `UsageError` for anything else."""
         if len(text) > MAX_LENGTH or not _WHOLE.fullmatch(text):
-            msg = f"{_shown(text)} is no path: write a name, then .key or [0] as often as needed"
+            msg = f"{_shown(text)} is not a path: write a name, then .key or [0] as often as needed"
             raise UsageError(msg)
         first, *rest = _PART.findall(text)
         return cls(first[0], tuple(key or int(place) for key, place in rest))

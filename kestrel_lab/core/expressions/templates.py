@@ -34,7 +34,7 @@ _OPENER = re.compile(r"\{\{|\$\{(?!\{)")
 
 
 def references(value: Json) -> frozenset[str]:
-    """Return the first names of all references in `value`; keys of objects are no templates.
+    """Return the first names of all references in `value`; keys of objects are not templates.
 
     Raises `UsageError` for an invalid reference, and for a template that is too long or too deep.
     """

@@ -288,7 +288,7 @@ def _require_attack(attack: str, target: str) -> None:
         raise UsageError(msg)
     names = _parts().models.MODEL_NAMES
     if not any(name in target for name in names):
-        msg = f"agentdojo knows no model {target!r} that an attack could address; {nearest(target, names)}"
+        msg = f"agentdojo has no name for the model {target!r} that an attack could address; {nearest(target, names)}"
         raise UsageError(msg)
 
 

@@ -117,7 +117,7 @@ async def plan_commit(session: Session, place: Place, name: str, *, own_suite: b
     """Return the trials of the commit `name`, and which of them are stored.
 
     With `own_suite` it is what the commit's own suite file asks for. A commit whose own file is missing or not
-    in order is `broken`; `UsageError` is raised for a name that is no commit.
+    in order is `broken`; `UsageError` is raised for a name that is not a commit.
     """
     sha = await commit_of(place.repository, name)
     suite, broken = place.suite, ""

@@ -46,7 +46,7 @@ async def run_commits(
 
     `commits`, `every` and `last` are as for `revisions.commits_in`; the commits take turns epoch by epoch. A
     commit that cannot be run is left out and noted. With `own_suite` each commit runs the suite file that it has
-    itself. Raises `UsageError` when no commit can be run, and for names that are no commits.
+    itself. Raises `UsageError` when no commit can be run, and for names that are not commits.
     """
     name = observed(metric).name
     place = place_of_suite(session, suite, configs=configs, epochs=epochs)

@@ -79,7 +79,7 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
     """Return the order for the workers; raises `UsageError` for what they could not find on their machines."""
     suite = ready.suite
     if suite.path is None or not suite.path.is_file():
-        raise UsageError("a cluster needs the suite as a file that its workers can read, too")  # noqa: EM101
+        raise UsageError("a cluster needs the suite as a file that its workers can read, too")
     # Those with a group are the package's own, which workers have, too.
     own = sorted({tool.name for tool in session.registry.toolbox if not tool.group} - {tool.name for tool in native_tools()})
     options = session.options
@@ -88,17 +88,17 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
         msg = f"{what} of this session cannot be sent to a cluster: name them in the suite file (tools_from, configs)"
         raise UsageError(msg)
     if kept:
-        raise UsageError("folders of trials cannot be kept on a cluster: they are on its workers")  # noqa: EM101
+        raise UsageError("folders of trials cannot be kept on a cluster: they are on its workers")
     configs = [config.name for config in suite.configs]
     if suite.cassette.mode in ("record", "refresh"):
-        raise UsageError("workers of a cluster would write the same recordings at once: record without --cluster, then replay with it")  # noqa: EM101
+        raise UsageError("workers of a cluster would write the same recordings at once: record without --cluster, then replay with it")
     code = asks[0].git_sha if asks else ""
     folder = None if suite.cassette.folder is None else str(suite.cassette.folder)
     there = with_cassette(load_suite(suite.path), suite.cassette.mode, folder)
     known = set(configs) <= {config.name for config in there.configs}
     plan = plan_trials(there.select(configs=configs, epochs=suite.epochs), code=code, git_sha=code) if known else []
     if {ask.identity.key for ask in asks} - {ask.identity.key for ask in plan}:
-        raise UsageError("a cluster can only run what stands in the suite file: models and configurations given otherwise cannot be sent")  # noqa: EM101
+        raise UsageError("a cluster can only run what stands in the suite file: models and configurations given otherwise cannot be sent")
     return {**bench_order(session, suite, suite.path, code), "cassette": suite.cassette.mode, "cassettes": folder}
 
 

@@ -143,7 +143,7 @@ def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
             raise UsageError(msg) from error
         found += 1
     if not found:
-        msg = f"{shown_path(path)}: there are no samples in it"
+        msg = f"{shown_path(path)}: it contains no samples"
         raise UsageError(msg)
 
 

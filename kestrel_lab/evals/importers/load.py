@@ -302,7 +302,7 @@ def read_files(paths: Sequence[str | Path]) -> pd.DataFrame:
 def summary_of(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row of texts per configuration, as below an eval run: rate with 95 % interval, trials, broken trials, means.
 
-    Marks that are no shares, such as those from 1 to 10, are summarised as `mean (95 %)` instead.
+    Marks that are not shares, such as those from 1 to 10, are summarised as `mean (95 %)` instead.
     """
     headings, rows = _table_of(frame)
     return shown_frame(rows, columns=list(headings)).set_index("configuration")

@@ -34,7 +34,7 @@ def read_routing(path: str | Path) -> pd.DataFrame:
         for row in _rows(path, number, line)
     ]
     if not rows:
-        msg = f"{shown_path(path)}: no prompts in it"
+        msg = f"{shown_path(path)}: it contains no prompts"
         raise UsageError(msg)
     return pd.DataFrame(rows)
 

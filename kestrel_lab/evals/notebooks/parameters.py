@@ -84,7 +84,7 @@ def _assigned(source: str, name: str) -> set[str]:
         magics = TransformerManager()  # type: ignore[no-untyped-call,unused-ignore]
         body = tree_of(magics.transform_cell(source)).body
     except SyntaxError as error:
-        msg = f"{name}: the cell tagged {DECLARED!r} is no Python: {error}"
+        msg = f"{name}: the cell tagged {DECLARED!r} is not Python: {error}"
         raise UsageError(msg) from error
     targets: list[ast.expr] = []
     for statement in body:
@@ -122,5 +122,5 @@ def _literal(name: str, value: Json) -> ast.expr:
             return ast.List([_literal(name, item) for item in value], ast.Load())
         case dict() if all(isinstance(key, str) for key in value):
             return ast.Dict([ast.Constant(key) for key in value], [_literal(name, item) for item in value.values()])
-    msg = f"the value of parameter {name!r} is no JSON value: {one_line(repr(value))}"
+    msg = f"the value of parameter {name!r} is not JSON value: {one_line(repr(value))}"
     raise UsageError(msg)

@@ -137,7 +137,7 @@ async def run_notebook(
         reporter: Told of each cell.
 
     Nobody is asked anything: a cell that reads from the keyboard fails, and a risky call of an agent ends its cell
-    with `ApprovalRequired`. Raises `UsageError` for what is no notebook, and for parameters it does not have.
+    with `ApprovalRequired`. Raises `UsageError` for what is not a notebook, and for parameters it does not have.
     """
     path = Path(source)
     target = path if out is None else Path(out)
@@ -310,11 +310,11 @@ def _check_shape(notebook: Any) -> None:
     """Raise `ValueError` for notebooks that nbformat reads but nbclient cannot run."""
     spec = notebook.metadata.get("kernelspec", {})
     if not isinstance(spec, dict) or not all(isinstance(value, str) for key, value in spec.items() if key in ("name", "language")):
-        msg = "its kernelspec is no object with a name and a language"
+        msg = "its kernelspec is not an object with a name and a language"
         raise ValueError(msg)
     for number, cell in enumerate(notebook.cells, 1):
         if cell.get("cell_type") not in ("code", "markdown", "raw") or not isinstance(cell.get("source"), str):
-            msg = f"cell {number} is no cell: it has no known cell_type, or a source that is no text"
+            msg = f"cell {number} is not a cell: it has no known cell_type, or a source that is not text"
             raise ValueError(msg)
         if not isinstance(cell.metadata.get("tags", []), list):
             msg = f"the tags of cell {number} are no list"

@@ -154,7 +154,7 @@ def judge_all(differences: Sequence[Difference], questions: Sequence[Question]) 
 
     `regression` and `improvement` need an adjusted p below 5 % and an interval without zero, and, for a relative
     question, a change of more than its tolerance; `stable` needs an interval within the tolerance. Anything else
-    is `inconclusive`, and so is what has a note that says why there can be no verdict: that is no question at all.
+    is `inconclusive`, and so is what has a note that says why there can be no verdict: that is not a question at all.
     """
     asked = [place for place, d in enumerate(differences) if not d.note]
     adjusted = dict(zip(asked, holm([differences[i].p for i in asked], [questions[i].weight for i in asked]), strict=True))

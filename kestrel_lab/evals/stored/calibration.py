@@ -140,7 +140,7 @@ def calibration(trials: Sequence[Judged], config: str = "confidence") -> Calibra
     import numpy as np
 
     if len(trials) < FEWEST:
-        msg = f"{config}: {len(trials)} trials say how sure they are; calibration needs {FEWEST} at least, from verified answers (`verify: judge` of a configuration)"
+        msg = f"{config}: {len(trials)} trials have a confidence; calibration needs {FEWEST} at least, from verified answers (`verify: judge` of a configuration)"
         raise UsageError(msg)
     if wrong := [each.confidence for each in trials if not 0 <= each.confidence <= 1]:
         msg = f"{config}: a confidence is from 0 to 1, not {wrong[0]!r}"

@@ -59,7 +59,7 @@ def victim(suite: str, version: str = VERSION) -> ScriptedModel:
     def play(request: ModelRequest) -> Turn:
         goal = next(message.text for message in request.messages if message.role == "user")
         if goal not in by_prompt:
-            msg = f"the victim knows the user tasks of {suite} only, and this is none of them: {goal[:80]!r}"
+            msg = f"the scripted victim knows the user tasks of {suite} only, and this is not one of them: {goal[:80]!r}"
             raise UsageError(msg)
         calls, before = solution(by_prompt[goal])
         read = _signs(" ".join(message.text for message in request.messages if message.role == "tool"))

@@ -28,7 +28,7 @@ def with_cassette(suite: Suite, mode: str | None, folder: str | Path | None) -> 
     if folder is not None:
         use = replace(use, folder=Path(folder).absolute())
         if use.mode == "off" and mode is None:
-            msg = f"cassettes in {folder} are of no use while they are off: say what to do with them, record, replay or refresh"
+            msg = f"cassettes in {folder} are not used while cassettes are off: choose record, replay or refresh"
             raise UsageError(msg)
     return suite if use == suite.cassette else replace(suite, cassette=use)
 

@@ -44,7 +44,7 @@ def read_rows(path: Path) -> list[Row]:
     """
     kind = path.suffix.lower()
     if kind not in _READERS:
-        msg = f"{path.name} is no table that can be read; {nearest(kind or path.name, _READERS)}"
+        msg = f"{path.name} is not a table that can be read; {nearest(kind or path.name, _READERS)}"
         raise UsageError(msg)
     try:
         rows = list(_READERS[kind](path))

@@ -432,5 +432,5 @@ def _place(entry: WorkspaceEntry | None) -> Place:
 def _refuse_asking(approve: str) -> None:
     Policy.parse(approve)
     if approve.strip().lower() == "ask":
-        msg = "nobody is asked anything during a suite: write 'auto', 'auto:LEVEL' or 'deny'"
+        msg = "nobody is asked during a suite: write 'auto', 'auto:LEVEL' or 'deny'"
         raise UsageError(msg)

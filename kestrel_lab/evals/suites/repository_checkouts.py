@@ -23,7 +23,7 @@ _HASH: Final = re.compile(r"[0-9a-f]{7,40}")
 
 
 def check_place(place: GitCheckout) -> None:
-    """Raise `UsageError` for a commit that is no hash, which may be another one tomorrow, or an address that git is not to be given."""
+    """Raise `UsageError` for a commit that is not a hash, which may be another one tomorrow, or an address that git is not to be given."""
     if not _HASH.fullmatch(place.commit):
         msg = f"commit is a hash of 7 to 40 digits, which always means the same, not {one_line(place.commit, 60)!r}: git rev-parse says it"
         raise UsageError(msg)
@@ -39,7 +39,7 @@ def check_place(place: GitCheckout) -> None:
 def located(suite: Suite, place: GitCheckout, home: Path) -> Path:
     """Return the folder under `home` into which `checkout` puts the commit; a note beside it says where the commit comes from.
 
-    Raises `UsageError` when a folder is no repository or has no such commit; other machines are not asked yet.
+    Raises `UsageError` when a folder is not a repository or has no such commit; other machines are not asked yet.
     """
     source, commit = place.repository, place.commit
     if not _ADDRESS.fullmatch(source):
@@ -89,7 +89,7 @@ def _found(folder: Path, commit: str) -> tuple[str, str]:
     """Return where the repository of a folder is kept, the same for all of its worktrees, and the full hash."""
     repository = Repository.around(folder) if folder.is_dir() else None
     if repository is None:
-        msg = f"{folder} is no git repository"
+        msg = f"{folder} is not a git repository"
         raise UsageError(msg)
     done = run_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     whole = done.stdout.decode().strip()

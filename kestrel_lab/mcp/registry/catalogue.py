@@ -126,15 +126,13 @@ def read_entry(value: Json, source: str) -> Entry:
     Raises `ValueError` for anything else. An entry whose package must not be installed has a `problem`.
     """
     if not isinstance(value, dict):
-        msg = "it is no object"
-        raise ValueError(msg)
+        raise ValueError("it is not an object")
     around = value.get("_meta")
     server = value["server"] if isinstance(value.get("server"), dict) else value
     assert isinstance(server, dict)
     name = server.get("name")
     if not isinstance(name, str) or not _SERVER.fullmatch(name):
-        msg = f"its name is none of the form namespace/server: {one_line(str(name), 60)!r}"
-        raise ValueError(msg)
+        raise ValueError(f"its name does not have the form namespace/server: {one_line(str(name), 60)!r}")
     meta = server.get("_meta")
     ours = meta.get(OURS) if isinstance(meta, dict) else None
     ours = ours if isinstance(ours, dict) else {}
@@ -163,20 +161,17 @@ def read_catalogue(path: Path | None = None) -> list[Entry]:
     try:
         text = (files("kestrel_lab.mcp.registry") / "catalogue.jsonl").read_text("utf-8") if path is None else path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        msg = f"the catalogue of MCP servers {where} cannot be read: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"the catalogue of MCP servers {where} cannot be read: {error}") from error
     entries: dict[str, Entry] = {}
     for number, line in enumerate(text.splitlines()[:_MOST_ENTRIES], 1):
         if not line.strip():
             continue
         try:
             if len(line) > _MOST_CHARS:
-                msg = f"it has more than {_MOST_CHARS:,} characters"
-                raise ValueError(msg)
+                raise ValueError(f"it has more than {_MOST_CHARS:,} characters")
             entry = read_entry(loads(line), where)
         except ValueError as error:
-            msg = f"{where}, line {number}: this is no entry of an MCP server: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"{where}, line {number}: this is not an entry of an MCP server: {error}") from error
         entries.setdefault(entry.name, entry)
     return list(entries.values())
 
@@ -201,8 +196,7 @@ def named_package(text: str) -> Package:
     name, pinned, version = text.removeprefix("npm:").partition("==")
     problem = _odd(kind, name, version) if pinned else f"it has no version: write {one_line(text, 60)}==VERSION"
     if problem:
-        msg = f"{one_line(text, 80)!r} is not installed: {problem}"
-        raise UsageError(msg)
+        raise UsageError(f"{one_line(text, 80)!r} is not installed: {problem}")
     return Package(kind=cast("Kind", kind), name=name, version=version)
 
 
@@ -223,17 +217,17 @@ def _package(server: Mapping[str, Json], command: str) -> tuple[Package | None, 
 def _read_package(given: Mapping[str, Json], command: str) -> Package:
     kind, name, version = _text(given.get("registryType")), _text(given.get("identifier")), _text(given.get("version"))
     if kind not in _NAMES:
-        raise ValueError(f"a package of type {one_line(kind, 20) or 'unknown'} cannot be installed: only pypi and npm")  # noqa: EM102
+        raise ValueError(f"a package of type {one_line(kind, 20) or 'unknown'} cannot be installed: only pypi and npm")
     if problem := _odd(kind, name, version):
         raise ValueError(problem)
     transport = given.get("transport")
     if isinstance(transport, dict) and transport.get("type", "stdio") != "stdio":
-        raise ValueError("it does not speak on standard input and output")  # noqa: EM101
+        raise ValueError("it does not speak on standard input and output")
     if command and not _NAMES["pypi"].fullmatch(command):
-        raise ValueError("its command is no plain name")  # noqa: EM101
+        raise ValueError("its command is not a plain name")
     sha256 = _text(given.get("fileSha256"))
     if sha256 and not _SHA256.fullmatch(sha256):
-        raise ValueError("its hash is none")  # noqa: EM101
+        raise ValueError("its hash is not a SHA-256 hash")
     variables, settings = _variables(given)
     return Package(
         kind=cast("Kind", kind),
@@ -250,7 +244,7 @@ def _read_package(given: Mapping[str, Json], command: str) -> Package:
 def _odd(kind: str, name: str, version: str) -> str:
     """Return the problem of a name or version; empty when both are unambiguous."""
     if not _NAMES[kind].fullmatch(name) or ".." in name:
-        return f"{one_line(name, 60)!r} is no name of a package of {kind}"
+        return f"{one_line(name, 60)!r} is not a package name of {kind}"
     if not version:
         return f"{name} has no version: only one exact version is installed"
     if len(version) > 64 or not _VERSIONS[kind].fullmatch(version):
@@ -268,16 +262,16 @@ def _arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
         if not value and one.get("isRequired") is True:
             if one.get("format") != "filepath":
                 wanted = one_line(_text(one.get("valueHint") or one.get("name")), 40)
-                raise ValueError(f"it needs the argument {wanted}, which only you can give")  # noqa: EM102
+                raise ValueError(f"it needs the argument {wanted}, which only you can give")
             value = WORKSPACE
         if not value and not (one.get("type") == "named" and one.get("isRequired") is True):
             continue
         flag = _text(one.get("name")) if one.get("type") == "named" else ""
         words += [word for word in (flag, value) if word]
     if any(plain(word) != word or "\n" in word or len(word) > 500 for word in words):
-        raise ValueError("its arguments have hidden characters, or are too long")  # noqa: EM101
+        raise ValueError("its arguments have hidden characters, or are too long")
     if any("{" in word and word != WORKSPACE for word in words):
-        raise ValueError("its arguments have places that only you can fill")  # noqa: EM101
+        raise ValueError("its arguments have places that only you can fill")
     return tuple(words)
 
 
@@ -293,7 +287,7 @@ def _variables(given: Mapping[str, Json]) -> tuple[tuple[str, ...], tuple[tuple[
         if not needed and not value:
             continue
         if not _VARIABLE.fullmatch(name) or _RULING.fullmatch(name):
-            raise ValueError(f"it wants to set the variable {one_line(name, 40)!r}, which is not its own")  # noqa: EM102
+            raise ValueError(f"it wants to set the variable {one_line(name, 40)!r}, which is not its own")
         if one.get("isRequired") is True and not value:
             wanted.append(name)
         elif value and plain(value) == value and "$" not in value and len(value) <= 500:

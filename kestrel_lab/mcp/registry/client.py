@@ -44,8 +44,7 @@ class Registry:
             bounded = replace(reach, seconds=_SECONDS, most_bytes=_MOST_BYTES)
             return cls(service("the MCP registry", address, address, bounded, {"Accept": "application/json"}))
         except ValueError as error:
-            msg = f"mcp_registry is no address of a registry: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"mcp_registry is not an address of a registry: {error}") from error
 
     async def search(self, need: str) -> list[Entry]:
         """Return the servers whose names have a word of `need`, in the registry's order.
@@ -60,8 +59,7 @@ class Registry:
         except (ValueError, OSError, RecursionError) as error:  # TimeoutError, ConnectionError and PermissionError are OSErrors
             if not found:
                 why = one_line(str(error) or f"no answer within {self.seconds:g} s", 200)
-                msg = f"the registry at {self.service.base} could not be asked: {why}"
-                raise ConnectionError(msg) from error
+                raise ConnectionError(f"the registry at {self.service.base} did not answer: {why}") from error
         return list(found.values())
 
     async def _pages(self, word: str, found: dict[str, Entry]) -> None:

@@ -94,12 +94,12 @@ def installer_for(package: Package, env: Mapping[str, str]) -> Installer:
     path = env.get("PATH")
     if package.kind == "npm":
         if shutil.which("npm", path=path) is None:
-            raise InstallError(f"{package.pin} needs npm, which is not found: install Node.js")  # noqa: EM102
+            raise InstallError(f"{package.pin} needs npm, which is not found: install Node.js")
         return "npm"
     if shutil.which("uv", path=path) is not None:
         return "uv"
     if find_spec("pip") is None:
-        raise InstallError(f"{package.pin} needs uv or pip, and neither is found: install one of them")  # noqa: EM102
+        raise InstallError(f"{package.pin} needs uv or pip, and neither is found: install one of them")
     return "pip"
 
 
@@ -114,8 +114,7 @@ async def lock(package: Package, env: Mapping[str, str]) -> Locked:
     hashes = _hashes(package, installer, text)
     own = hashes.get(_normal(package.name), ())
     if not own:
-        msg = f"{package.pin} was not found where {installer} looks for packages"
-        raise InstallError(msg)
+        raise InstallError(f"{package.pin} was not found where {installer} looks for packages")
     if package.sha256 and package.kind == "pypi" and package.sha256 not in own:
         msg = f"{package.pin} is another file than the catalogue names: it should have the hash {package.sha256[:16]}…, and has {own[0][:16]}…"
         raise InstallError(msg)
@@ -180,8 +179,7 @@ async def _fill(locked: Locked, root: Path, folder: Path, env: Mapping[str, str]
 def _check_program(locked: Locked, program: Path) -> None:
     if not os.access(program, os.X_OK):
         there = ", ".join(sorted(path.name for path in program.parent.iterdir())[:20]) if program.parent.is_dir() else "nothing"
-        msg = f"{locked.package.pin} has no program {program.name!r}; it has {there}"
-        raise InstallError(msg)
+        raise InstallError(f"{locked.package.pin} has no program {program.name!r}; it has {there}")
 
 
 def _begin(locked: Locked, folder: Path) -> None:
@@ -231,8 +229,7 @@ async def _lock_pip(package: Package, scratch: Path, env: Mapping[str, str]) -> 
     for one in found["install"]:
         about, hashes = one["metadata"], one["download_info"].get("archive_info", {}).get("hashes", {})
         if "sha256" not in hashes:
-            msg = f"{package.pin} needs {about['name']}, which has no hash where pip looks for packages"
-            raise InstallError(msg)
+            raise InstallError(f"{package.pin} needs {about['name']}, which has no hash where pip looks for packages")
         lines.append(f"{about['name']}=={about['version']} --hash=sha256:{hashes['sha256']}")
     return "".join(f"{line}\n" for line in sorted(lines, key=str.lower))
 
@@ -245,8 +242,7 @@ async def _lock_npm(package: Package, scratch: Path, env: Mapping[str, str]) -> 
     found.pop("name", None)  # that of the scratch folder
     for path, one in found["packages"].items():
         if path and not one.get("link") and not one.get("inBundle") and not str(one.get("integrity", "")).startswith("sha512-"):
-            msg = f"{package.pin} needs {one_line(path, 80)}, which has no hash where npm looks for packages"
-            raise InstallError(msg)
+            raise InstallError(f"{package.pin} needs {one_line(path, 80)}, which has no hash where npm looks for packages")
     return json.dumps(found, indent=1, sort_keys=True)
 
 
@@ -263,8 +259,7 @@ def _hashes(package: Package, installer: Installer, text: str) -> dict[str, list
     for line in text.splitlines():
         if not (match := _LINE.fullmatch(line.strip())):
             if line.strip():
-                msg = f"{package.pin} cannot be pinned: {one_line(line, 120)!r} has no exact version and hash"
-                raise InstallError(msg)
+                raise InstallError(f"{package.pin} cannot be pinned: {one_line(line, 120)!r} has no exact version and hash")
             continue
         if _normal(match[1]) != _normal(package.name) or match[2] == package.version:
             found[_normal(match[1])] = re.findall(r"[0-9a-f]{64}", match[3])
@@ -292,12 +287,10 @@ async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, wha
         else:
             ended = await run_process((program, *argv[1:]), cwd="/", env=ours, stdout=keep, stderr=keep, timeout_s=seconds)
     except OSError as error:
-        msg = f"{what} failed: {argv[0]} cannot be started: {error.strerror or error}"
-        raise InstallError(msg) from error
+        raise InstallError(f"{what} failed: {argv[0]} cannot be started: {error.strerror or error}") from error
     if ended.exit_code != 0 or ended.stopped:
         how = f"it took more than {seconds:g} s" if ended.stopped == "timeout" else f"exit code {ended.exit_code}"
-        msg = f"{what} failed ({how}): {one_line(said.decode('utf-8', 'replace')[-1500:], 1000) or 'it says nothing'}"
-        raise InstallError(msg)
+        raise InstallError(f"{what} failed ({how}): {one_line(said.decode('utf-8', 'replace')[-1500:], 1000) or 'it says nothing'}")
 
 
 def _normal(name: str) -> str:
@@ -320,8 +313,7 @@ def checked_pattern(pattern: str) -> str:
     fixed = pattern.removesuffix(".*")
     name = fixed.removeprefix("npm:")
     if name.count("==") != 1 or not re.fullmatch(r"(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*==\d[\w.+!-]*", name):
-        msg = f"{one_line(pattern, 60)!r} is not NAME==VERSION or NAME==VERSION.*"
-        raise ValueError(msg)
+        raise ValueError(f"{one_line(pattern, 60)!r} is not NAME==VERSION or NAME==VERSION.*")
     return pattern
 
 
@@ -334,5 +326,4 @@ def _names(pattern: str, package: Package) -> bool:
 def refuse_taken(server: str, taken: Sequence[str]) -> None:
     """Raise `UsageError` if another server has the name."""
     if server in taken:
-        msg = f"there is an MCP server {server!r} already: remove or rename it first (kestrel mcp)"
-        raise UsageError(msg)
+        raise UsageError(f"there is an MCP server {server!r} already: remove or rename it first (kestrel mcp)")

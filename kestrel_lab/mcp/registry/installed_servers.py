@@ -145,8 +145,9 @@ def check_seal(seal: Seal) -> None:
     folder = Path(seal.folder)
     if tree_of(folder) != seal.tree:
         what = "are not what was installed and approved" if folder.is_dir() else "are gone"
-        msg = f"its files in {folder} {what}, so it is not started: kestrel mcp remove it and install it anew"
-        raise ConnectionError(msg)
+        raise ConnectionError(
+            f"its files in {folder} {what}, so it is not started: remove it with kestrel mcp remove, and install it again"
+        )
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, str, str]]:

@@ -69,7 +69,7 @@ class Cassette:
     def __init__(self, path: Path, scrub: Callable[[str], str] = str) -> None:
         """Read the file and apply `scrub` to its texts, so that patterns declared volatile later still match.
 
-        Raises `UsageError` for a file that cannot be read or is no cassette.
+        Raises `UsageError` for a file that cannot be read or is not a cassette.
         """
         self.path = path
         self.clocks: dict[Take, str] = {}

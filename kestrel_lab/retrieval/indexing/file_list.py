@@ -64,8 +64,7 @@ def unnameable(folder: Path) -> list[str]:
 
 def _listed(folder: Path) -> list[str]:
     if not folder.is_dir():
-        msg = f"{folder} is no folder: name one that exists"
-        raise UsageError(msg)
+        raise UsageError(f"{folder} is not a folder: name one that exists")
     found = _by_git(folder)
     listed = _by_rg(folder) if found is None else found
     return sorted({path for path in listed if path and not _skipped_folder(path)})
@@ -116,8 +115,7 @@ def rg(folder: Path) -> str:
     """The program `rg`, beside this Python or on the PATH, for a search in `folder`; raises `UsageError` that says how to install it."""
     if found := beside_python("rg", outside=[folder]):
         return found
-    msg = "ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager"
-    raise UsageError(msg)
+    raise UsageError("ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager")
 
 
 def _paths(listed: bytes) -> list[str]:

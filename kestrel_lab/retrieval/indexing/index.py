@@ -131,15 +131,14 @@ class CodeIndex:
                 self._note = ""
             except UNUSABLE as error:
                 if attempt == 2:
-                    msg = f"the index {self.path} is damaged again after it was made anew ({error}): is the disk in order?"
+                    msg = f"the index {self.path} is damaged again after it was rebuilt ({error}): is the disk all right?"
                     raise StoreError(msg) from error
                 self._discard(_anew(error))
             except apsw.BusyError as error:
-                msg = f"another process has been writing to the index {self.path} for long: try again when it is done"
+                msg = f"another process keeps writing to the index {self.path} for long: try again when it is done"
                 raise StoreError(msg) from error
             except apsw.FullError as error:
-                msg = f"no room on the disk for the index {self.path}: free some space"
-                raise StoreError(msg) from error
+                raise StoreError(f"no room on the disk for the index {self.path}: free some space") from error
             else:
                 return found
         raise AssertionError

@@ -57,8 +57,7 @@ def connect(path: Path) -> apsw.Connection:
         private_file(path)
         connection = apsw.Connection(os.fspath(path))
     except (OSError, apsw.CantOpenError) as error:
-        msg = f"no index can be kept at {path}: {error}. Choose another home folder"
-        raise StoreError(msg) from error
+        raise StoreError(f"no index can be kept at {path}: {error}. Choose another home folder") from error
     try:
         connection.set_busy_timeout(_BUSY_MS)
         # An index can be made again: a power cut may cost its last moments, not the order within it.

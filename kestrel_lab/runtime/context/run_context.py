@@ -202,7 +202,7 @@ class RunContext:
         self.emit(StateTransition(source=self.state.status, target=target, reason=reason), urgent=waited_for)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait between attempts of a step; that is no work."""
+        """Wait between attempts of a step; that is not work."""
         self.clock.hold()
         try:
             await self.ports.sleep(seconds)
@@ -329,13 +329,17 @@ class RunContext:
         limits, usage = self.limits, self.state.usage
         turns = sum(talk.cycles for talk in self.state.conversations.values()) + self.allowance.unrecorded
         if limits.cycles is not None and turns >= limits.cycles:
-            raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")  # noqa: EM101  # the limit and the message
+            raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")  # the limit and the message
         if limits.cost_usd is not None and usage.cost_usd >= limits.cost_usd:
-            raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent")  # noqa: EM101  # the limit and the message
+            raise LimitError(
+                "cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent"
+            )  # the limit and the message
         if limits.tokens is not None and usage.tokens >= limits.tokens:
-            raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {usage.tokens:,} used")  # noqa: EM101  # the limit and the message
+            raise LimitError(
+                "tokens", f"the limit of {limits.tokens:,} tokens is reached: {usage.tokens:,} used"
+            )  # the limit and the message
         if limits.messages is not None and sum(len(talk.messages) for talk in self.state.conversations.values()) >= limits.messages:
-            raise LimitError("messages", f"the limit of {limits.messages:,} messages is reached")  # noqa: EM101  # the limit and the message
+            raise LimitError("messages", f"the limit of {limits.messages:,} messages is reached")  # the limit and the message
 
     def warn_unpriced(self, model: Model, before: int) -> None:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be watched."""

@@ -178,7 +178,7 @@ class StepRunner:
             await run_requests([request], step, self._ctx, self._desk)
         if talk.error:
             problem = Problem(kind=talk.problem, message=talk.error, transient=talk.passing)
-            raise ToolError(f"{step.tool}: {talk.error}", problem)  # noqa: EM102  # the message and what it is about
+            raise ToolError(f"{step.tool}: {talk.error}", problem)  # the message and what it is about
 
     async def _ask(self, step: Step) -> None:
         """Wait until an agent may begin; a resumed step that was allowed is not asked about again."""

@@ -106,7 +106,7 @@ class Expansion:
         """
         need = plain(need).strip()[:_MOST_NEED]
         if not need:
-            msg = "say what you need to do, in a few words"
+            msg = "describe what you need in a few words"
             raise ToolError(msg)
         async with self._turn:
             told = self._own(need)
@@ -229,7 +229,7 @@ class Expansion:
         if event is None or not event.lock:
             why = f"{server} cannot be had: {event.problem}" if event is not None else f"no server {server!r} was found in this run"
             can = [name for name, one in known.items() if one.lock]
-            msg = f"{why}. {f'{nearest(server, can)}. ' if can else ''}Look with {FIND_TOOL} first, and use the name that it gives"
+            msg = f"{why}. {f'{nearest(server, can)}. ' if can else ''}Look with {FIND_TOOL} first, and use the name that it returns"
             raise ToolArgumentsError(msg)
         return event
 
@@ -264,7 +264,7 @@ class Expansion:
     async def _install(self, args: Mapping[str, Json], context: ToolContext) -> Json:
         event = self.found(str(args["server"]))
         if args != self.whole(event):
-            msg = "what would be installed is no longer what was asked about: look for it again"
+            msg = "the package has changed since it was approved: search for it again"
             raise ToolError(msg)
         assert self.sources is not None
         package = Package.from_json(event.package)

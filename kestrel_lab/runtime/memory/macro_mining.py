@@ -95,7 +95,7 @@ def propose(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ())
     A sequence is given by its tools and the names of their arguments. An argument that is always the same
     becomes a constant, one that is always found in the result of an earlier call a reference to it, any
     other a parameter. No call counts for two proposals, nor for one and an existing macro; the same call
-    made again and again is no sequence. The longest and most frequent sequences are considered first, so that
+    made again and again is not a sequence. The longest and most frequent sequences are considered first, so that
     a part of one is proposed only for calls outside it.
     """
     known = list(existing)

@@ -95,7 +95,7 @@ class _NoteTools:
             msg = f"it is not kept: {why}"
             raise ToolError(msg)
         if note.kind in GUIDING and note.taint:
-            msg = f"it is not kept: a {kind} must be what the user said, in the user's words; a fact, decision or pitfall may be yours"
+            msg = f"it is not kept: a {kind} must be in the user's own words; a fact, decision or pitfall may be in yours"
             raise ToolError(msg)
         return replace(note, taint=OWN + note.taint) if unvouched(note.taint) and self.ctx.flow.now().clean else note
 

@@ -112,7 +112,7 @@ class Grounded:
 
     ctx: RunContext
     but: str = ""
-    """The verifying step, whose own conversation is no evidence."""
+    """The verifying step, whose own conversation is not evidence."""
     name: str = "facts"
 
     async def __call__(self, claim: Claim) -> Verification:

@@ -255,7 +255,7 @@ def _model_judge(scope: Scope, number: int, model: str) -> Verifier:
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """A judge whose conversation is no step of the plan; the verdict ends it."""
+    """A judge whose conversation is not a step of the plan; the verdict ends it."""
 
     judge: Verifier
     step: str

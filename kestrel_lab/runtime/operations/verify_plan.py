@@ -35,7 +35,7 @@ def parse_level(text: str) -> str:
     """Return `text` as a level; raises `UsageError` with the nearest one."""
     word = text.strip().lower()
     if word not in LEVELS:
-        msg = f"{text!r} is no level of verification; {nearest(word, LEVELS)} ({', '.join(f'{name}: {what}' for name, what in LEVELS.items())})"
+        msg = f"{text!r} is not a level of verification; {nearest(word, LEVELS)} ({', '.join(f'{name}: {what}' for name, what in LEVELS.items())})"
         raise UsageError(msg)
     return word
 

@@ -92,7 +92,7 @@ class EvidenceBundle:
     def from_json(cls, body: Json) -> EvidenceBundle:
         """Rebuild a bundle from the result of `as_json`; raises `UsageError` for anything else."""
         if not isinstance(body, dict) or body.get("kind") != KIND:
-            msg = f"this is no evidence bundle: {one_line(repr(body), 80)}"
+            msg = f"this is not an evidence bundle: {one_line(repr(body), 80)}"
             raise UsageError(msg)
         given = cast("dict[str, Any]", body)
         try:

@@ -56,7 +56,7 @@ def keep(home: Path, model: str, basis: str, kept: Kept) -> Path:
 def calibrated(home: Path, model: str, said: Stated) -> dict[str, Json]:
     """Return `share`, `trials` and `suite` of the calibration for this confidence; empty where there is none.
 
-    Raises `UsageError` for a file that is no calibration.
+    Raises `UsageError` for a file that is not a calibration.
     """
     path = home / FILE
     entry = _table(_read(path).get(model)).get(said.basis)
@@ -75,7 +75,7 @@ def calibrated(home: Path, model: str, said: Stated) -> dict[str, Json]:
 
 
 def known_models(home: Path) -> frozenset[str]:
-    """Return the models with a stored calibration. Raises `UsageError` for a file that is no calibration."""
+    """Return the models with a stored calibration. Raises `UsageError` for a file that is not a calibration."""
     return frozenset(_read(home / FILE))
 
 
@@ -96,4 +96,4 @@ def _table(value: Json) -> dict[str, Json]:
 
 
 def _damaged(path: Path) -> str:
-    return f"{path} is no calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep"
+    return f"{path} is not a calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep"

@@ -48,7 +48,7 @@ class Snapshot:
     """The files of a workspace at one moment."""
 
     stamps: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """By path; of what is no file, empty."""
+    """By path; of what is not a file, empty."""
     tainted: Mapping[str, str] = field(default_factory=dict)
     """By path, the source of the untrusted text that a file holds."""
     whole: bool = True

@@ -34,35 +34,29 @@ def replace_exact(text: str, old: str, new: str, *, everywhere: bool) -> str:
     Where the file ends its lines with CRLF and `old` does not, the replacement is made in CRLF.
     """
     if not old:
-        msg = "old is empty: give the exact text to replace, or use write_file for a new file"
-        raise ValueError(msg)
+        raise ValueError("old is empty: give the exact text to replace, or use write_file for a new file")
     if old == new:
-        msg = "old and new are the same: nothing would change"
-        raise ValueError(msg)
+        raise ValueError("old and new are the same: nothing would change")
     if old not in text and "\r\n" in text:
         old, new = (part.replace("\r\n", "\n").replace("\n", "\r\n") for part in (old, new))
     count = text.count(old)
     if count == 0:
-        msg = f"old was not found{_closest(text, old)}"
-        raise ValueError(msg)
+        raise ValueError(f"old was not found{_closest(text, old)}")
     if count > 1 and not everywhere:
         places = ", ".join(str(number) for number in _line_numbers(text, old, 5)) + (", …" if count > 5 else "")
-        msg = f"old occurs {count} times (lines {places}): add lines around it until it is unique, or set replace_all"
-        raise ValueError(msg)
+        raise ValueError(f"old occurs {count} times (lines {places}): add lines around it until it is unique, or set replace_all")
     return text.replace(old, new)
 
 
 def replace_in_order(text: str, edits: Sequence[Edit]) -> str:
     """`text` after all edits, each made in what the ones before it left; raises `ValueError` that says which one failed."""
     if not edits:
-        msg = "edits is empty: give at least one"
-        raise ValueError(msg)
+        raise ValueError("edits is empty: give at least one")
     for number, edit in enumerate(edits, 1):
         try:
             text = replace_exact(text, edit.old, edit.new, everywhere=edit.replace_all)
         except ValueError as error:
-            msg = f"edit {number} of {len(edits)}: {error}"
-            raise ValueError(msg) from None
+            raise ValueError(f"edit {number} of {len(edits)}: {error}") from None
     return text
 
 

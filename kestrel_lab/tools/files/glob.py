@@ -20,8 +20,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile("|".join(f"(?:{expression})" for expression in expressions), re.DOTALL)
     except re.error as error:
-        msg = f"the pattern {pattern!r} cannot be read: {error}"
-        raise ValueError(msg) from error
+        raise ValueError(f"the pattern {pattern!r} cannot be read: {error}") from error
 
 
 def _options(pattern: str, most: int = 256) -> list[str]:
@@ -31,8 +30,7 @@ def _options(pattern: str, most: int = 256) -> list[str]:
     while waiting:
         option = waiting.pop()
         if len(done) + len(waiting) > most:
-            msg = f"the pattern {pattern!r} stands for more than {most} patterns"
-            raise ValueError(msg)
+            raise ValueError(f"the pattern {pattern!r} stands for more than {most} patterns")
         if found := _BRACES.search(option):
             waiting += [option[: found.start()] + choice + option[found.end() :] for choice in found[1].split(",")]
         else:

@@ -84,8 +84,7 @@ async def grep(
 
     """
     if not 1 <= max_results <= _MOST_RESULTS:
-        msg = f"max_results must be from 1 to {_MOST_RESULTS}, not {max_results}"
-        raise ValueError(msg)
+        raise ValueError(f"max_results must be from 1 to {_MOST_RESULTS}, not {max_results}")
     flags = ["--ignore-case"] * ignore_case + ["--fixed-strings"] * literal + ([f"--glob={files}"] if files else [])
     base = ctx.workspace.relative(path)
     fd = ctx.workspace.open(path)  # the search gets the open file or directory, so that nothing can be swapped for it
@@ -122,8 +121,7 @@ def tree(ctx: ToolContext, path: str = ".", depth: int = 3) -> str:
 
     """
     if depth < 1:
-        msg = f"depth counts from 1, not {depth}"
-        raise ValueError(msg)
+        raise ValueError(f"depth counts from 1, not {depth}")
     lines = [f"{ctx.workspace.relative(path)}/"]
     for entry in ctx.workspace.walk(path, depth=depth):
         if len(lines) > MOST_TREE_LINES:

@@ -56,7 +56,7 @@ class LockedFile:
         return posixpath.basename(self.relative)
 
     def status(self) -> os.stat_result | None:
-        """Return what is under the name, a symlink not followed; `None` for nothing. Raises `OSError` for what is no regular file."""
+        """Return what is under the name, a symlink not followed; `None` for nothing. Raises `OSError` for what is not a regular file."""
         found = lstat(self.name, self.directory)
         if found is not None and not stat.S_ISREG(found.st_mode):
             raise not_replaceable(self.path, found)
@@ -115,7 +115,7 @@ class LockedFile:
         return before is None
 
     def _conflict(self) -> ConflictError:
-        return ConflictError(f"{self.path} was not changed: somebody else changed it in the meantime; look at it and try again")
+        return ConflictError(f"{self.path} was not changed: something else changed it in the meantime; read it and try again")
 
 
 @contextmanager
@@ -154,8 +154,7 @@ def read_whole(fd: int, path: str, limit: int = MAX_READ_BYTES) -> bytes:
     if len(content) > size:  # it grows, or lies about its size as files in /proc do
         content += file.read(limit + 1 - len(content))
     if len(content) > limit:
-        msg = f"{path} is too large to read at once ({max(size, limit):,} bytes, limit {limit:,}): search it instead"
-        raise ValueError(msg)
+        raise ValueError(f"{path} is too large to read at once ({max(size, limit):,} bytes, limit {limit:,}): search it instead")
     return content
 
 

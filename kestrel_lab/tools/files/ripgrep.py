@@ -65,8 +65,7 @@ async def search_file(file: int, pattern: str, flags: Sequence[str], most: int) 
 
 async def _search(flags: Sequence[str], pattern: str, target: str, cwd: str, stdin: int | None, most: int) -> Found:
     if "\0" in pattern or any("\0" in flag for flag in flags):
-        msg = "the pattern contains a NUL character"
-        raise ValueError(msg)
+        raise ValueError("the pattern contains a NUL character")
     argv = [rg_path(), *_FLAGS, *flags, f"--regexp={pattern}", "--", target]
     reader = _Reader(most)
     complaints = Capture(4_000)
@@ -84,8 +83,7 @@ async def _search(flags: Sequence[str], pattern: str, target: str, cwd: str, std
         matches = tuple(reader.matches[:most])
         return Found(matches=matches, incomplete=f"stopped after {len(matches)} lines: use a narrower pattern or path")
     if ended.exit_code not in {0, 1} and not reader.matches and (said := complaints.text().strip()):
-        msg = f"rg refused the search: {said}\nTo search for plain text, set literal."
-        raise ValueError(msg)
+        raise ValueError(f"rg refused the search: {said}\nTo search for plain text, set literal.")
     return Found(matches=tuple(reader.matches))
 
 
@@ -136,5 +134,4 @@ def rg_path() -> str:
     """Return the program beside this Python or on the PATH; `FileNotFoundError` that says how to install it."""
     if found := beside_python("rg"):
         return found
-    msg = "ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager"
-    raise FileNotFoundError(msg)
+    raise FileNotFoundError("ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager")

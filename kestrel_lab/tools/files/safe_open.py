@@ -30,8 +30,7 @@ def open_beneath(root_fd: int, path: str, flags: int, mode: int, *, follow: bool
     `EXDEV` or `ELOOP` for a path that leads out or through a symlink, and `ValueError` for a NUL.
     """
     if "\0" in path:  # ctypes would cut the path there
-        msg = "a path cannot contain a NUL character"
-        raise ValueError(msg)
+        raise ValueError("a path cannot contain a NUL character")
     if has_openat2():
         return _openat2(root_fd, path, flags | _ALWAYS, mode, _BENEATH | (_NO_MAGICLINKS if follow else _NO_SYMLINKS))
     return walk_beneath(root_fd, path, flags, mode)

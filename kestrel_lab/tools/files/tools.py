@@ -50,8 +50,7 @@ def batch_read(paths: list[str], ctx: ToolContext) -> str:
 
     """
     if not paths:
-        msg = "paths is empty: name at least one file"
-        raise ValueError(msg)
+        raise ValueError("paths is empty: name at least one file")
     share = max(_READ_CHARS // len(paths), 500)
     parts = []
     for path in paths:
@@ -201,7 +200,9 @@ def file_exists(path: str, ctx: ToolContext) -> str:
         return f"no, {path} does not exist"
     if stat.S_ISDIR(status.st_mode):
         return f"yes, {path} is a directory"
-    return f"yes, {path} is a file of {status.st_size:,} bytes" if stat.S_ISREG(status.st_mode) else f"yes, but {path} is no regular file"
+    return (
+        f"yes, {path} is a file of {status.st_size:,} bytes" if stat.S_ISREG(status.st_mode) else f"yes, but {path} is not a regular file"
+    )
 
 
 def _edit(path: str, ctx: ToolContext, change: Callable[[str], str]) -> str:
@@ -214,11 +215,9 @@ def _edit(path: str, ctx: ToolContext, change: Callable[[str], str]) -> str:
         try:
             text = change(before.text)
         except ValueError as error:
-            msg = f"{path} was not changed: {error}"
-            raise ValueError(msg) from None
+            raise ValueError(f"{path} was not changed: {error}") from None
         if text == before.text:
-            msg = f"{path} was not changed: the edits undo each other"
-            raise ValueError(msg)
+            raise ValueError(f"{path} was not changed: the edits undo each other")
         ctx.versions.as_shown()
         after = encoded(text, before.encoding, path)
         file.write_bytes(after)
@@ -247,8 +246,7 @@ def _change(before: str | None, after: str, path: str) -> str:
 
 def _read(ctx: ToolContext, path: str, offset: int, limit: int, chars: int) -> str:
     if offset < 1 or limit < 1:
-        msg = f"offset and limit count from 1, not {min(offset, limit)}"
-        raise ValueError(msg)
+        raise ValueError(f"offset and limit count from 1, not {min(offset, limit)}")
     content = ctx.workspace.read_text(path)
     relative = ctx.workspace.relative(path)
     if (version := ctx.workspace.noted(relative)) is not None:
@@ -257,8 +255,7 @@ def _read(ctx: ToolContext, path: str, offset: int, limit: int, chars: int) -> s
     if not lines:
         return f"[{path} is empty]"
     if offset > len(lines):
-        msg = f"{path} has {len(lines)} lines, so none from line {offset} on"
-        raise ValueError(msg)
+        raise ValueError(f"{path} has {len(lines)} lines, so none from line {offset} on")
     text, last = _window(lines, offset, limit, chars)
     notes = []
     if offset > 1 or last < len(lines):

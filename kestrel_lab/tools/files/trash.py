@@ -66,13 +66,11 @@ def delete_file(path: str, ctx: ToolContext) -> str:
         if status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if stat.S_ISDIR(status.st_mode):
-            msg = f"{path} is a directory: delete the files in it"
-            raise IsADirectoryError(msg)
+            raise IsADirectoryError(f"{path} is a directory: delete the files in it")
         if stat.S_ISREG(status.st_mode):
             ctx.versions.check(file)
         elif not stat.S_ISLNK(status.st_mode):
-            msg = f"{path} is a device, pipe or socket, not a file"
-            raise PermissionError(msg)
+            raise PermissionError(f"{path} is a device, pipe or socket, not a file")
         kept = posixpath.join(_new_folder(ctx), relative)
         with workspace.directory(posixpath.dirname(kept)) as trash:
             os.rename(file.name, file.name, src_dir_fd=file.directory, dst_dir_fd=trash)
@@ -96,13 +94,11 @@ def restore_file(path: str, ctx: ToolContext) -> str:
     if kept is None:
         names = sorted({_old_path(entry) for entry in deleted})
         known = nearest(relative, names) if names else "this run has deleted nothing that is still in the trash"
-        msg = f"{path} is not in the trash of this run; {known}"
-        raise FileNotFoundError(msg)
+        raise FileNotFoundError(f"{path} is not in the trash of this run; {known}")
     with workspace.locked(path, make=True) as file, workspace.directory(posixpath.dirname(kept)) as trash:
         name, directory = file.name, file.directory
         if lstat(name, directory) is not None:
-            msg = f"{path} exists: nothing was restored; delete or rename it first"
-            raise FileExistsError(msg)
+            raise FileExistsError(f"{path} exists: nothing was restored; delete or rename it first")
         try:
             os.link(name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False)  # unlike a rename it replaces nothing
         except FileExistsError:

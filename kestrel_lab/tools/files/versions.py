@@ -59,8 +59,7 @@ class Versions:
         else:
             version = version_of(before)
         if status is not None and (why := self._unseen(file.relative, version, status.st_ctime)):
-            msg = f"{file.path} was not changed: {why}; read it, then decide what is to become of it"
-            raise ConflictError(msg)
+            raise ConflictError(f"{file.path} was not changed: {why}; read it, then decide what is to become of it")
         self.as_shown()
         return before
 

@@ -37,7 +37,7 @@ class Workspace:
     inside are followed for reading (on Linux; elsewhere refused) and refused for writing. Errors are
     plain Python ones whose message is for the model that gave the path: `PermissionError` for what the
     workspace forbids, `FileNotFoundError`, `IsADirectoryError`, `NotADirectoryError`, `ValueError` for
-    what is no text, `OSError` otherwise.
+    what is not text, `OSError` otherwise.
     """
 
     root: Path
@@ -46,14 +46,12 @@ class Workspace:
     _noted: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise `UsageError` if `root` is no directory."""
+        """Raise `UsageError` if `root` is not a directory."""
         if os.open not in os.supports_dir_fd:
-            msg = "workspaces need a system with directory handles (Linux, macOS); on Windows use WSL"
-            raise UsageError(msg)
+            raise UsageError("workspaces need a system with directory handles (Linux, macOS); on Windows use WSL")
         given = Path(os.path.abspath(Path(self.root).expanduser()))
         if not given.is_dir():
-            msg = f"the workspace {given} is not a directory: create it, or name another"
-            raise UsageError(msg)
+            raise UsageError(f"the workspace {given} is not a directory: create it, or name another")
         object.__setattr__(self, "_given", given)
         object.__setattr__(self, "root", given.resolve())
         keep_out(self.root)
@@ -62,8 +60,7 @@ class Workspace:
         """`path` as seen from the root, without `.` and `..`; `PermissionError` if it is not under the root."""
         text = os.fspath(path)
         if "\0" in text:
-            msg = f"the path {text!r} contains a NUL character"
-            raise ValueError(msg)
+            raise ValueError(f"the path {text!r} contains a NUL character")
         if posixpath.isabs(text):
             normal = posixpath.normpath(text)
             for base in (self.root, self._given):
@@ -88,8 +85,7 @@ class Workspace:
         kind = os.fstat(fd).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             os.close(fd)
-            msg = f"{path!s} is a device, pipe or socket, not a file"
-            raise PermissionError(msg)
+            raise PermissionError(f"{path!s} is a device, pipe or socket, not a file")
         return fd
 
     def stat(self, path: str | Path) -> os.stat_result:
@@ -116,8 +112,7 @@ class Workspace:
         try:
             with closing(self.open(path)) as fd:
                 if stat.S_ISDIR(os.fstat(fd).st_mode):
-                    msg = f"{path!s} is a directory, not a file"
-                    raise IsADirectoryError(msg)
+                    raise IsADirectoryError(f"{path!s} is a directory, not a file")
                 content = read_whole(fd, str(path), limit)
         except FileNotFoundError:
             self.note(self.relative(path), MISSING)
@@ -194,14 +189,11 @@ class Workspace:
     def check_writable(self, relative: str) -> None:
         """Raise `PermissionError` or `IsADirectoryError` for a path, as `relative` gives it, that tools must not write."""
         if self.read_only:
-            msg = f"cannot write {relative}: this workspace is read-only"
-            raise PermissionError(msg)
+            raise PermissionError(f"cannot write {relative}: this workspace is read-only")
         if found := [part for part in relative.split("/") if part.casefold() in PROTECTED]:
-            msg = f"cannot write {relative}: {found[0]} is protected"
-            raise PermissionError(msg)
+            raise PermissionError(f"cannot write {relative}: {found[0]} is protected")
         if relative == ".":
-            msg = "the workspace itself cannot be written, name a file in it"
-            raise IsADirectoryError(msg)
+            raise IsADirectoryError("the workspace itself cannot be written, name a file in it")
 
     def check_settings(self, relative: str, content: bytes) -> None:
         """Raise `PermissionError` if `content` would change the settings of this package that a `pyproject.toml` holds.
@@ -212,12 +204,11 @@ class Workspace:
             return
         before = self.read_bytes(relative) if self.exists(relative) else b""
         if settings_in(before) != settings_in(content):
-            msg = f"cannot write {relative}: its [tool.kestrel] is protected, leave that table as it is"
-            raise PermissionError(msg)
+            raise PermissionError(f"cannot write {relative}: its [tool.kestrel] is protected, leave that table as it is")
 
 
 def settings_in(content: bytes) -> object:
-    """Return the settings of this package in a `pyproject.toml`; `None` where it has none, also because it is no TOML."""
+    """Return the settings of this package in a `pyproject.toml`; `None` where it has none, also because it is not TOML."""
     try:
         tool = loads_toml(content.decode("utf-8")).get("tool")
     except ValueError:
@@ -235,16 +226,12 @@ def explained(path: str | Path, workspace: Workspace) -> Iterator[None]:
             case None:
                 raise
             case errno.EXDEV | errno.ELOOP:
-                msg = f"{path!s} leads through a symlink that leaves the workspace or may not be followed"
-                raise PermissionError(msg) from error
+                raise PermissionError(f"{path!s} leads through a symlink that leaves the workspace or may not be followed") from error
             case errno.ENXIO:
-                msg = f"{path!s} is a pipe or socket, not a file"
-                raise PermissionError(msg) from error
+                raise PermissionError(f"{path!s} is a pipe or socket, not a file") from error
             case errno.ENOENT:
-                msg = f"{path!s} does not exist{_suggestion(path, workspace)}"
-                raise FileNotFoundError(msg) from error
-        msg = f"{path!s}: {error.strerror}"
-        raise type(error)(msg) from error
+                raise FileNotFoundError(f"{path!s} does not exist{_suggestion(path, workspace)}") from error
+        raise type(error)(f"{path!s}: {error.strerror}") from error
 
 
 def _suggestion(path: str | Path, workspace: Workspace) -> str:

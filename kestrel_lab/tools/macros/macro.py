@@ -46,7 +46,7 @@ class Macro:
     """A named, versioned sequence of tool calls, valid by construction.
 
     `content` of an earlier step is the JSON value its tool returned. Raises `UsageError` for a name that
-    cannot be typed, a schema that is no JSON Schema of an object, no steps or more than 50, a step that is
+    cannot be typed, a schema that is not JSON Schema of an object, no steps or more than 50, a step that is
     `macro_run`, and a reference to anything that is neither a property of the schema nor an earlier step.
     """
 
@@ -65,11 +65,9 @@ class Macro:
             msg = f"{one_line(self.name)!r} cannot be a macro's name: use up to 64 letters, digits, _ and -, beginning with a letter"
             raise UsageError(msg)
         if not self.description.strip():
-            msg = f"macro {self.name!r} has no description: say in a line what it does, for whoever is to use it"
-            raise UsageError(msg)
+            raise UsageError(f"macro {self.name!r} has no description: say in a line what it does, for whoever is to use it")
         if not 1 <= len(self.steps) <= MAX_STEPS:
-            msg = f"macro {self.name!r} has {len(self.steps)} steps: give 1 to {MAX_STEPS}"
-            raise UsageError(msg)
+            raise UsageError(f"macro {self.name!r} has {len(self.steps)} steps: give 1 to {MAX_STEPS}")
         self._check_schema()
         for place, step in enumerate(self.steps):
             self._check_step(place, step)
@@ -119,32 +117,26 @@ class Macro:
         try:
             Draft202012Validator.check_schema(self.schema)
         except SchemaError as error:
-            msg = f"the schema of macro {self.name!r} is no JSON Schema: {one_line(error.message, 200)}"
-            raise UsageError(msg) from error
+            raise UsageError(f"the schema of macro {self.name!r} is not JSON Schema: {one_line(error.message, 200)}") from error
         if self.schema.get("type") != "object":
-            msg = f"the schema of macro {self.name!r} must describe an object: {{'type': 'object', 'properties': …}}"
-            raise UsageError(msg)
+            raise UsageError(f"the schema of macro {self.name!r} must describe an object: {{'type': 'object', 'properties': …}}")
         if taken := [name for name in self.parameters if name in _RESULTS]:
-            msg = f"macro {self.name!r} has a parameter {taken[0]!r}, which means the results of its steps: choose another name"
-            raise UsageError(msg)
+            raise UsageError(f"macro {self.name!r} has a parameter {taken[0]!r}, which means the results of its steps: choose another name")
 
     def _check_step(self, place: int, step: MacroStep) -> None:
         where = f"step {place + 1} of macro {self.name!r}"
         if not step.tool or step.tool == MACRO_RUN:
-            msg = f"{where} {'is a macro: write its steps instead' if step.tool else 'names no tool'}"
-            raise UsageError(msg)
+            raise UsageError(f"{where} {'is a macro: write its steps instead' if step.tool else 'names no tool'}")
         try:
             dumps(step.args)
             found = template.paths(step.args)
             if not self.stored:
                 check_command(step.args)
         except (UsageError, TypeError, ValueError, RecursionError) as error:
-            msg = f"{where}: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"{where}: {error}") from error
         for path in found:
             if problem := self._problem(path, place):
-                msg = f"{where} refers to {str(path)!r}: {problem}"
-                raise UsageError(msg)
+                raise UsageError(f"{where} refers to {str(path)!r}: {problem}")
 
     def _problem(self, path: JsonPath, place: int) -> str:
         """Return what is wrong with a reference in step number `place`, counted from 0; empty when nothing is."""
@@ -184,8 +176,7 @@ class MacroRegistry:
         fitting = [row for row in rows if row[0] == name and version in {None, row[4]}]
         if not fitting:
             what = f"macro {name!r}" if version is None else f"version {version} of macro {name!r}"
-            msg = f"there is no {what} for {self.workspace}; {nearest(name, {row[0] for row in rows})}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no {what} for {self.workspace}; {nearest(name, {row[0] for row in rows})}")
         return _macro(fitting[-1])
 
     def save(self, macro: Macro) -> Macro:
@@ -208,8 +199,7 @@ class MacroRegistry:
     def remove(self, name: str) -> None:
         """Delete every version of a macro; raises `UsageError` when there is none of that name."""
         if name not in (known := {row[0] for row in self._rows()}):
-            msg = f"there is no macro {name!r} for {self.workspace}; {nearest(name, known)}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no macro {name!r} for {self.workspace}; {nearest(name, known)}")
         self._store.execute("DELETE FROM macros WHERE workspace_id = ? AND name = ?", (self.workspace, name), f"macro {name!r}").result()
 
     def _set(self, name: str, *, enabled: bool) -> Macro:
@@ -256,5 +246,4 @@ def _step(macro: str, item: Json) -> MacroStep:
     match item:
         case {"type": "tool", "name": str() as name, **rest} if set(rest) <= {"args"} and isinstance(rest.get("args", {}), dict):
             return MacroStep(tool=name, args=cast("dict[str, Json]", rest.get("args", {})))
-    msg = f'a step of macro {macro!r} is {one_line(repr(item), 100)}: write {{"type": "tool", "name": …, "args": {{…}}}}'
-    raise UsageError(msg)
+    raise UsageError(f'a step of macro {macro!r} is {one_line(repr(item), 100)}: write {{"type": "tool", "name": …, "args": {{…}}}}')

@@ -28,8 +28,7 @@ def macro_tool(macros: Mapping[str, Macro]) -> Tool:
 
     async def macro_run(name: str, args: dict[str, Json], ctx: ToolContext) -> Json:
         if ctx.parts is None:
-            msg = "macros run only within a run: their calls are approved and recorded there"
-            raise UsageError(msg)
+            raise UsageError("macros run only within a run: their calls are approved and recorded there")
         return await run_macro(macros[name], args, ctx.parts)
 
     return Tool(
@@ -87,11 +86,9 @@ class MacroArguments:
         """Return the arguments with the macro's defaults; raises `ToolArgumentsError` with the nearest name or each wrong parameter."""
         name, given = args.get("name"), args.get("args", {})
         if not isinstance(name, str) or name not in self.macros:
-            msg = f"there is no macro {one_line(str(name))!r}; {nearest(str(name), self.macros)}"
-            raise ToolArgumentsError(msg)
+            raise ToolArgumentsError(f"there is no macro {one_line(str(name))!r}; {nearest(str(name), self.macros)}")
         if not isinstance(given, dict) or set(args) - {"name", "args"}:
-            msg = f"{MACRO_RUN} takes name and args, and args is an object: use {self.macros[name].signature}"
-            raise ToolArgumentsError(msg)
+            raise ToolArgumentsError(f"{MACRO_RUN} takes name and args, and args is an object: use {self.macros[name].signature}")
         return {"name": name, "args": self.macros[name].arguments(given)}
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:

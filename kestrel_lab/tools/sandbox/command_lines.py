@@ -96,12 +96,10 @@ def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) 
     """Raise `PermissionError` for a workspace that holds what the level must keep out of reach and cannot hide."""
     for needed in ("/usr", "/etc", "/dev", "/proc"):
         if within(Path(needed), workspace):
-            msg = f"the workspace {workspace} holds the system's own folders, no sandbox can be put around a command there"
-            raise PermissionError(msg)
+            raise PermissionError(f"the workspace {workspace} contains system folders, so no sandbox can contain a command there")
     if level is Level.S1 and (found := next(hidden_in((*secret_places(), *hidden), [workspace]), None)):
         advice = ": set home to a folder outside of it" if str(found) in map(os.path.realpath, hidden) else ""
-        msg = f"the workspace holds {found}, and level S1 cannot hide a part of it{advice}"
-        raise PermissionError(msg)
+        raise PermissionError(f"the workspace contains {found}, and level S1 cannot hide a part of a workspace{advice}")
 
 
 @cache

@@ -79,5 +79,4 @@ def parse_level(text: str) -> Level | None:
         return None
     if word.upper() in Level.__members__:
         return Level[word.upper()]
-    msg = f"unknown sandbox level {text!r}: {nearest(word.upper(), _NAMES)} ({', '.join(_NAMES)})"
-    raise UsageError(msg)
+    raise UsageError(f"unknown sandbox level {text!r}: {nearest(word.upper(), _NAMES)} ({', '.join(_NAMES)})")

@@ -192,8 +192,7 @@ def _put(source: str, there: _Mark | None, target: str, seen: _Mark | None, new:
         _transfer(source, new)
     try:
         if _mark(target) != seen:
-            msg = f"{target} changed"
-            raise BlockingIOError(msg)
+            raise BlockingIOError(f"{target} changed")
         put = _mark(new)
         if there is not None:
             os.replace(new, target)
@@ -221,8 +220,7 @@ def _transfer(source: str, target: str) -> None:
             shutil.copyfileobj(reading, writing)
     if not stat.S_ISREG(os.lstat(target).st_mode):  # the command may have put a link there meanwhile
         os.unlink(target)
-        msg = f"{source} is no regular file"
-        raise OSError(msg)
+        raise OSError(f"{source} is not a regular file")
 
 
 def _link_tree(source: str, target: str) -> None:
@@ -234,8 +232,7 @@ def _link_tree(source: str, target: str) -> None:
         for name in files:
             made += 1
             if made > _MOST:
-                msg = f"{source} has more than {_MOST} files"
-                raise OSError(msg)
+                raise OSError(f"{source} has more than {_MOST} files")
             if _mark(f"{folder}/{name}") is not None:
                 _transfer(f"{folder}/{name}", f"{inside}/{name}")
 

@@ -92,6 +92,5 @@ def _rule(what: str, places: Sequence[str]) -> str:
 def _quoted(text: str) -> str:
     r"""Return a string of the profile's language; raises `PermissionError` for a path that it cannot name with certainty."""
     if any(ord(sign) < 0x20 or 0xD800 <= ord(sign) <= 0xDFFF or ord(sign) == 0x7F for sign in text):
-        msg = f"the path {text!r} has characters that a sandbox profile cannot name"
-        raise PermissionError(msg)
+        raise PermissionError(f"the path {text!r} has characters that a sandbox profile cannot name")
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

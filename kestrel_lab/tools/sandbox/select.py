@@ -55,10 +55,9 @@ def choose(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choi
             msg = f"the setting sandbox = {sandbox.level.name} is below {minimum.name}, the least this tool may run at: set sandbox = auto"
             raise UsageError(msg)
         if problem := _problem(sandbox.level, sandbox, workspace):
-            msg = (
-                f"sandbox level {sandbox.level.name} cannot be had: {problem}. Set this right, or set sandbox = auto for the best there is"
+            raise UsageError(
+                f"sandbox level {sandbox.level.name} is not available: {problem}. Fix this, or set sandbox = auto for the highest level that works"
             )
-            raise UsageError(msg)
         return Choice(level=sandbox.level)
     reasons: list[tuple[Level, str]] = []
     for level in _BEST_FIRST:
@@ -69,8 +68,7 @@ def choose(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choi
             return Choice(level=level, reasons=tuple(reasons))
         reasons.append((level, problem))
     if minimum > Level.S0:
-        msg = f"no sandbox of level {minimum.name} or above can be had: {_told(reasons)}"
-        raise UsageError(msg)
+        raise UsageError(f"no sandbox of level {minimum.name} or above is available: {_told(reasons)}")
     return Choice(level=Level.S0, reasons=tuple(reasons), wanted=False)
 
 

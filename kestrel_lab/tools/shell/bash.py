@@ -64,7 +64,7 @@ def ending_folder(workspace: Workspace, told: bytes, before: str) -> tuple[str, 
     try:
         place = Path(lines[-1].decode("utf-8"))
     except UnicodeDecodeError:
-        return ROOT, "the next command begins in the workspace folder: the name of the folder this one ended in is no UTF-8"
+        return ROOT, "the next command begins in the workspace folder: the name of the folder this one ended in is not UTF-8"
     if place == workspace.root:
         return ROOT, ""
     if not place.is_absolute() or ".." in place.parts or workspace.root not in place.parents:
@@ -103,14 +103,11 @@ async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[
 
     """
     if ctx.workspace.read_only:
-        msg = "this workspace is read-only, and a command could write"
-        raise PermissionError(msg)
+        raise PermissionError("this workspace is read-only, and a command could write")
     if not 0 < timeout_s <= MAX_SECONDS:
-        msg = f"timeout_s must be more than 0 and at most {MAX_SECONDS:.0f}, not {timeout_s}"
-        raise ValueError(msg)
+        raise ValueError(f"timeout_s must be more than 0 and at most {MAX_SECONDS:.0f}, not {timeout_s}")
     if "\0" in command:
-        msg = "the command contains a NUL character"
-        raise ValueError(msg)
+        raise ValueError("the command contains a NUL character")
     out, err = Capture(KEPT_STDOUT, ctx.redactor), Capture(KEPT_STDERR, ctx.redactor)
     choice = await chosen(ctx.sandbox, ctx.workspace.root)
     folder, gone = starting_folder(ctx.workspace, ctx.folder)
@@ -185,5 +182,4 @@ def _sink(capture: Capture, live: LiveOutput) -> Sink:
 def _bash_path() -> str:
     if found := resolve("bash"):
         return found
-    msg = "bash is not installed on this machine"
-    raise FileNotFoundError(msg)
+    raise FileNotFoundError("bash is not installed on this machine")

@@ -34,7 +34,7 @@ async def run_sandboxed(
     """
     choice = await chosen(sandbox, workspace)
     if not choice.wanted:
-        msg = f"no sandbox can be had here ({choice}), and this runs what an agent may have written: set sandbox = S0 to run it without one"
+        msg = f"no sandbox is available here ({choice}), and this command runs what an agent may have written: set sandbox = S0 to run it without one"
         raise UsageError(msg)
     seen, written = ((workspace, *read), ()) if read_only else (tuple(read), (workspace,))
     with ExitStack() as stack:

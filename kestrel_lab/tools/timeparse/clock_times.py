@@ -121,8 +121,7 @@ def _read(groups: dict[str, str | None], part: str, asked: Question) -> Clock:
     count, half = groups.get("count"), groups.get("half")
     precision = "second" if groups.get("second") else "minute" if groups.get("minute") or count else "hour"
     if hour > 24 or (half and not 1 <= hour <= 12):
-        msg = f"there is no hour {hour}{half or ''} in {asked.text!r}: write 8pm or 20:00"
-        raise UsageError(msg)
+        raise UsageError(f"there is no hour {hour}{half or ''} in {asked.text!r}: write 8pm or 20:00")
     notes: tuple[str, ...] = ()
     if half or part:
         hour = _by_half(hour, half, part, asked) if half else _by_part(hour, part, asked)
@@ -137,8 +136,7 @@ def _read(groups: dict[str, str | None], part: str, asked: Question) -> Clock:
     if hour < 24:
         return Clock(at=time(hour, minute, second), precision=precision, notes=notes)
     if minute or second:
-        msg = f"24:00 is the end of a day: there is no {hour}:{minute:02d} in {asked.text!r}"
-        raise UsageError(msg)
+        raise UsageError(f"24:00 is the end of a day: there is no {hour}:{minute:02d} in {asked.text!r}")
     return Clock(at=time(), precision=precision, next_day=True)
 
 
@@ -159,5 +157,5 @@ def _by_part(hour: int, part: str, asked: Question) -> int:
         return 12
     if hour not in _TWELVE[part]:
         when = "at night" if part in {"night", "tonight"} else f"in the {part}"
-        refuse(asked.text, f"{hour} {when} is no clear time", f"{hour}am or {hour}pm")
+        refuse(asked.text, f"{hour} {when} is not a clear time", f"{hour}am or {hour}pm")
     return hour if part == "morning" else hour + 12

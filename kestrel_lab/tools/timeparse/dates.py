@@ -156,7 +156,7 @@ def _edge_of_period(found: re.Match[str], asked: Question) -> Span:
 def _period(text: str, asked: Question) -> Span:
     period = day_or_period(text, asked)
     if period is None or period.is_day:
-        refuse(asked.text, f"{text!r} is no week, month, quarter or year that is known here", "this month, next year, March 2030 …")
+        refuse(asked.text, f"{text!r} is not a week, month, quarter or year that is known here", "this month, next year, March 2030 …")
     return period
 
 
@@ -247,8 +247,7 @@ def _with_weekday(span: Span, found: re.Match[str], asked: Question) -> Span:
 def _month_day(month: int, day: int, asked: Question) -> Span:
     """Return a day of a month in the nearest year on the preferred side."""
     if not 1 <= month <= 12 or not _existing([(2000, month, day)]):  # 2000 had a 29 February
-        msg = f"no year has a {day} {MONTH_NAMES[month - 1]}" if 1 <= month <= 12 else f"there is no month {month}"
-        raise UsageError(msg)
+        raise UsageError(f"no year has a {day} {MONTH_NAMES[month - 1]}" if 1 <= month <= 12 else f"there is no month {month}")
     years = range(asked.today.year - 8, asked.today.year + 9)
     return _nearest(_existing((year, month, day) for year in years), f"{day} {MONTH_NAMES[month - 1]}", "no year was given", asked)
 
@@ -256,22 +255,22 @@ def _month_day(month: int, day: int, asked: Question) -> Span:
 def _in_order(a: int, b: int, gap: str, asked: Question) -> tuple[int, int, tuple[str, ...]]:
     """Return month and day of two numbers, of which only one may be the month unless the caller gave an order."""
     if 0 in (a, b):
-        msg = f"no month and no day is numbered 0: {asked.text!r}"
-        raise UsageError(msg)
+        raise UsageError(f"no month and no day is numbered 0: {asked.text!r}")
     if a == b:
         return a, b, ()
     if asked.order is not None:
         month, day = (a, b) if asked.order == "MDY" else (b, a)
         if month > 12:
-            refuse(asked.text, f"{month} is no month, and the order {asked.order} was asked for", "the date year first, such as 2030-12-31")
+            refuse(
+                asked.text, f"{month} is not a month, and the order {asked.order} was asked for", "the date year first, such as 2030-12-31"
+            )
         return month, day, (f"read in the order {asked.order} that was asked for",)
     if a <= 12 and b <= 12:
         instead = "the date year first, such as 2030-12-31, or the month by name, or say the order: MDY or DMY"
         refuse(asked.text, f"{a}{gap}{b} is {a} {MONTH_NAMES[b - 1]} or {b} {MONTH_NAMES[a - 1]}", instead)
     month, day = (a, b) if b > 12 else (b, a)
     if month > 12:
-        msg = f"there is no month {month} in {asked.text!r}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no month {month} in {asked.text!r}")
     return month, day, ()
 
 
@@ -319,8 +318,7 @@ def _on_weekday(days: Iterable[date], found: re.Match[str], name: str, asked: Qu
 def _number_of_a_day(found: re.Match[str], asked: Question) -> Span:
     day, today = int(found["day"]), asked.today
     if not 1 <= day <= 31:
-        msg = f"no month has a day {day}"
-        raise UsageError(msg)
+        raise UsageError(f"no month has a day {day}")
     if day == today.day:
         refuse(asked.text, f"today is the {ordinal(day)}, and another month's may be meant", "today, or a full date")
     if not _existing([(today.year, today.month, day)]):
@@ -344,8 +342,7 @@ def _iso_week(found: re.Match[str], asked: Question) -> Span:
     try:
         first = date.fromisocalendar(year, week, int(found["weekday"] or 1))
     except ValueError:
-        msg = f"{year} has no ISO week {week}"
-        raise UsageError(msg) from None
+        raise UsageError(f"{year} has no ISO week {week}") from None
     if found["weekday"]:
         return one_day(first, "a day of an ISO week", relative=False)
     return Span(first=first, end=first + timedelta(days=7), precision="week", said="an ISO week", relative=False)
@@ -384,7 +381,7 @@ def read_shift(text: str, asked: Question) -> Offset | None:
     offset = read_offset(far)
     if offset is None:
         if (word := vague(far)) and read_offset(far.replace(word, "2", 1).removeprefix("a ")) is not None:
-            refuse(asked.text, f"{word!r} is no number", f"how many, such as '{text.replace(f'a {word}', word).replace(word, '3', 1)}'")
+            refuse(asked.text, f"{word!r} is not a number", f"how many, such as '{text.replace(f'a {word}', word).replace(word, '3', 1)}'")
         return None
     if not _SIGNED.fullmatch(text) and re.search(r"[+-]", far):
         refuse(asked.text, "it has a sign and a direction", f"'+…' or '-…' alone, or '{'in …' if sign > 0 else '… ago'} without a sign")

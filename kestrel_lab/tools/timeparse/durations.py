@@ -122,8 +122,7 @@ def move_day(day: date, offset: Offset) -> tuple[date, tuple[str, ...]]:
             notes.append(f"{first:%Y-%m} has no day {day.day}: its last, the {last}, was taken")
         moved = _move_weekdays(first.replace(day=min(day.day, last)) + timedelta(days=offset.days), offset.weekdays)
     except (ValueError, OverflowError) as error:
-        msg = f"{day} moved by {offset.said} leaves the years 1 to 9999"
-        raise UsageError(msg) from error
+        raise UsageError(f"{day} moved by {offset.said} leaves the years 1 to 9999") from error
     if offset.weekdays:
         notes.append("working days are Monday to Friday: public holidays are not known here")
     return moved, tuple(notes)
@@ -144,8 +143,7 @@ def move(moment: datetime, offset: Offset, zone: Zone, choice: Choice | None = N
         elapsed = timedelta(microseconds=int(offset.seconds * 1_000_000))
         moved = (here.astimezone(UTC) + elapsed).astimezone(zone.rules)
     except (OverflowError, ValueError) as error:
-        msg = f"{moment.isoformat()} moved by {offset.said} leaves the years 1 to 9999"
-        raise UsageError(msg) from error
+        raise UsageError(f"{moment.isoformat()} moved by {offset.said} leaves the years 1 to 9999") from error
     if offset.seconds and moved.utcoffset() != here.utcoffset():
         notes += (f"clocks of {zone.name} change in between: elapsed time was counted, not the hands of the clock",)
     return moved, notes
@@ -161,11 +159,9 @@ def _term(term: re.Match[str], sign: int) -> Offset:
     whole = count * (_MONTHS_IN.get(unit) or _DAYS_IN.get(unit) or 1)
     if whole != whole.to_integral_value():
         what = "months" if unit in _MONTHS_IN else "days"
-        msg = f"{term[0].strip()!r} is no whole number of {what}: write smaller units, such as 36 hours"
-        raise UsageError(msg)
+        raise UsageError(f"{term[0].strip()!r} is not a whole number of {what}: write smaller units, such as 36 hours")
     if abs(whole) > 10_000_000:
-        msg = f"{term[0].strip()!r} leaves the years 1 to 9999"
-        raise UsageError(msg)
+        raise UsageError(f"{term[0].strip()!r} leaves the years 1 to 9999")
     if unit in _MONTHS_IN:
         return Offset(months=int(whole))
     return Offset(weekdays=int(whole)) if unit == "weekday" else Offset(days=int(whole))
@@ -196,17 +192,16 @@ def read_moment(text: str, zone: Zone | None, choice: Choice | None = None) -> t
     Raises `UsageError` for anything else, for a time with neither, and where the two contradict each other.
     """
     if not _TIME.fullmatch(text.strip()):
-        msg = f"{text!r} is no ISO 8601 time: write it as 2030-12-31T20:15:00+01:00, or without the distance and with a zone"
-        raise UsageError(msg)
+        raise UsageError(
+            f"{text!r} is not an ISO 8601 time: write it as 2030-12-31T20:15:00+01:00, or without the distance and with a zone"
+        )
     try:
         moment = datetime.fromisoformat(text.strip().upper())
     except ValueError as error:
-        msg = f"{text!r} is no time: {error}"
-        raise UsageError(msg) from None
+        raise UsageError(f"{text!r} is not a time: {error}") from None
     if moment.tzinfo is None:
         if zone is None:
-            msg = f"{text!r} has no time zone: write {text.strip()}+00:00 if it is UTC, or say the zone, such as Europe/Vienna"
-            raise UsageError(msg)
+            raise UsageError(f"{text!r} has no time zone: write {text.strip()}+00:00 if it is UTC, or say the zone, such as Europe/Vienna")
         found, notes = at_clock(moment.date(), moment.time(), zone, choice)
         return found, zone, notes
     if zone is None:
@@ -214,8 +209,7 @@ def read_moment(text: str, zone: Zone | None, choice: Choice | None = None) -> t
     there = moment.astimezone(zone.rules)
     if there.utcoffset() != moment.utcoffset():
         was, now = offset_name(moment.utcoffset() or timedelta()), offset_name(there.utcoffset() or timedelta())
-        msg = f"{text!r} is at {was}, but {zone.name} was then at {now}: leave out the one that is wrong"
-        raise UsageError(msg)
+        raise UsageError(f"{text!r} is at {was}, but {zone.name} was then at {now}: leave out the one that is wrong")
     return there, zone, ()
 
 
@@ -240,20 +234,16 @@ def time_arithmetic(base: str | datetime, offset: str, *, zone: str | Zone | Non
     text = f"{base if isinstance(base, str) else base.isoformat()} {offset}"
     if isinstance(base, str) and _DATE.fullmatch(base.strip()):
         if not far.whole_days:
-            msg = f"{base!r} is a date, and {offset!r} counts hours: write a time of day with it, such as {base.strip()}T00:00"
-            raise UsageError(msg)
+            raise UsageError(f"{base!r} is a date, and {offset!r} counts hours: write a time of day with it, such as {base.strip()}T00:00")
         if place is None:
-            msg = f"{base!r} has no time zone: say which, such as Europe/Vienna or UTC"
-            raise UsageError(msg)
+            raise UsageError(f"{base!r} has no time zone: say which, such as Europe/Vienna or UTC")
         try:
             first = date.fromisoformat(base.strip())
         except ValueError as error:
-            msg = f"{base.strip()!r} is no date: {error}"
-            raise UsageError(msg) from None
+            raise UsageError(f"{base.strip()!r} is not a date: {error}") from None
         day, notes = move_day(first, far)
         if day == date.max:
-            msg = f"the end of {day} is beyond the years 1 to 9999"
-            raise UsageError(msg)
+            raise UsageError(f"the end of {day} is beyond the years 1 to 9999")
         start, end = day_start(day, place), day_start(day + timedelta(days=1), place)
         return Reading(text=text, start=start, end=end, precision="day", interpretation=far.said, zone=place, notes=notes)
     moment, place, notes = _given(base, place, disambiguate)

@@ -26,8 +26,7 @@ def read_foreign(asked: Question, language: str) -> Reading:
     from dateparser.data.languages_info import language_order  # loaded on use: this package is slow to load
 
     if language not in language_order:
-        msg = f"there is no language {language!r} here: write a code such as de, es, fr, ja, pt, ru or zh"
-        raise UsageError(msg)
+        raise UsageError(f"there is no language {language!r} here: write a code such as de, es, fr, ja, pt, ru or zh")
     if _SHORT_YEAR.search(asked.text) and not asked.short_years:
         refuse(asked.text, "its year has two digits", "the year with four")
     orders = [asked.order] if asked.order else ["DMY", "MDY"]

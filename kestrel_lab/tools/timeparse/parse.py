@@ -63,15 +63,13 @@ def parse_relative(
     )
     if not asked.text or len(asked.text) > _MOST:
         problem = "this is longer than a time expression" if asked.text else "there is nothing to read"
-        msg = f"{problem}: write {_EXAMPLES}"
-        raise UsageError(msg)
+        raise UsageError(f"{problem}: write {_EXAMPLES}")
     try:
         return _read(asked, home) if language == "en" else read_foreign(asked, language)
     except UsageError:
         raise
     except (OverflowError, ValueError):  # a date that the calendar of Python does not hold
-        msg = f"{text!r} leaves the years 1 to 9999"
-        raise UsageError(msg) from None
+        raise UsageError(f"{text!r} leaves the years 1 to 9999") from None
 
 
 def _read(asked: Question, home: Zone) -> Reading:
@@ -105,7 +103,7 @@ def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
         hour = bare["hour"]
         if 1 <= int(hour) <= 12:
             refuse(asked.text, f"{hour} may be before or after noon", f"{hour}am, {hour}pm or {hour}:00")
-        refuse(asked.text, f"{hour} alone is no time of day", f"{hour}:00")
+        refuse(asked.text, f"{hour} alone is not a time of day", f"{hour}:00")
     if span is None:
         msg = f"cannot read {asked.text!r} as a time: write {_EXAMPLES}; for another language than English say which, such as language de"
         raise UsageError(msg)
@@ -130,8 +128,7 @@ def _iso(found: re.Match[str], asked: Question) -> Reading:
     try:
         day, clock = date.fromisoformat(found["day"]), time.fromisoformat(found["clock"].replace(",", "."))
     except ValueError as error:
-        msg = f"{asked.text!r} is no time: {error}"
-        raise UsageError(msg) from None
+        raise UsageError(f"{asked.text!r} is not a time: {error}") from None
     moment, notes = at_clock(day, clock, asked.zone, asked.disambiguate)
     return _moment(moment, "an ISO 8601 time", "second" if clock.second or found["clock"].count(":") > 1 else "minute", asked, *notes)
 
@@ -139,14 +136,14 @@ def _iso(found: re.Match[str], asked: Question) -> Reading:
 def _edge(found: re.Match[str], asked: Question) -> Reading:
     what = found["what"] or f"{_SHORT_EDGES[found['short']]} {found['when']}".strip()
     if found["edge"] in {"middle", "close"}:
-        refuse(asked.text, f"the {found['edge']} of it is no exact time", "a day or a clock time")
+        refuse(asked.text, f"the {found['edge']} of it is not an exact time", "a day or a clock time")
     if what.startswith("day "):
         what = what.removeprefix("day ").removeprefix("of ").removeprefix("on ")
     elif what in {"day", "week", "month", "quarter", "year"}:
         what = f"this {what}"
     span = _days(what, asked)
     if span is None:
-        refuse(asked.text, f"{what!r} is no day or period that is known here", "the end of today, of Friday, of next month …")
+        refuse(asked.text, f"{what!r} is not a day or period that is known here", "the end of today, of Friday, of next month …")
     if found["edge"] in {"start", "beginning"}:
         return _moment(day_start(span.first, asked.zone), f"the first moment of {span.said}", "second", asked, *span.notes)
     last = day_start(span.end, asked.zone).astimezone(UTC) - timedelta(seconds=1)

@@ -105,8 +105,7 @@ def calendar_day(year: int, month: int, day: int) -> date:
 
 def refuse(text: str, why: str, instead: str) -> NoReturn:
     """Raise the `UsageError` of an expression that must not be guessed."""
-    msg = f"cannot tell what {text!r} means: {why}. Write {instead}"
-    raise UsageError(msg)
+    raise UsageError(f"cannot tell what {text!r} means: {why}. Write {instead}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -111,8 +111,7 @@ def zone_named(name: str, origin: str) -> Zone:
         return _fixed(minutes, origin)
     if word.upper() in AMBIGUOUS:
         candidates = AMBIGUOUS[word.upper()]
-        msg = f"{word!r} does not say which zone is meant: write {' or '.join(candidates)}, or a distance such as +05:30"
-        raise UsageError(msg)
+        raise UsageError(f"{word!r} does not say which zone is meant: write {' or '.join(candidates)}, or a distance such as +05:30")
     if word.upper() in ABBREVIATIONS:
         return _fixed(ABBREVIATIONS[word.upper()][0], origin, short=word.upper())
     if (key := _key(word)) is None or (_ABBREVIATION.fullmatch(key) and "/" not in key):
@@ -144,8 +143,7 @@ def zone_of(moment: datetime, origin: str) -> Zone:
         return Zone(rules=moment.tzinfo, name="UTC" if key in _UTC_KEYS else key, origin=origin)
     offset = moment.utcoffset()
     if offset is None:
-        msg = f"{moment.isoformat()} has no time zone: add one, such as {moment.isoformat()}+00:00, or say the zone's name"
-        raise UsageError(msg)
+        raise UsageError(f"{moment.isoformat()} has no time zone: add one, such as {moment.isoformat()}+00:00, or say the zone's name")
     return Zone(rules=timezone(offset), name=offset_name(offset), origin=origin)
 
 
@@ -215,8 +213,7 @@ def at_clock(day: date, clock: time, zone: Zone, choice: Choice | None = None) -
         what = f"{wall:%H:%M} does not exist on {day} in {zone.name}, where clocks are put forward"
         advice = f"write {early:%H:%M} or {late:%H:%M}, or disambiguate: earlier or later"
     if choice is None:
-        msg = f"{what}; {advice}"
-        raise UsageError(msg)
+        raise UsageError(f"{what}; {advice}")
     return (early if choice == "earlier" else late), (f"{what}; the {choice} was asked for",)
 
 
@@ -234,15 +231,13 @@ def day_start(day: date, zone: Zone) -> datetime:
             low = middle + timedelta(microseconds=1)
     start = high.astimezone(zone.rules)
     if start.date() != day:
-        msg = f"there was no {day} in {zone.name}: the zone skipped that day"
-        raise UsageError(msg)
+        raise UsageError(f"there was no {day} in {zone.name}: the zone skipped that day")
     return start
 
 
 def _fixed(minutes: int, origin: str, short: str = "") -> Zone:
     if abs(minutes) >= 24 * 60:
-        msg = "a distance from UTC is less than 24 hours: write it as +HH:MM"
-        raise UsageError(msg)
+        raise UsageError("a distance from UTC is less than 24 hours: write it as +HH:MM")
     offset = timedelta(minutes=minutes)
     return Zone(rules=timezone(offset), name=offset_name(offset), origin=origin, short=short)
 
@@ -255,8 +250,7 @@ def _in_force(wall: datetime, zone: Zone) -> None:
     there = [wall.replace(tzinfo=ZoneInfo(example), fold=fold) for fold in (0, 1)]
     if timedelta(minutes=minutes) not in map(_offset, there):
         instead = f"{example} is on {there[0].tzname()} then. Write {example}, or {zone.name} if that is meant"
-        msg = f"{zone.short} is not in force on {wall:%Y-%m-%d}: {instead}"
-        raise UsageError(msg)
+        raise UsageError(f"{zone.short} is not in force on {wall:%Y-%m-%d}: {instead}")
 
 
 def _offset(moment: datetime) -> timedelta:
@@ -296,8 +290,7 @@ def take_zone(text: str) -> tuple[str, Zone | None]:
     Raises `UsageError` for one that is not known, means several, or stands beside another.
     """
     if (spoken := _REGION.search(text)) is not None:
-        msg = f"{spoken[0]!r} does not say which zone is meant: write {' or '.join(_SPOKEN[spoken[1].lower()])}"
-        raise UsageError(msg)
+        raise UsageError(f"{spoken[0]!r} does not say which zone is meant: write {' or '.join(_SPOKEN[spoken[1].lower()])}")
     text = _OWN.sub("", text)
     found: list[str] = []
     for pattern in (_DISTANCE, _KEY, _UTC, compiled(_SHORT), compiled(_AFTER_CLOCK, re.IGNORECASE)):
@@ -310,8 +303,7 @@ def take_zone(text: str) -> tuple[str, Zone | None]:
         found.append(city)
         text = rest
     if len(found) > 1:
-        msg = f"two time zones are named, {' and '.join(found)}: name one"
-        raise UsageError(msg)
+        raise UsageError(f"two time zones are named, {' and '.join(found)}: name one")
     return text, zone_named(found[0], "the text") if found else None
 
 
@@ -322,8 +314,7 @@ def _take_city(text: str) -> tuple[str, str]:
         name = " ".join(words[-count:])
         keys = _cities().get(name.replace(" ", "_").casefold(), ())
         if len(keys) > 1:
-            msg = f"{name!r} does not say which zone is meant: write {' or '.join(keys)}"
-            raise UsageError(msg)
+            raise UsageError(f"{name!r} does not say which zone is meant: write {' or '.join(keys)}")
         if keys:
             return re.sub(rf"(?:\bin )?{re.escape(name)}(?:'s)?(?: time\b)?", " ", text, count=1, flags=re.IGNORECASE), keys[0]
     return text, ""

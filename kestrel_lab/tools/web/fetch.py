@@ -59,8 +59,7 @@ class Reach:
     def check_port(self, url: Url) -> None:
         """Raise `PermissionError` for a port that is not for the web."""
         if url.port not in self.ports and (url.host, url.port) not in self.also:
-            msg = f"{url.origin} was not asked: only ports {' and '.join(map(str, sorted(self.ports)))} may be reached"
-            raise PermissionError(msg)
+            raise PermissionError(f"{url.origin} was not asked: only ports {' and '.join(map(str, sorted(self.ports)))} may be reached")
 
     async def addresses(self, host: str, port: int) -> list[str]:
         """Return where to connect for a host: looked up once, each address checked, so that no later answer can differ.
@@ -73,8 +72,7 @@ class Reach:
         for address in found:
             if why := refusal(address):
                 named = "" if address == host else f" ({address})"
-                msg = f"{host}{named} was not asked: it {why}"
-                raise PermissionError(msg)
+                raise PermissionError(f"{host}{named} was not asked: it {why}")
         return found
 
     def proxy(self, url: Url) -> str:
@@ -86,8 +84,7 @@ class Reach:
             return ""
         found = found if "://" in found else f"http://{found}"
         if not found.lower().startswith(("http://", "https://")):
-            msg = "the proxy that the environment names is no HTTP proxy: the web tools can use no other"
-            raise ValueError(msg)
+            raise ValueError("the proxy that the environment names is not an HTTP proxy: the web tools can use no other")
         return found
 
     def _variable(self, name: str) -> str:
@@ -161,10 +158,8 @@ async def ask(
                 if where.origin != before.origin:
                     sent = {}
     except TimeoutError:
-        msg = f"{where.origin} did not finish its answer within {reach.seconds:g} seconds{_unknown(method)}"
-        raise TimeoutError(msg) from None
-    msg = f"{url} was not fetched: it redirects more than {reach.redirects} times"
-    raise ValueError(msg)
+        raise TimeoutError(f"{where.origin} did not finish its answer within {reach.seconds:g} seconds{_unknown(method)}") from None
+    raise ValueError(f"{url} was not fetched: it redirects more than {reach.redirects} times")
 
 
 async def _once(reach: Reach, method: str, url: Url, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -183,11 +178,9 @@ async def _once(reach: Reach, method: str, url: Url, headers: Mapping[str, str],
             stream = pool.stream(method, target, headers=sent, content=body or None)
             return await _read(reach, url, await stack.enter_async_context(stream))
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, zlib.error) as error:
-            msg = f"{url.origin} gave no proper answer ({type(error).__name__}: {error}){_unknown(method)}"
-            raise ConnectionError(msg) from error
+            raise ConnectionError(f"{url.origin} gave no proper answer ({type(error).__name__}: {error}){_unknown(method)}") from error
         except httpcore.TimeoutException as error:
-            msg = f"{url.origin} could not be reached in time{_unknown(method)}"
-            raise TimeoutError(msg) from error
+            raise TimeoutError(f"{url.origin} could not be reached in time{_unknown(method)}") from error
 
 
 async def _pool(reach: Reach, url: Url) -> AsyncConnectionPool:
@@ -225,8 +218,7 @@ class _CheckedNetwork:
         except PermissionError:
             raise
         except OSError as error:
-            msg = f"the name {host} is not known"
-            raise httpcore.ConnectError(msg) from error
+            raise httpcore.ConnectError(f"the name {host} is not known") from error
         network = httpcore.AnyIOBackend()
         for address in addresses[:-1]:
             try:
@@ -282,7 +274,7 @@ async def _plain(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
 
 
 async def _unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
-    """The same unpacked, never more than a byte beyond `most`; raises `zlib.error` for what is no gzip or is cut off."""
+    """The same unpacked, never more than a byte beyond `most`; raises `zlib.error` for what is not a gzip or is cut off."""
     taken, reader = bytearray(), zlib.decompressobj(wbits=31)
     async for packed in pieces:
         piece = packed
@@ -294,8 +286,7 @@ async def _unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
                 return None
             piece = reader.unused_data if reader.eof else b""
     if taken and not reader.eof:
-        msg = "the packed answer is cut off"
-        raise zlib.error(msg)
+        raise zlib.error("the packed answer is cut off")
     return bytes(taken)
 
 
@@ -306,11 +297,9 @@ def _without_body(answer: Answer, why: str) -> Answer:
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name) or re.search(r"[^\t\x20-\x7e]", value):
-            msg = f"the header {name[:60]!r} has characters that headers must not have"
-            raise ValueError(msg)
+            raise ValueError(f"the header {name[:60]!r} has characters that headers must not have")
         if name.lower() in _OURS:
-            msg = f"the header {name!r} cannot be chosen: leave it out"
-            raise ValueError(msg)
+            raise ValueError(f"the header {name!r} cannot be chosen: leave it out")
     return dict(headers)
 
 

@@ -100,8 +100,7 @@ def _file(github: Service) -> Tool:
         except (binascii.Error, UnicodeDecodeError):
             content = ""
         if not content and text_at(value, "size") not in {"", "0"}:
-            msg = f"{path} is no text, or too large to be read this way ({text_at(value, 'size')} bytes)"
-            raise ValueError(msg)
+            raise ValueError(f"{path} is not text, or too large to be read this way ({text_at(value, 'size')} bytes)")
         return foreign(content, "GitHub")
 
     return offered(github_file, Danger.LOW, "idempotent", group="github")
@@ -125,13 +124,11 @@ def _comment(github: Service) -> Tool:
 
 def _repository(repo: str) -> str:
     if not _REPOSITORY.fullmatch(repo) or any(part in {".", ".."} for part in repo.split("/")):
-        msg = f"{repo!r} is no repository: write owner/name"
-        raise ValueError(msg)
+        raise ValueError(f"{repo!r} is not a repository: write owner/name")
     return repo
 
 
 def _inside(path: str) -> str:
     if any(part in {".", ".."} for part in path.split("/")):
-        msg = f"{path!r} leads out of the repository"
-        raise ValueError(msg)
+        raise ValueError(f"{path!r} leads out of the repository")
     return path.strip("/")

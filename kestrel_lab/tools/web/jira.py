@@ -83,6 +83,5 @@ def _line(issue: Json) -> str:
 
 def _checked(key: str) -> str:
     if not _KEY.fullmatch(key):
-        msg = f"{key!r} is no key of an issue: write it like ABC-123"
-        raise ValueError(msg)
+        raise ValueError(f"{key!r} is not a key of an issue: write it like ABC-123")
     return key

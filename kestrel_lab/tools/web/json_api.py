@@ -43,13 +43,11 @@ class Service:
             msg = f"{self.name} answered {answer.said}: {_words(text) or what.get(answer.status, answer.left_out)}"
             raise ConnectionError(msg) if answer.status in {429, 502, 503, 504} else ValueError(msg)
         if answer.left_out:
-            msg = f"the answer of {self.name} was not read: {answer.left_out}"
-            raise ValueError(msg)
+            raise ValueError(f"the answer of {self.name} was not read: {answer.left_out}")
         try:
             value: Json = json.loads(text)
         except (ValueError, RecursionError) as error:
-            msg = f"{self.name} answered what is no JSON"
-            raise ValueError(msg) from error
+            raise ValueError(f"{self.name} answered what is not JSON") from error
         return value
 
 

@@ -163,10 +163,9 @@ class Page(HTMLParser):
 
 
 def decoded(answer: Answer) -> str:
-    """Return the body as text, in the encoding that the server or the page names, else UTF-8; raises `ValueError` for what is no text."""
+    """Return the body as text, in the encoding that the server or the page names, else UTF-8; raises `ValueError` for what is not text."""
     if b"\0" in answer.body[:8_192] and "utf-16" not in answer.headers.get("content-type", "").lower():
-        msg = f"{answer.url} is no text"
-        raise ValueError(msg)
+        raise ValueError(f"{answer.url} is not text")
     named = re.search(r"charset\s*=\s*[\"']?([\w-]{2,20})", answer.headers.get("content-type", ""), re.IGNORECASE)
     declared = None if named else _DECLARED.search(answer.body[:4_096])
     name = (named[1] if named else declared[1].decode("ascii", "replace") if declared else "utf-8").lower()

@@ -111,8 +111,7 @@ def _engines(reach: Reach) -> Engine:
             from ddgs import DDGS  # an extra
             from ddgs.exceptions import DDGSException
         except ImportError as error:
-            msg = "web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY"
-            raise UsageError(msg) from error
+            raise UsageError("web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY") from error
         proxy = reach.proxy(read_url("https://duckduckgo.com")) or None
         _check_reached(proxy)
         try:
@@ -166,11 +165,9 @@ def reached(places: Sequence[tuple[str, int]], seconds: float, connect: Callable
 
 def _count(query: str, count: int) -> int:
     if not query.strip():
-        msg = "the query is empty"
-        raise ValueError(msg)
+        raise ValueError("the query is empty")
     if not 1 <= count <= _MOST:
-        msg = f"count must be from 1 to {_MOST}, not {count}"
-        raise ValueError(msg)
+        raise ValueError(f"count must be from 1 to {_MOST}, not {count}")
     return count
 
 

@@ -96,8 +96,7 @@ def page_tools(reach: Reach) -> list[Tool]:
         if is_html(answer):
             text = await asyncio.to_thread(readable, text, str(answer.url))
         if offset < 0 or (offset and offset >= len(text)):
-            msg = f"the text of {answer.url} has {len(text):,} characters, so none from {offset:,} on"
-            raise ValueError(msg)
+            raise ValueError(f"the text of {answer.url} has {len(text):,} characters, so none from {offset:,} on")
         shown = foreign(text[offset : offset + _PAGE_CHARS] or "[the page has no text]", str(answer.url))
         left = len(text) - offset - _PAGE_CHARS
         return f"{shown}\n[{left:,} more characters, go on with offset={offset + _PAGE_CHARS}]" if left > 0 else shown
@@ -144,7 +143,7 @@ def _told(answer: Answer) -> dict[str, Json]:
     try:
         text, left_out = decoded(answer), answer.left_out
     except ValueError:
-        text, left_out = "", "it is no text"
+        text, left_out = "", "it is not text"
     if left_out:
         return {**told, "body_left_out": left_out}
     told["body"] = foreign(text[:_BODY_CHARS], str(answer.url))
@@ -156,9 +155,7 @@ def _told(answer: Answer) -> dict[str, Json]:
 def succeeded(answer: Answer) -> Answer:
     """Return an answer that has a page; raises `ValueError` for any other."""
     if not 200 <= answer.status < 300:
-        msg = f"{answer.url} answered {answer.said}"
-        raise ValueError(msg)
+        raise ValueError(f"{answer.url} answered {answer.said}")
     if answer.left_out:
-        msg = f"{answer.url} was not read: {answer.left_out}"
-        raise ValueError(msg)
+        raise ValueError(f"{answer.url} was not read: {answer.left_out}")
     return answer

@@ -53,26 +53,21 @@ def read_url(text: str) -> Url:
     backslashes, percent signs in the host, and numbers that are an IP address only to some, such as 127.1.
     """
     if len(text) > _LONGEST:
-        msg = f"the URL is longer than {_LONGEST:,} characters"
-        raise ValueError(msg)
+        raise ValueError(f"the URL is longer than {_LONGEST:,} characters")
     if found := re.search(r"[\x00-\x20\x7f-\x9f\\\u2028\u2029]", text):
-        msg = f"{_shown(text)} contains {found[0]!r}, which a URL must not"
-        raise ValueError(msg)
+        raise ValueError(f"{_shown(text)} contains {found[0]!r}, which a URL must not")
     scheme, separator, rest = text.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in _SCHEMES:
-        msg = f"{_shown(text)} is no web address: it must begin with https:// or http://"
-        raise ValueError(msg)
+        raise ValueError(f"{_shown(text)} is not a web address: it must begin with https:// or http://")
     end = re.search(r"[/?#]", rest)
     authority, path = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
     if "@" in authority:
-        msg = f"{scheme}://… carries a user name or password before its host: leave that out"
-        raise ValueError(msg)
+        raise ValueError(f"{scheme}://… carries a user name or password before its host: leave that out")
     found = _AUTHORITY.fullmatch(authority)
     port = int(found["port"]) if found and found["port"] else _SCHEMES[scheme]
     if found is None or not 0 < port < 65_536:
-        msg = f"{_shown(text)} has no valid host and port"
-        raise ValueError(msg)
+        raise ValueError(f"{_shown(text)} has no valid host and port")
     path = path.partition("#")[0]
     target = quote(path if path.startswith("/") else f"/{path}", safe=_KEPT)
     return Url(scheme, _host(found["host"]), port, target)
@@ -93,26 +88,21 @@ def _host(text: str) -> str:
         try:
             return str(IPv6Address(text[1:-1]))
         except AddressValueError:
-            msg = f"{_shown(text)} is no IPv6 address"
-            raise ValueError(msg) from None
+            raise ValueError(f"{_shown(text)} is not an IPv6 address") from None
     if "%" in text:
-        msg = f"the host {_shown(text)} contains a percent sign"
-        raise ValueError(msg)
+        raise ValueError(f"the host {_shown(text)} contains a percent sign")
     try:
         name = text if text.isascii() else text.encode("idna").decode("ascii")
     except UnicodeError:
-        msg = f"{_shown(text)} is no valid host name"
-        raise ValueError(msg) from None
+        raise ValueError(f"{_shown(text)} is not a valid host name") from None
     name = name.lower().removesuffix(".")
     if is_number(name):
         try:
             return str(IPv4Address(name))
         except AddressValueError:
-            msg = f"{_shown(text)} is an IP address only to some programs: write it as four decimal numbers"
-            raise ValueError(msg) from None
+            raise ValueError(f"{_shown(text)} is an IP address only to some programs: write it as four decimal numbers") from None
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
-        msg = f"{_shown(text)} is no valid host name"
-        raise ValueError(msg)
+        raise ValueError(f"{_shown(text)} is not a valid host name")
     return name
 
 
@@ -151,7 +141,7 @@ def refusal(address: str) -> str:
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:
-        return "is no numeric address"
+        return "is not a numeric address"
     if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
     if isinstance(found, IPv4Address):

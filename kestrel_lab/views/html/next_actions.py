@@ -30,7 +30,7 @@ class Actions(Sequence[NextAction]):
         return iter(self._found)
 
     def __repr__(self) -> str:
-        return "\n".join(action_line(one.text, one.why) for one in self._found) or "nothing to do next was found"
+        return "\n".join(action_line(one.text, one.why) for one in self._found) or "no next action was found"
 
     def _repr_html_(self) -> str:
         return pre_html(repr(self))
