@@ -28,6 +28,7 @@ from kestrel_lab.runtime.agent.file_trace import FileTrace
 from kestrel_lab.runtime.agent.macro_calls import MacroCalls
 from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, kept
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.dry_run import code_context, with_dry_run
 from kestrel_lab.runtime.approvals.file_versions import versions_of
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_cache import reusable
@@ -118,7 +119,7 @@ async def _prepared(requests: Sequence[ToolRequest], allowed: Set[str], step: St
     for request in requests:
         prepared = _prepare(request, step, ctx) if request.id in allowed else _too_many(ctx.limits.calls_per_turn)
         if isinstance(prepared, Call):
-            prepared = await _held_in(prepared, ctx)
+            prepared = await _held_in(await with_dry_run(prepared, ctx), ctx)
         elif prepared.kind == "unknown_tool" and ctx.growth is not None:
             prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
         if isinstance(prepared, Call):
@@ -252,6 +253,7 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
             kept=partial(kept, ctx),
             spool=partial(begin_spool, ctx, spools),
             looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
+            code=code_context(call, ctx),
         )
         try:
             began = time.perf_counter()
