@@ -55,6 +55,7 @@ from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
 from kestrel_lab.runtime.diff import RunDiff
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
+from kestrel_lab.tools.kernel.live_kernel import undo as take_back
 from kestrel_lab.tools.tool import Toolbox
 
 app = typer.Typer(**SETTINGS)
@@ -257,6 +258,18 @@ def diff(
 ) -> RunDiff:
     """Show where two runs differ first, and what each did after that."""
     return frontend_of(ctx).lab().diff(a, b)
+
+
+@app.command(epilog="Example: %kestrel undo, in the notebook whose variables were changed")
+def undo(
+    call: Annotated[str, typer.Argument(help="The call to take back, with all that came after it; without one, the newest.")] = "",
+    run: Annotated[str, typer.Option(help="The run that made the call.")] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where a variable was changed since by something else.")
+    ] = False,  # typer's way
+) -> str:
+    """Take back what an agent's code changed among the variables of this notebook."""
+    return str(take_back(run, call, force=force))
 
 
 @app.command()

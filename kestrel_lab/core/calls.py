@@ -18,6 +18,10 @@ REPEATABLE: frozenset[Effect] = frozenset({"pure", "idempotent"})
 """Effects that are the same when they happen again."""
 
 
+PREVIEWED, IN_KERNEL = "preview", "kernel"
+"""Sandbox levels of code for a kernel: what its preview computed is taken over, or it runs in the user's own kernel."""
+
+
 class Danger(IntEnum):
     """The danger of a call; an approval policy compares it."""
 
@@ -109,6 +113,11 @@ class Call:
     def unheld(self) -> bool:
         """Return whether the call starts commands without a sandbox although nobody asked for that."""
         return ":" in self.sandbox
+
+    @property
+    def in_kernel(self) -> bool:
+        """Return whether it runs code in the user's own kernel, which a person or a rule allows and no level of danger does."""
+        return self.sandbox.partition(" ")[0] == IN_KERNEL
 
     @property
     def key(self) -> str:

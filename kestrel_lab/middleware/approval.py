@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from kestrel_lab.core.calls import Call, Problem, Result
+from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Problem, Result
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.core.protocols import Handler
 
@@ -26,8 +26,10 @@ class Approval:
             return Result(error=_denied(call, decision))
         if decision.answer is not None:
             return Result(value=decision.answer)
-        args = call.args if decision.args is None else decision.args
-        return await proceed(replace(call, args=args, leave=_leave(decision)))
+        if decision.args is None:
+            return await proceed(replace(call, leave=_leave(decision)))
+        sandbox = IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox  # there is no preview of what a person wrote
+        return await proceed(replace(call, args=decision.args, sandbox=sandbox, leave=_leave(decision)))
 
 
 def _leave(decision: ApprovalGiven) -> str:

@@ -20,6 +20,7 @@ from kestrel_lab.cli.frontend import Frontend
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.runtime.run import Run
+from kestrel_lab.tools.kernel.inspection import about
 
 PROGRAM = "%kestrel"
 WITH_GOAL = ("run", "orchestrate")
@@ -34,7 +35,8 @@ _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 LONGEST = 20_000
 """Characters of one variable that go into a goal: beginning and end."""
-ROWS = 20
+SMALL = 200
+"""Cells of a table or array that goes into a goal whole."""
 
 _NAME = re.compile(r"(?<![\w@.])@([A-Za-z_]\w*)")
 
@@ -50,7 +52,7 @@ def filled(goal: str, variables: Mapping[str, object]) -> str:
         name = match[1]
         if name not in variables or isinstance(variables[name], ModuleType | FunctionType | BuiltinFunctionType | type):
             return match[0]
-        return head_tail(as_text(variables[name]), LONGEST)[0]
+        return head_tail(as_text(variables[name], name), LONGEST)[0]
 
     return _NAME.sub(text, goal)
 
@@ -63,16 +65,19 @@ def argument(text: str, variables: Mapping[str, object]) -> str:
     return filled(text, variables)
 
 
-def as_text(value: object) -> str:
-    """What a model is given for `value`: a string itself, a path as one would type it, the head of a table, else its `repr`."""
+def as_text(value: object, name: str) -> str:
+    """What a model is given for a variable: a string itself, a path as one would type it, a small table whole, of a large one its schema,
+    statistics and head, else the `repr`.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, PurePath):
         return str(value)
-    pandas = sys.modules.get("pandas")
+    pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
     if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
-        rest = f"\n… {len(value):,} rows in all" if len(value) > ROWS else ""
-        return f"{value.head(ROWS).to_string()}{rest}"
+        return about(name, value) if value.size > SMALL else str(value.to_string())
+    if numpy is not None and isinstance(value, numpy.ndarray) and value.size > SMALL:
+        return about(name, value)
     return repr(value.report if isinstance(value, Run) else value)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.notebook.completion import completions
 from kestrel_lab.notebook.magics import KestrelMagics
 from kestrel_lab.runtime.run import Run
+from kestrel_lab.tools.kernel.variables import user_variables
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -65,6 +66,8 @@ class AwaitRewriter:
 
 
 _ATTRIBUTE = "_kestrel_extension"
+_NAMED = re.compile(r"(?<![\w@.])@([A-Za-z_]\w*|)$")
+_MAGIC_CELL = re.compile(rf"\s*(?:[A-Za-z_]\w*\s*=\s*)?%%?{MAGIC}\b")
 _LINE = re.compile(rf"\s*(?:[A-Za-z_]\w*\s*=\s*)?(%%?{MAGIC}\s.*)$", re.DOTALL)
 
 
@@ -118,6 +121,9 @@ def _matcher(magics: KestrelMagics) -> Any:
     @context_matcher()  # type: ignore[no-untyped-call,untyped-decorator,unused-ignore]
     def complete_kestrel(context: Any) -> dict[str, Any]:
         before = context.text_until_cursor
+        if (named := _NAMED.search(before)) and _MAGIC_CELL.match(context.full_text):
+            names = [f"@{name}" for name in sorted(user_variables(magics.notebook.variables)) if name.startswith(named[1])]
+            return {"completions": [SimpleCompletion(name) for name in names], "matched_fragment": named[0], "suppress": bool(names)}
         line = _LINE.match(before)
         # Only the first line of a cell is a magic with `%%`; what is below it is the goal.
         if line is None or (line[1].startswith("%%") and context.cursor_line):

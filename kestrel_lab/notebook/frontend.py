@@ -22,6 +22,7 @@ from kestrel_lab.notebook.panel import Panel, Still
 from kestrel_lab.notebook.progress_bar import NotebookReporter
 from kestrel_lab.notebook.prompt import Ask, PromptApprover, ask_here
 from kestrel_lab.runtime.run import Run
+from kestrel_lab.tools.kernel.live_kernel import HEADLESS, attended
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
@@ -31,20 +32,13 @@ if TYPE_CHECKING:
 Surface = Literal["panel", "headless", "terminal"]
 """A notebook somebody looks at; a notebook that a program executes; a shell in a terminal."""
 
-HEADLESS = "KESTREL_HEADLESS"
-"""Set to 1 where a program executes notebooks but pretends that somebody could type."""
-
 
 def surface(shell: Any) -> Surface:
     """Where the code that runs now came from."""
     kernel = getattr(shell, "kernel", None)
-    if os.environ.get(HEADLESS) == "1":
-        return "headless"
-    if kernel is None:
+    if kernel is None and os.environ.get(HEADLESS) != "1":
         return "terminal" if sys.stdin is not None and sys.stdin.isatty() else "headless"
-    # nbclient, papermill and nbconvert send False with each cell: no one is there to type.
-    request = kernel.get_parent("shell") or {}
-    return "panel" if request.get("content", {}).get("allow_stdin") else "headless"
+    return "panel" if attended(shell) else "headless"
 
 
 LOOKED_AT: Final = 8

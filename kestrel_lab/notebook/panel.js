@@ -335,12 +335,20 @@ const line = (label, press) => {
   return input;
 };
 
+// An image of a preview; anything but the two kinds of images that a preview may hold is left out.
+function picture(address) {
+  const image = make("img");
+  if (/^data:image\/(png|jpeg);base64,[A-Za-z0-9+\/]+=*$/.test(address)) image.src = address;
+  image.alt = "Figure that the code would show";
+  return image;
+}
+
 function approvalCard(id, send) {
   const { root, problem, row, button, decide, settle, refused } = card("kst-ask", "Approval needed", id, send);
   const title = make("div", "kst-asktitle"), tool = make("b"), danger = make("span", "kst-badge"), why = make("div", "kst-why");
   const diff = block(""), all = make("details", "kst-all"), args = make("dl"), edit = make("textarea");
   all.append(make("summary", "kst-soft", "Arguments"), args);
-  const whence = make("details", "kst-all"), origins = make("dl");
+  const figures = make("div", "kst-figures"), whence = make("details", "kst-all"), origins = make("dl");
   whence.append(make("summary", "kst-soft", "Where they come from"), origins);
   title.append(make("span", "", "Approve this call?"), tool, danger);
   diff.classList.add("kst-diff");
@@ -373,7 +381,7 @@ function approvalCard(id, send) {
   const reason = line("Reason for denying (optional)", () => { if (!deny.disabled) deny.click(); });
   row.append(approve, like, always, editing, make("span", "kst-gap"), reason, none, deny);
   none.hidden = true;
-  root.append(title, why, diff, all, whence, edit, problem, row);
+  root.append(title, why, diff, figures, all, whence, edit, problem, row);
   settle();
   return {
     root, yes, no, refused, waits: () => !approve.disabled,
@@ -383,7 +391,7 @@ function approvalCard(id, send) {
       put(always, c.contained ? "All like these" : "Always for this run");
       put(like, c.offer ? `Always \u201c${c.offer}\u201d` : "Always exactly this");
       put(tool, c.tool); put(danger, c.danger); danger.dataset.danger = c.danger; put(why, c.why);
-      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.diff); all.open = !c.folded; pairs(origins, c.origins); whence.open = !c.folded; whence.hidden = !c.origins.length; }
+      if (edit.dataset.original !== c.json) { edit.dataset.original = c.json; pairs(args, c.args); showDiff(diff, c.diff); figures.replaceChildren(...(c.images || []).map(picture)); all.open = !c.folded; pairs(origins, c.origins); whence.open = !c.folded; whence.hidden = !c.origins.length; }
     },
   };
 }

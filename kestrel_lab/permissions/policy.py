@@ -77,11 +77,12 @@ class Policy:
     def ruling(self, call: Call) -> Ruling:
         """Return the verdict on `call` and its source: a rule if one concerns the call, otherwise its danger.
 
-        Where nobody is to be asked (`deny`), what a rule wants to be asked about is refused.
+        No level of danger allows code in the user's own kernel: a harmless preview of it says little, since code can tell one
+        from the real thing. Where nobody is to be asked (`deny`), what a rule wants to be asked about is refused.
         """
         ruling = self.rules(call)
         if ruling is None:
-            verdict: Verdict = "allow" if call.danger <= self.allow else self.otherwise
+            verdict: Verdict = "allow" if call.danger <= self.allow and not call.in_kernel else self.otherwise
             return Ruling(verdict, f"policy {self.text}", f"the approval policy is {self.text!r}", "policy")
         if ruling.verdict == "ask" and self.otherwise == "deny":
             return Ruling("deny", ruling.by, f"{ruling.why}; and the approval policy is {self.text!r}, nobody is asked")

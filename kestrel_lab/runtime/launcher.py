@@ -48,6 +48,8 @@ from kestrel_lab.runtime.security.tool_declarations import declared
 from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.kernel.live_kernel import attended, live_shell
+from kestrel_lab.tools.kernel.tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.sandbox.select import choose, tried
 from kestrel_lab.tools.timeparse.session_time import handshake
 from kestrel_lab.tools.tool import Toolbox
@@ -88,6 +90,8 @@ class Launcher:
         plan = verified(plan if output is None else typed(plan, goal, output, form), goal, level, form)
         steps = () if plan is None else foreseen(plan.steps)
         known, late = registry.known_at_once(options.tools, steps)
+        if options.tools is None and not options.scenario and (shell := live_shell()) is not None and attended(shell):
+            known += (tool for tool in registry.toolbox if tool.group == KERNEL_TOOLS and tool not in known)
         toolbox, growth = registry.grown(offer_macros(declared(known, session.store), session.store, place), place.root, options.expand)
         self._check_sandbox(toolbox, place)
         check_steps(not_of(late, steps), toolbox, OPERATIONS, resolve)
@@ -326,6 +330,7 @@ class Launcher:
 
         def forget(done: asyncio.Task[None]) -> None:
             unsubscribe()
+            session.kernels.end(run_id)
             self._tasks.discard(done)
             session.history.live.pop(run_id, None)
             owner.ended(session.store.session, run_id)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import Damaged, UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, Record, to_json
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, KernelUndone, Record, to_json
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
@@ -25,10 +25,13 @@ from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.run_report import RunReport, records_of
 from kestrel_lab.runtime.run_results import Answers, value_of
+from kestrel_lab.tools.kernel.live_kernel import undo
 from kestrel_lab.views.dataframes import shown_frame
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from kestrel_lab.tools.kernel.undo import Undone
 
 _UNITS = {"at": "UTC", "timestamp": "UTC", "seconds": "s", "queued": "s", "waited": "s", "cost_usd": "US dollars"}
 """Of columns of frames."""
@@ -231,6 +234,18 @@ class Run(Generic[T]):
         elif self.damage is None and not self.status.terminal:
             cancel_in_log(self._store, self.id)
             self._state = self._store.state(self.id)
+
+    def undo(self, call: str = "", *, force: bool = False) -> Undone:
+        """Take back what the run's code changed among the variables of this notebook: its newest call, or that call and all after it.
+
+        What it changed in files is not concerned. While the run goes on, that is an event of it. Raises `UsageError` where nothing
+        can be taken back, and where something else has changed the variables since, unless `force` says that this may be lost.
+        """
+        undone = undo(self.id, call, force=force)
+        if self.live is not None and self.working:
+            missing = cast("dict[str, Json]", undone.missing)
+            self.live.ctx.emit(KernelUndone(calls=undone.calls, kernel=undone.kernel, restored=undone.restored, missing=missing))
+        return undone
 
     def decide(self, given: ApprovalGiven) -> None:
         """Answer a waiting call; from any thread.

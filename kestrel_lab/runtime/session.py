@@ -40,6 +40,8 @@ from kestrel_lab.tools.builtin import native_tools, web_tools
 from kestrel_lab.tools.code_search import retrieval_tools
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.interaction import task_tools
+from kestrel_lab.tools.kernel.own_kernel import Kernels
+from kestrel_lab.tools.kernel.tools import kernel_tools
 from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.web.fetch import Reach
@@ -135,7 +137,11 @@ class Session:
         self.mcp = McpServers(servers, self.supervisor, env=self.env, logs=self.home / "logs", sandbox=lambda: self.sandbox)
         """MCP servers: `table()`, `check`, `approve`, `withdraw`."""
         self._opened.append("mcp")
+        self.kernels = Kernels()
+        """Kernels of runs that run code off a notebook."""
+        self._opened.append("kernels")
         native = [*native_tools(), *task_tools(), *memory_tools(), *web_tools(Reach(env=self.env)), *retrieval_tools(self.indexes)]
+        native += kernel_tools(self.kernels)
         self.registry = Registry(options, self.home, self.mcp, self.sandbox, native)
         self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=options.abstain)
         """Memory, search, clock and retry budget of runs that bring none of their own."""

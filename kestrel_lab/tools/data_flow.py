@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
-from kestrel_lab.core.calls import Danger, Effect
+from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger, Effect
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
 
@@ -33,7 +33,14 @@ class Flow:
     """`reads` and `reaches` where neither the author nor a person has said them: what is there is supposed; `files` where it may open any."""
 
     def at(self, sandbox: str) -> Flow:
-        """Return the flow of a call whose commands run at `sandbox`: without one, or with a network, they read and reach anything."""
+        """Return the flow of a call whose commands run at `sandbox`: without one, or with a network, they read and reach anything.
+
+        Values that are taken over from a preview reach nothing.
+        """
+        if sandbox == PREVIEWED:
+            return Flow(self.reads, "nothing", self.unsaid)
+        if sandbox == IN_KERNEL:
+            return Flow(self.reads, "anything", self.unsaid)
         return self if not sandbox or sandbox in HELD else Flow(self.reads | {"private", "untrusted"}, "anything")
 
     def as_json(self) -> dict[str, Json]:

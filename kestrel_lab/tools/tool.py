@@ -6,7 +6,7 @@ import _signal  # type: ignore[import-not-found]  # what `signal` is made of; it
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.events.union import RetrievalStep, TaskChanged
+from kestrel_lab.core.events.union import KernelChanged, KernelPreviewed, RetrievalStep, TaskChanged
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ToolSpec
 from kestrel_lab.core.redaction import Redactor
@@ -31,6 +31,8 @@ from kestrel_lab.views.html.elements import table_html
 
 __all__ = [
     "CacheScope",
+    "CodeContext",
+    "DryRun",
     "Fingerprint",
     "Kept",
     "Notes",
@@ -109,6 +111,33 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class CodeContext:
+    """What a tool that runs code in a kernel may know of its call, and where it records what came of it."""
+
+    emit: Callable[[KernelPreviewed | KernelChanged, Sequence[tuple[str, bytes]]], object]
+    """Records an event with its images, which are kept beside the log."""
+    step: str = ""
+    sandbox: str = ""
+    """Where the code is to have its effect: see `core.calls.IN_KERNEL`."""
+    danger: Danger = Danger.SAFE
+    """What the decision on the call was about."""
+    live: bool = False
+    """Whether the run works in the kernel of a notebook: it is no trial of a suite."""
+    untraced: Callable[[], bool] = bool
+    """Whether files of the workspace hold words of others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DryRun:
+    """What a call would do, found out by doing it where it has no effect."""
+
+    danger: Danger
+    sandbox: str
+    text: str
+    """For whoever is asked, a fact a line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ToolContext:
     """What a tool may know of the run it works for: given to a parameter annotated `ToolContext`, unseen by the model."""
 
@@ -145,6 +174,8 @@ class ToolContext:
     """Records a look-up in the log of the run; to be called on the event loop. `None` outside a run."""
     show: Callable[[ImagePart], object] = _unshown
     """Shows an image beside the answer: to the person, and to a model that sees."""
+    code: CodeContext | None = None
+    """For tools that run code in a kernel; `None` outside a run."""
 
 
 Preview = Callable[[dict[str, Json], ToolContext], str]
@@ -194,6 +225,8 @@ class Tool:
     """Which tools it calls, given its arguments; `None` for a tool that calls none."""
     preview: Preview | None = None
     """Shown to whoever is asked to allow a call."""
+    dry_run: Callable[[dict[str, Json], ToolContext], Awaitable[DryRun | None]] | None = None
+    """Finds out before a call is decided on how dangerous it is and where it has its effect; `None` for a call of which it says nothing."""
     filled: Callable[[dict[str, Json]], Mapping[str, str]] | None = None
     """What the arguments that the tool fills in itself come from, by name: told to whoever is asked to allow a call."""
     asks_person: bool = False

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 
-from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Usage
 from kestrel_lab.core.events.union import ApprovalAsked
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
@@ -42,7 +42,12 @@ def sandbox_words(level: str) -> str:
     """The sandbox of a call in words; empty for a call that has none to speak of."""
     if not level:
         return ""
+    if (words := _CODE.get(level.partition(" ")[0])) is not None:
+        return words
     return plain(level) if ":" in level else f"sandbox {plain(level)}"
+
+
+_CODE = {PREVIEWED: "values of its preview, the code is not run again", IN_KERNEL: "runs in your kernel"}
 
 
 def always_words(asked: ApprovalAsked) -> str:

@@ -201,6 +201,8 @@ class Ask(Part):
     """What the call would change, as a unified diff, or why it would fail."""
     folded: bool = False
     """The diff says all that the arguments do: they need not be unfolded."""
+    images: list[str] = field(default_factory=list)
+    """Figures of a preview as `data:` addresses of a PNG or JPEG; only while the run is followed live."""
     tool: str = ""
     danger: str = ""
     why: str = ""

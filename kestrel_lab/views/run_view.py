@@ -6,6 +6,7 @@ in it has been through `core.text.plain`; renderers only escape for their own sy
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -81,6 +82,8 @@ class RunView:
     """What tools were asked and answered, for what the answer cites."""
     cited: list[Span] = field(default_factory=list)
     """What the answer cites of it."""
+    figures: dict[str, list[str]] = field(default_factory=dict)
+    """Images of previews, by call, as `data:` addresses."""
     verdicts: list[e.VerifierFinished] = field(default_factory=list)
     """What verifiers said, for how sure the answer is."""
     deeds: DeedLog = field(default_factory=DeedLog)
@@ -185,6 +188,10 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             row = call_row(view, event.call, event.tool)
             row.note = "cached"
             return [row.whole()]
+        case e.KernelPreviewed():
+            return _rehearsed(view, event)
+        case e.KernelUndone():
+            return [notice_row(view, "info", _undone(event))]
         case e.ApprovalAsked():
             return _asked(view, event)
         case e.ApprovalGiven():
@@ -404,6 +411,7 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         ),
         diff=shown_diff(event.preview),
         folded=tells_all(event.preview),
+        images=view.figures.get(event.call, []),
         args=args_pairs(event.args, limit=None),
         origins=origin_pairs(event),
         json=visible_json(event.args),
@@ -411,6 +419,24 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         contained=bool(event.contained),
     )
     return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
+
+
+_IMAGE = re.compile(r"image/(png|jpeg)")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+
+
+def _rehearsed(view: RunView, event: e.KernelPreviewed) -> list[Change]:
+    """Keep the figures of a preview for its card; what is no image by name and letters is left out."""
+    given = [(str(one.get("media")), str(one.get("data") or "")) for one in event.images]
+    view.figures[event.call] = [
+        f"data:{media};base64,{data}" for media, data in given if _IMAGE.fullmatch(media) and _BASE64.fullmatch(data)
+    ]
+    return []
+
+
+def _undone(event: e.KernelUndone) -> str:
+    lost = "".join(f"; {name} could not be restored: {why}" for name, why in event.missing.items())
+    return f"undone {', '.join(event.calls)}: {', '.join(event.restored) or 'nothing'} restored{lost}"
 
 
 _WHY = {

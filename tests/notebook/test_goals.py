@@ -13,7 +13,8 @@ from kestrel_lab.notebook.command_line import LONGEST, filled
 VARIABLES = {
     "name": "Ada",
     "numbers": [1, 2],
-    "frame": pd.DataFrame({"n": range(30)}),
+    "frame": pd.DataFrame({"n": range(1_000_000)}),
+    "small": pd.DataFrame({"n": range(2)}),
     "long": "x" * (2 * LONGEST),
     "dataclass": dataclasses.dataclass,
     "folder": Path("src/app"),
@@ -38,8 +39,12 @@ def test_only_known_names_are_filled_in(goal: str, text: str) -> None:
 
 
 def test_tables_and_long_texts_are_cut() -> None:
-    """A table gives its head and size, a long text its beginning and end."""
+    """A large table gives its size, schema, statistics and head, in less than a thousand tokens; a long text its beginning and end."""
     table = filled("@frame", VARIABLES)
 
-    assert (table.splitlines()[-1], len(table.splitlines())) == ("… 30 rows in all", 22)
+    assert filled("@small", VARIABLES).split() == ["n", "0", "0", "1", "1"]
+    assert table.splitlines()[0] == "frame: DataFrame, 1,000,000 rows × 1 columns"
+    assert "n: int64, min 0, mean 500000, max 999999" in table
+    assert table.splitlines()[-5:] == ["  0", "  1", "  2", "  3", "  4"]
+    assert len(table) < 3_500
     assert len(filled("@long", VARIABLES)) < LONGEST + 100

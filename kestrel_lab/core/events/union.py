@@ -29,6 +29,7 @@ from kestrel_lab.core.events.calls import (
     ToolCalled,
     ToolDelta,
 )
+from kestrel_lab.core.events.kernel import KernelChanged, KernelPreviewed, KernelUndone
 from kestrel_lab.core.events.plan import (
     BranchScored,
     MemoryRecalled,
@@ -72,6 +73,9 @@ __all__ = [
     "FilesTainted",
     "FolderChanged",
     "HealthChanged",
+    "KernelChanged",
+    "KernelPreviewed",
+    "KernelUndone",
     "MacroFinished",
     "MacroStarted",
     "McpCandidateFound",
@@ -136,6 +140,9 @@ Event = (
     | FolderChanged
     | FilesTainted
     | ToolAnswered
+    | KernelPreviewed
+    | KernelChanged
+    | KernelUndone
     | CacheHit
     | RetrievalStep
     | ApprovalAsked

@@ -28,6 +28,7 @@ from kestrel_lab.runtime.agent.file_trace import FileTrace
 from kestrel_lab.runtime.agent.macro_calls import MacroCalls
 from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, kept
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.dry_run import code_context, with_dry_run
 from kestrel_lab.runtime.approvals.file_versions import versions_of
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_cache import reusable
@@ -121,7 +122,7 @@ async def _prepared(requests: Sequence[ToolRequest], step: Step, ctx: RunContext
     for request in requests:
         prepared = _prepare(request, step, ctx)
         if isinstance(prepared, Call):
-            prepared = await _held_in(prepared, ctx)
+            prepared = await _held_in(await with_dry_run(prepared, ctx), ctx)
         elif prepared.kind == "unknown_tool" and ctx.growth is not None:
             prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
         if isinstance(prepared, Call):
@@ -245,6 +246,7 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
             spool=partial(begin_spool, ctx, spools),
             show=images.append,
             looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
+            code=code_context(call, ctx),
         )
 
     async def run(call: Call) -> Result:

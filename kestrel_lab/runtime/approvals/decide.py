@@ -16,6 +16,7 @@ from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.permissions.policy import Ruling
 from kestrel_lab.permissions.suggest import offer
+from kestrel_lab.runtime.approvals.dry_run import dry_run_of
 from kestrel_lab.runtime.approvals.file_versions import preview_of
 from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave
 from kestrel_lab.runtime.context.run_context import RunContext
@@ -223,6 +224,9 @@ class ApprovalDesk:
     async def _preview(self, call: Call) -> tuple[str, str]:
         """Return the preview of a call, made in a thread, and its key; both are empty where the tool has no preview."""
         tool = self.ctx.tools.find(call.target)
+        if (dry := await dry_run_of(call, self.ctx)) is not None:
+            text = self.ctx.redactor.text(dry.text)
+            return head_tail(text, PREVIEW_CHARS)[0], preview_key(text)
         if tool is None or tool.preview is None:
             return "", ""
         text = await asyncio.to_thread(preview_of, call, self.ctx)

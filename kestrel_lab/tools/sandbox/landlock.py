@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 _CREATE, _ADD, _RESTRICT, _CAPSET_X86, _CAPSET_ARM = 444, 445, 446, 126, 91
+_SECCOMP_X86, _SECCOMP_ARM = 317, 277
 _VERSION_FLAG = 1
 _BENEATH = 1
 _NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP, _SECUREBITS, _AMBIENT = 38, 22, 24, 28, 47
@@ -111,12 +112,16 @@ def _allow(rules: int, fd: int, access: int) -> None:
         os.close(fd)
 
 
-def filter_calls(program: bytes) -> None:
-    """Put the filter of `seccomp` around this process and its children; it cannot be taken away."""
+def filter_calls(program: bytes, *, all_threads: bool = False) -> None:
+    """Put the filter of `seccomp` around this thread and its children, or around the whole process; it cannot be taken away."""
     steps = ctypes.create_string_buffer(program, len(program))
     described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(steps)))
     _prctl(_NO_NEW_PRIVS, 1)
-    _prctl(_SECCOMP, 2, ctypes.addressof(described))
+    if all_threads:
+        number = _SECCOMP_X86 if os.uname().machine == "x86_64" else _SECCOMP_ARM
+        _call(number, ctypes.c_uint(1), ctypes.c_uint(1), ctypes.c_void_p(ctypes.addressof(described)))
+    else:
+        _prctl(_SECCOMP, 2, ctypes.addressof(described))
 
 
 def open_nofollow(path: str) -> int:

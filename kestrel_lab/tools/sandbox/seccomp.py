@@ -56,6 +56,73 @@ _DENIED: dict[str, tuple[int, int]] = {
     "settimeofday": (164, 170),
     "clock_settime": (227, 112),
 }
+_NONE = -1
+"""A call that a processor does not have."""
+_EFFECTS: dict[str, tuple[int, int]] = {
+    # processes: started, signalled, slowed down
+    "execve": (59, 221),
+    "execveat": (322, 281),
+    "fork": (57, _NONE),
+    "vfork": (58, _NONE),
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "rt_sigqueueinfo": (129, 138),
+    "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_open": (434, 434),
+    "pidfd_send_signal": (424, 424),
+    "setpriority": (141, 140),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setattr": (314, 274),
+    "ioprio_set": (251, 30),
+    "process_madvise": (440, 440),
+    "process_mrelease": (448, 448),
+    "migrate_pages": (256, 238),
+    "move_pages": (279, 239),
+    "setpgid": (109, 154),
+    # what Landlock does not rule: modes, owners, times and attributes of files
+    "chmod": (90, _NONE),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, _NONE),
+    "fchown": (93, 55),
+    "lchown": (94, _NONE),
+    "fchownat": (260, 54),
+    "utime": (132, _NONE),
+    "utimes": (235, _NONE),
+    "futimesat": (261, _NONE),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "setxattrat": (463, 463),
+    "removexattrat": (466, 466),
+    # shared memory and queues that outlive a process
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+}
+"""Calls with an effect outside of the process, which a command in a sandbox may have and a preview may not."""
+_OWN_ONLY = ((302, 261), (203, 122))
+"""`prlimit64` and `sched_setaffinity`: of the process itself, which is number 0, and of no other."""
+_FCNTL, _SET_OWNER = (72, 25), (8, 15, 1024)
+"""Who is signalled when a descriptor is ready, or a lease of it is broken."""
+_THREAD = 0x10000
 _CLONE, _CLONE3, _TRUNCATE = (56, 220), (435, 435), (76, 45)
 _SOCKET, _SOCKETPAIR, _IOCTL = (41, 198), (53, 199), (16, 29)
 _AUDIT_ARCH = (0xC000003E, 0xC00000B7)
@@ -81,11 +148,12 @@ def machine() -> int | None:
 
 
 @cache
-def filter_program(families: Sequence[int], *, truncate: bool = True) -> bytes:
+def filter_program(families: Sequence[int], *, truncate: bool = True, effects: bool = True) -> bytes:
     """Return the filter as an array of `sock_filter`, for this machine's processor.
 
     `families` are the address families sockets may have; Unix sockets exist as connected pairs alone. Without
-    `truncate`, files cannot be shortened by name. What is refused fails with `EPERM`, what a program can do
+    `truncate`, files cannot be shortened by name. Without `effects` no process is started, signalled or ruled, no mode,
+    owner or time of a file is changed, and nothing is left in shared memory; threads can be started. What is refused fails with `EPERM`, what a program can do
     without (`clone3`, calls of other processor modes) with `ENOSYS`. Raises `OSError` for an unknown processor.
     """
     column = machine()
@@ -95,10 +163,17 @@ def filter_program(families: Sequence[int], *, truncate: bool = True) -> bytes:
     program: list[_Instruction] = [_load(_ARCH), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), absent, _load(_NUMBER)]
     if column == 0:
         program += [(_AT_LEAST, 0, 1, 0x40000000), absent]  # the x32 mode has numbers of its own
-    for number in [numbers[column] for numbers in _DENIED.values()] + ([] if truncate else [_TRUNCATE[column]]):
+    denied = {**_DENIED, **({} if truncate else {"truncate": _TRUNCATE}), **({} if effects else _EFFECTS)}
+    for number in [numbers[column] for numbers in denied.values() if numbers[column] != _NONE]:
         program += [(_EQUAL, 0, 1, number), refused]
     program += [(_EQUAL, 0, 1, _CLONE3[column]), absent]  # its flags lie in memory, where a filter cannot look
-    program += _section(_CLONE[column], [_load(_FIRST), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refused, _ret(_ALLOW)])
+    alone = [] if effects else [(_ANY_BIT, 1, 0, _THREAD), refused]
+    program += _section(_CLONE[column], [_load(_FIRST), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refused, *alone, _ret(_ALLOW)])
+    if not effects:
+        for numbers in _OWN_ONLY:
+            program += _section(numbers[column], [_load(_FIRST), *_allowing((0,), refused)])
+        owned = [step for code in _SET_OWNER for step in ((_EQUAL, 0, 1, code), refused)]
+        program += _section(_FCNTL[column], [_load(_SECOND), *owned, _ret(_ALLOW)])
     program += _section(_SOCKET[column], [_load(_FIRST), *_allowing(families, refused)])
     # A pair of datagram sockets can send to any address: only kinds that stay connected to each other.
     program += _section(_SOCKETPAIR[column], [_load(_SECOND), (_MASK, 0, 0, 0xF), *_allowing((_STREAM, _SEQPACKET), refused)])

@@ -1,0 +1,66 @@
+"""Facts about Python code in a kernel: what it would do, what it did, what was undone. The code itself is the argument of its call.
+
+The rules for all events are in `core.events`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from kestrel_lab.core.json_types import Json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelPreviewed:
+    """Code was run in a copy of the kernel in which effects are denied; nothing of it is in the kernel."""
+
+    type: ClassVar[str] = "kernel_previewed"
+    call: str
+    step: str
+    seconds: float = 0.0
+    problem: str = ""
+    """Why there is no preview, or none to its end; empty where it is whole."""
+    changes: list[dict[str, Json]] = field(default_factory=list)
+    """Variables that would be others: `{name, kind, text, rebound, lost}`, the last says why the old value could not be restored."""
+    refused: list[str] = field(default_factory=list)
+    """Effects that the code asked for and did not get, in words."""
+    error: str = ""
+    images: list[dict[str, Json]] = field(default_factory=list)
+    """Figures: `{media, blob, bytes}`; the blob is kept beside the log."""
+    adoptable: bool = False
+    """Everything that came of it is plain data, which can be taken over without running the code again."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelChanged:
+    """Code had its effect in a kernel."""
+
+    type: ClassVar[str] = "kernel_changed"
+    call: str
+    step: str
+    how: str
+    """`adopted`: values were taken over from the preview and the code was not run; `executed`: it was run."""
+    kernel: str
+    """Names the kernel; another name means that the variables are not there any more."""
+    before: str = ""
+    """A key of the variables that the code could reach, before it ran; equal keys in one kernel mean equal variables."""
+    changes: list[dict[str, Json]] = field(default_factory=list)
+    """As in `kernel_previewed`."""
+    images: list[dict[str, Json]] = field(default_factory=list)
+    error: str = ""
+    undoable: bool = True
+    """Whether `undo` can bring everything back that was changed among the variables."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelUndone:
+    """The effect of calls on the variables of a kernel was taken back, the newest call first."""
+
+    type: ClassVar[str] = "kernel_undone"
+    calls: list[str]
+    kernel: str
+    restored: list[str] = field(default_factory=list)
+    """Names of variables."""
+    missing: dict[str, Json] = field(default_factory=dict)
+    """Variables that could not be restored, with the reason."""

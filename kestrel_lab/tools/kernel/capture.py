@@ -1,0 +1,189 @@
+"""Output of code that runs in a shell: what it prints, displays, returns and raises, bounded, while it runs."""
+
+from __future__ import annotations
+
+import base64
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+from kestrel_lab.core.sanitize import head_tail
+
+MOST_PRINTED = 200_000
+"""Characters of printed text that are kept."""
+MOST_IMAGES = 20
+MOST_IMAGE_BYTES = 4_000_000
+IMAGES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}
+"""Media types of images that are kept, with the bytes that each begins with."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(slots=True)
+class Output:
+    """What came out of a piece of code."""
+
+    printed: list[tuple[str, str]] = field(default_factory=list)
+    """Stream and text, in order."""
+    displayed: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    """Display data with metadata, in order."""
+    value: Any = None
+    """What its last expression gave."""
+    error: str = ""
+    """Kind and message of the exception; empty if none was raised."""
+    traceback: str = ""
+    from_system: bool = False
+    """The exception came of an error that the operating system reported."""
+    unread: str = ""
+    """The file that the system did not let it read, where that was the exception."""
+    kept: int = 0
+    """Characters that were printed and kept."""
+    dropped: int = 0
+    """Characters that were printed beyond the bound."""
+
+    @property
+    def text(self) -> str:
+        """Everything that was printed."""
+        text = "".join(text for _, text in self.printed)
+        return f"{text}\n… {self.dropped:,} more characters were printed" if self.dropped else text
+
+    @property
+    def images(self) -> list[tuple[str, bytes]]:
+        """Media type and bytes of the images among the display data; what only says that it is one is left out."""
+        found = []
+        for data, _ in self.displayed:
+            for media, beginning in IMAGES.items():
+                content = data.get(media)
+                if isinstance(content, str):
+                    content = base64.b64decode(content)
+                if isinstance(content, bytes) and content.startswith(beginning) and len(content) <= MOST_IMAGE_BYTES:
+                    found.append((media, content))
+        return found[:MOST_IMAGES]
+
+    @property
+    def texts(self) -> list[str]:
+        """The plain text of display data that are no images."""
+        return [
+            str(data["text/plain"]) for data, _ in self.displayed if "text/plain" in data and not any(media in data for media in IMAGES)
+        ]
+
+
+class _Stream:
+    """A text stream that keeps what is written to it, up to a bound."""
+
+    encoding, errors, closed = "utf-8", "replace", False
+
+    def __init__(self, name: str, output: Output) -> None:
+        self.name = f"<{name}>"
+        self._kind, self._output = name, output
+
+    def write(self, text: str) -> int:
+        """Keep a text, as far as there is room."""
+        output, printed = self._output, self._output.printed
+        kept = text[: MOST_PRINTED - output.kept]
+        output.kept += len(kept)
+        output.dropped += len(text) - len(kept)
+        if not kept:
+            return len(text)
+        if printed and printed[-1][0] == self._kind:
+            printed[-1] = (self._kind, printed[-1][1] + kept)
+        else:
+            printed.append((self._kind, kept))
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        """Keep several texts."""
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        """Do nothing: nothing is held back."""
+
+    def isatty(self) -> bool:
+        """Return that nobody types here."""
+        return False
+
+    def writable(self) -> bool:
+        """Return that text can be written."""
+        return True
+
+
+@contextmanager
+def captured(shell: Any) -> Iterator[Output]:
+    """Collect in the block what code prints, displays and returns in `shell`; nothing reaches a front end meanwhile."""
+    from IPython.core import displayhook, displaypub
+
+    publisher: Any = displaypub.DisplayPublisher
+    hook: Any = displayhook.DisplayHook
+    output = Output()
+
+    class Publisher(publisher):  # type: ignore[misc]
+        def publish(self, data: Any, metadata: Any = None, source: Any = None, **_: Any) -> None:
+            output.displayed.append((dict(data), dict(metadata or {})))
+
+        def clear_output(self, wait: bool = False) -> None:  # as IPython declares it
+            output.displayed.clear()
+
+    class Hook(hook):  # type: ignore[misc]
+        def __call__(self, result: Any = None) -> None:
+            if result is not None and not self.quiet():
+                output.value = result
+                self.update_user_ns(result)
+
+    def show(kind: Any = None, error: Any = None, trace: TracebackType | None = None, **_: Any) -> None:
+        _keep_error(shell, output, kind, error, trace)
+
+    def show_traceback(exc_tuple: Any = None, *_: Any, **__: Any) -> None:
+        show(*(exc_tuple or sys.exc_info()))
+
+    def show_syntax(*_: Any, **__: Any) -> None:
+        show(*sys.exc_info())
+
+    streams = sys.stdout, sys.stderr
+    hooks = shell.display_pub, shell.displayhook, shell.display_trap.hook, sys.displayhook
+    shell.display_pub, shell.displayhook = Publisher(shell=shell), Hook(shell=shell)
+    shell.display_trap.hook = sys.displayhook = shell.displayhook  # in a cell that awaits, the trap has set it already
+    own = {name: shell.__dict__.get(name) for name in ("showtraceback", "showsyntaxerror")}
+    shell.showtraceback, shell.showsyntaxerror = show_traceback, show_syntax
+    sys.stdout, sys.stderr = _Stream("stdout", output), _Stream("stderr", output)
+    try:
+        yield output
+    finally:
+        sys.stdout, sys.stderr = streams
+        shell.display_pub, shell.displayhook, shell.display_trap.hook, sys.displayhook = hooks
+        for name, before in own.items():
+            if before is None:
+                shell.__dict__.pop(name, None)
+            else:
+                shell.__dict__[name] = before
+
+
+def _keep_error(shell: Any, output: Output, kind: Any, error: Any, trace: TracebackType | None) -> None:
+    output.error = f"{getattr(kind, '__name__', kind)}: {error}"
+    while error is not None:
+        output.from_system |= isinstance(error, OSError | MemoryError)
+        if isinstance(error, PermissionError) and isinstance(error.filename, str):
+            output.unread = error.filename
+        error = error.__cause__ or error.__context__
+    try:
+        lines = shell.InteractiveTB.structured_traceback(kind, sys.exc_info()[1], trace, tb_offset=1)
+        output.traceback = head_tail(COLOURS.sub("", "\n".join(lines)), 6_000)[0]
+    except Exception:  # noqa: BLE001  # an exception whose own text fails
+        output.traceback = output.error
+
+
+def figures_left(output: Output) -> None:
+    """Add the open figures of matplotlib that no front end would show by itself, as PNG, and close them."""
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    if pyplot is None or "inline" in str(sys.modules["matplotlib"].get_backend()):
+        return
+    from io import BytesIO
+
+    for number in pyplot.get_fignums():
+        content = BytesIO()
+        pyplot.figure(number).savefig(content, format="png")
+        output.displayed.append(({"image/png": content.getvalue(), "text/plain": f"<Figure {number}>"}, {}))
+        pyplot.close(number)

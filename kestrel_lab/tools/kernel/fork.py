@@ -1,0 +1,145 @@
+"""Forked copies of a kernel: one works and answers through a file in memory, another waits with the state of its moment."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.kernel.lockdown import NoLockdown, impossible, lock_down, read_places
+from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode, write
+
+Work = Callable[[str, Buffers, list[str]], Json]
+"""What a copy does: given a folder that is thrown away and, if it was paused, names, it returns JSON that may refer to the buffers."""
+PROBLEM = "problem"
+
+
+def no_fork() -> str:
+    """Return why the kernel cannot be copied now; empty if it can."""
+    if reason := impossible():
+        return reason
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "a copy of the kernel would lose its graphics processor (CUDA is in use)"
+    return ""
+
+
+class Fork:
+    """A copy of this process, locked down, that does one piece of work.
+
+    Raises `NoLockdown` where no copy can be made. The copy is made on the thread that asks, which is the only one it has.
+    """
+
+    def __init__(self, work: Work, workspace: str, *, paused: bool = False) -> None:
+        """Begin; a `paused` copy waits until `resume` tells it what to work on."""
+        if reason := no_fork():
+            raise NoLockdown(reason)
+        read = read_places(workspace)
+        self._scratch = tempfile.mkdtemp(prefix="kestrel-preview-")
+        self._fd = os.memfd_create("kestrel-fork", os.MFD_CLOEXEC)
+        waiting, self._starter = os.pipe()
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # newer Pythons warn of forking beside threads: what is locked then ends in a time limit
+            self.pid = os.fork()
+        if self.pid == 0:
+            _child(work, read, self._scratch, self._fd, waiting, paused=paused)
+        os.close(waiting)
+        self._watch = os.pidfd_open(self.pid)
+        self._lock = threading.Lock()
+
+    def resume(self, names: Sequence[str]) -> None:
+        """Let a paused copy work, on these names."""
+        os.write(self._starter, json.dumps(list(names)).encode() + b"\n")
+
+    def wait(self, seconds: float) -> Store | None:
+        """Wait for the end of the work and return what it gave; `None` when the time is up, or nothing was given. It is over then."""
+        try:
+            ended = select.poll()
+            ended.register(self._watch, select.POLLIN)
+            ready = ended.poll(seconds * 1000)
+            self.kill()
+            with contextlib.suppress(ValueError):
+                return Store(self._fd) if ready else None
+            return None
+        finally:
+            self.end()
+
+    def kill(self) -> None:
+        """Kill the copy, from any thread; `wait` returns then."""
+        with self._lock, contextlib.suppress(OSError):
+            if self._watch >= 0:
+                signal.pidfd_send_signal(self._watch, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill the copy and remove what it leaves behind; again does nothing."""
+        self.kill()
+        with self._lock:
+            if self._watch < 0:
+                return
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+            for fd in (self._fd, self._starter, self._watch):
+                os.close(fd)
+            self._watch = -1
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def held(self) -> int:
+        """Return how many bytes of memory the copy alone holds: pages that this process has changed since."""
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text(encoding="ascii").splitlines():
+                if line.startswith("Private_Dirty:"):
+                    return int(line.split()[1]) * 1024
+        return 0
+
+
+def _child(work: Work, read: list[str], scratch: str, fd: int, waiting: int, *, paused: bool) -> NoReturn:
+    """Be the copy. Whatever happens, it ends here: nothing of the parent's is cleaned up by it."""
+    try:
+        gc.freeze()  # what was there is not looked at again, which would copy its pages
+        lock_down({fd, waiting}, read, scratch)
+        tempfile.tempdir = scratch
+        buffers, names = Buffers(), list[str]()
+        if paused:
+            with os.fdopen(waiting, "rb") as asked:
+                if not (line := asked.readline()):  # the kernel is gone, or needs this copy no more
+                    os._exit(0)
+            names = json.loads(line)
+        write(fd, work(scratch, buffers, names), buffers)
+    except NoLockdown as error:
+        write(fd, {PROBLEM: str(error)}, Buffers())
+    except BaseException as error:  # noqa: BLE001  # of a process that ends; the parent says so
+        with contextlib.suppress(BaseException):
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            write(fd, {PROBLEM: f"{type(error).__name__}: {error} ({last.name})"}, Buffers())
+    finally:
+        os._exit(0)
+
+
+def values_of(namespace: dict[str, Any]) -> Work:
+    """Return the work of a copy that gives old values back: a tree by name, or a reason."""
+
+    def work(_: str, buffers: Buffers, names: list[str]) -> Json:
+        found: dict[str, Json] = {}
+        for name in names:
+            try:
+                found[name] = {"value": encode(namespace[name], buffers)}
+            except NotPlain as reason:
+                found[name] = {PROBLEM: str(reason)}
+        return found
+
+    return work

@@ -1,0 +1,52 @@
+"""A kernel of its own in a process that restricts itself first: it reads programs and the workspace, writes the workspace, and has no network.
+
+Started as `python -m kestrel_lab.tools.kernel.kernel_process CONNECTION WORKSPACE SCRATCH MEMORY`.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+from typing import Any
+
+from kestrel_lab.tools.kernel.inspection import inspected, listed
+from kestrel_lab.tools.kernel.lockdown import read_places
+from kestrel_lab.tools.sandbox import landlock
+from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
+
+_AF_UNIX, _AF_NETLINK = 1, 16
+LIST, INSPECT = "_kestrel_listed", "_kestrel_inspected"
+"""Names under which the kernel has what inspects its variables."""
+
+
+def main() -> None:
+    """Restrict this process, then be a kernel until it is told to end."""
+    connection, workspace, scratch, memory = sys.argv[1:5]
+    if int(memory):
+        resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    read = [*read_places(workspace), *_package()]
+    # Before there are threads, which Landlock would not restrict. The sockets of a kernel are made after it.
+    landlock.drop_privileges()
+    landlock.restrict(read, [], [workspace, scratch], network=False)
+    landlock.filter_calls(filter_program((_AF_UNIX, AF_INET, AF_INET6, _AF_NETLINK)))
+    from ipykernel.kernelapp import IPKernelApp
+
+    app: Any = IPKernelApp.instance()
+    app.initialize(["-f", connection, "--IPKernelApp.no_stdout=False", "--HistoryManager.enabled=False", "--matplotlib=inline"])
+    namespace = app.shell.user_ns
+    app.shell.user_ns_hidden[LIST] = app.shell.user_ns_hidden[INSPECT] = None
+    namespace[LIST] = lambda: listed(namespace)
+    namespace[INSPECT] = lambda name: inspected(namespace, name)
+    landlock.filter_calls(filter_program((), effects=False), all_threads=True)
+    app.start()
+
+
+def _package() -> list[str]:
+    import kestrel_lab
+
+    return list(map(str, kestrel_lab.__path__))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Lockdown of a forked process: it keeps its memory and loses every way to have an effect outside of itself.
+
+What a fork inherits is taken away first (descriptors, writable shared memory, a place in the process group of its parent),
+then Landlock and seccomp refuse the rest. Source of the recipe: RELIABILITY.md, level S1 without any writable place but one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import site
+import sys
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from kestrel_lab.tools.sandbox import landlock
+from kestrel_lab.tools.sandbox.mounts import CONFIGURATION, DEVICES, PROGRAMS, hidden_in, pythons, secret_places
+from kestrel_lab.tools.sandbox.seccomp import filter_program, machine
+
+MOST_SHARED = 256 * 1024**2
+"""Bytes of writable shared memory that are replaced by a copy; with more there is no preview."""
+MOST_GROWTH = 4 * 1024**3
+"""Bytes of memory that a locked process may have beyond those of its parent."""
+MOST_WRITTEN = 1024**3
+"""Bytes of the largest file that it may write."""
+
+_PROT_RW, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 3, 2, 0x10, 0x20
+_OF_SYSTEM = ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/kernel", "/sys/devices/system/cpu")
+_OF_ITSELF = ("/proc/self/maps", "/proc/self/status", "/proc/self/statm", "/proc/self/stat")
+"""Not its environment, and not its memory by way of a file."""
+
+
+class NoLockdown(Exception):
+    """Effects cannot be denied to a process here, with the reason."""
+
+
+def impossible() -> str:
+    """Return why no process can be locked down on this machine; empty if one can."""
+    if not sys.platform.startswith("linux"):
+        return f"effects of a copy of the kernel can be denied on Linux only, and this is {sys.platform}"
+    if landlock.version() < landlock.TRUNCATES:
+        return "this Linux has no Landlock, or one that does not rule the truncation of files"
+    if machine() is None:
+        return "the system calls of this processor are not known"
+    return ""
+
+
+def read_places(workspace: str) -> list[str]:
+    """Return the folders that a preview may read: the workspace, programs and Python packages; no home, no keys, no other process.
+
+    A folder that holds keys, or a workspace around one, is left out with a `NoLockdown`.
+    """
+    packages = [place for place in (*map(str, pythons()), *sys.path, site.getusersitepackages()) if place and os.path.isabs(place)]
+    found = [*PROGRAMS, *CONFIGURATION, *DEVICES, *_OF_SYSTEM, *packages, workspace]
+    if hidden := list(hidden_in(secret_places(), [Path(workspace)])):
+        msg = f"the folder {workspace} holds keys ({hidden[0]}), which code must not read unasked: work in a folder of its own"
+        raise NoLockdown(msg)
+    return [*dict.fromkeys(os.path.realpath(place) for place in found if os.path.exists(place)), *_OF_ITSELF]
+
+
+def lock_down(keep: Collection[int], read: Iterable[str], scratch: str) -> None:
+    """Deny effects to this process for good; it must have been forked just now and have one thread.
+
+    Only the descriptors `keep` stay open, files can be written beneath `scratch` alone. Raises `NoLockdown` or `OSError`
+    where something of it cannot be had: then the process must end at once.
+    """
+    os.setpgid(0, 0)  # an interrupt of the kernel is not meant for its copies
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _unshare_memory()
+    close_others(keep)
+    _bound()
+    landlock.drop_privileges()
+    landlock.restrict(read, [], [scratch], network=False)
+    landlock.filter_calls(filter_program((), effects=False))
+
+
+def close_others(keep: Collection[int]) -> None:
+    """Close every descriptor but `keep`; input and output lead nowhere."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nowhere, number)
+    kept = {0, 1, 2, *keep}
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:  # the one that listed them
+                continue
+
+
+def _bound() -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    written = MOST_WRITTEN if most == resource.RLIM_INFINITY else min(MOST_WRITTEN, most)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (written, written))
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    _, most = resource.getrlimit(resource.RLIMIT_AS)
+    size = pages * os.sysconf("SC_PAGE_SIZE") + MOST_GROWTH
+    size = size if most == resource.RLIM_INFINITY else min(size, most)
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+def _unshare_memory() -> None:
+    """Put a private copy in the place of all memory that this process shares with others and can write.
+
+    The event log is mapped so, and so are arrays in files and in shared memory: a write there would be seen by the parent.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    shared = list(_shared_writable())
+    if (total := sum(end - start for start, end, _ in shared)) > MOST_SHARED:
+        msg = f"{total / 1e6:,.0f} MB of memory are shared with other processes or files"
+        raise NoLockdown(msg)
+    for start, end, path in shared:
+        if path.startswith("/dev/") and not path.startswith(("/dev/shm/", "/dev/zero")):  # noqa: S108  # as the kernel names it
+            msg = f"the kernel works with a device ({path})"
+            raise NoLockdown(msg)
+        size = end - start
+        inside = _readable(path, start, size)
+        content = ctypes.string_at(start, inside)
+        if libc.mmap(start, size, _PROT_RW, _MAP_PRIVATE | _MAP_FIXED | _MAP_ANONYMOUS, -1, 0) != start:
+            raise OSError(ctypes.get_errno(), "shared memory could not be replaced")  # as `OSError` is made
+        ctypes.memmove(start, content, inside)
+
+
+def _shared_writable() -> Iterator[tuple[int, int, str]]:
+    """Yield beginning, end and file of each mapping that is shared and may be written, or could be made writable."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        place, mode, _, _, _, *path = line.split(maxsplit=5)
+        if mode[0] == "r" and mode[3] == "s":
+            start, _, end = place.partition("-")
+            yield int(start, 16), int(end, 16), path[0] if path else ""
+
+
+def _readable(path: str, start: int, size: int) -> int:
+    """Return how many bytes of a mapping can be read: behind the end of its file there are none."""
+    if not path.startswith("/") or path.endswith("(deleted)"):
+        return size
+    try:
+        left = os.stat(path).st_size - _offset(start)
+    except OSError:
+        return size
+    page = os.sysconf("SC_PAGE_SIZE")
+    return max(0, min(size, -(-left // page) * page))
+
+
+def _offset(start: int) -> int:
+    """Return at which byte of its file the mapping at `start` begins."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        if line.startswith(f"{start:x}-") or int(line.partition("-")[0], 16) == start:
+            return int(line.split()[2], 16)
+    return 0

@@ -1,0 +1,234 @@
+"""Kernels of their own, one for each run off the notebook: started when first used, interrupted, killed, begun anew."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import queue
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kestrel_lab.core.errors import ToolError
+from kestrel_lab.tools.kernel.capture import COLOURS, MOST_PRINTED, Output
+from kestrel_lab.tools.kernel.kernel_process import INSPECT, LIST
+from kestrel_lab.tools.kernel.live_kernel import Ran
+from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.tools.shell.environment import clean_environment
+
+EXECUTE_S = 120.0
+"""Seconds that one call may take; then it is interrupted."""
+START_S = 60.0
+GRACE_S = 5.0
+"""Seconds that interrupted code may take to end; then the kernel is killed."""
+MOST_FLOOD = 20_000_000
+"""Characters after which code that prints is interrupted: it is in a loop."""
+_PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
+
+
+class OwnKernel:
+    """A kernel in a process of its own, in a sandbox; its methods block and may be called from any thread, one at a time."""
+
+    def __init__(self, workspace: Path, memory: int | None) -> None:
+        """Start it when it is first used, in the folder `workspace`, with at most `memory` bytes."""
+        self.id = ""
+        """Names the process; empty before the first."""
+        self._workspace, self._memory = workspace, memory
+        self._process: subprocess.Popen[bytes] | None = None
+        self._client: Any = None
+        self._scratch = ""
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def execute(self, code: str, seconds: float = EXECUTE_S) -> Ran:
+        """Run `code`; raises `ToolError` where the kernel died or had to be killed, the next call then begins a new one."""
+        with self._lock:
+            self._stopped.clear()
+            output = self._ask(code, seconds)
+        given = output.value or ""
+        return Ran("executed", (), output.text, given, tuple(output.texts), tuple(output.images), output.traceback)
+
+    def listed(self) -> str:
+        """Return a line for each variable."""
+        return self._told(f"{LIST}()")
+
+    def inspected(self, name: str) -> str:
+        """Return what is worth knowing of a variable; raises `ToolError` where there is none."""
+        return self._told(f"{INSPECT}({name!r})")
+
+    def _told(self, expression: str) -> str:
+        with self._lock:
+            self._stopped.clear()
+            if self._process is None:
+                return "there are no variables yet"
+            message = self._client.execute("", silent=True, user_expressions={"told": expression})
+            self._collect(message, Output(), EXECUTE_S)
+            reply = self._reply(message, GRACE_S).get("user_expressions", {}).get("told", {})
+        if reply.get("status") != "ok":
+            msg = f"{reply.get('ename', 'error')}: {reply.get('evalue', 'the kernel did not answer')}"
+            raise ToolError(msg)
+        return str(ast.literal_eval(reply["data"]["text/plain"]))
+
+    def interrupt(self) -> None:
+        """Stop the code that runs, from any thread."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """End the process and remove what it leaves behind; again does nothing."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+        if self._client is not None:
+            self._client.stop_channels()
+            self._client = None
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch = ""
+
+    def _ask(self, code: str, seconds: float) -> Output:
+        if self._process is None:
+            self._start()
+        output = Output()
+        message = self._client.execute(code, store_history=True, allow_stdin=False)
+        self._collect(message, output, seconds)
+        return output
+
+    def _start(self) -> None:
+        from jupyter_client.blocking.client import BlockingKernelClient
+
+        if reason := impossible():
+            msg = f"no kernel can be started here, because its code could not be held in: {reason}"
+            raise ToolError(msg)
+        self._scratch = tempfile.mkdtemp(prefix="kestrel-kernel-")
+        file = Path(self._scratch) / "connection.json"
+        about = {"transport": "ipc", "ip": f"{self._scratch}/s", "key": secrets.token_hex(16), "signature_scheme": "hmac-sha256"}
+        file.write_text(json.dumps({**about, **{name: number for number, name in enumerate(_PORTS, 1)}}), encoding="utf-8")
+        env = {**clean_environment(), "HOME": self._scratch, "TMPDIR": self._scratch, "IPYTHONDIR": self._scratch}
+        env |= {
+            "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+            "MPLCONFIGDIR": self._scratch,
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        }
+        words = [sys.executable, "-m", "kestrel_lab.tools.kernel.kernel_process", str(file), str(self._workspace), self._scratch]
+        log = Path(self._scratch) / "log.txt"
+        with log.open("wb") as written:
+            self._process = subprocess.Popen(
+                [*words, str(self._memory or 0)],
+                cwd=self._workspace,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.id = secrets.token_hex(6)
+        self._client = BlockingKernelClient(connection_file=str(file))
+        self._client.load_connection_file()
+        self._client.start_channels(hb=False)
+        until = time.monotonic() + START_S
+        while time.monotonic() < until and self._process.poll() is None:
+            if self._reply(self._client.kernel_info(), 1.0):
+                return
+        said = log.read_text(encoding="utf-8", errors="replace")[-2_500:]
+        self.close()
+        msg = f"the kernel did not start: {said or 'it said nothing'}"
+        raise ToolError(msg)
+
+    def _reply(self, message: str, seconds: float) -> dict[str, Any]:
+        """Return the reply to a request; empty where none comes in time. Replies to earlier requests are of no use any more."""
+        with suppress(queue.Empty):
+            while (told := self._client.get_shell_msg(timeout=seconds))["parent_header"].get("msg_id") != message:
+                continue
+            return dict(told["content"])
+        return {}
+
+    def _collect(self, message: str, output: Output, seconds: float) -> None:
+        """Take in what the kernel tells of a request, until it is done with it."""
+        until, interrupted = time.monotonic() + seconds, ""
+        while True:
+            with suppress(queue.Empty):
+                told = self._client.get_iopub_msg(timeout=0.2)
+                if told["parent_header"].get("msg_id") == message and _taken(told, output):
+                    break
+            assert self._process is not None
+            if (code := self._process.poll()) is not None:
+                self.close()
+                msg = f"the kernel died ({_why(code)}): its variables are gone, the next call begins with a new one"
+                raise ToolError(msg)
+            late = time.monotonic() > until
+            if interrupted and late:
+                self.close()
+                msg = f"{interrupted}, and did not stop when it was interrupted: its kernel was killed, the variables are gone"
+                raise ToolError(msg)
+            if not interrupted and (late or self._stopped.is_set() or output.kept + output.dropped > MOST_FLOOD):
+                interrupted = (
+                    f"the code took more than {seconds:g} s"
+                    if late
+                    else "the code was interrupted"
+                    if self._stopped.is_set()
+                    else "the code prints without end"
+                )
+                os.kill(self._process.pid, signal.SIGINT)
+                until = time.monotonic() + GRACE_S
+        if interrupted:
+            output.traceback = f"{interrupted} and was stopped\n{output.traceback}"
+
+
+def _taken(told: dict[str, Any], output: Output) -> bool:
+    """Take in one message; returns whether it was the last of its request."""
+    content = told["content"]
+    match told["msg_type"]:
+        case "stream":
+            kept = content["text"][: MOST_PRINTED - output.kept]
+            output.kept += len(kept)
+            output.dropped += len(content["text"]) - len(kept)
+            output.printed.append((content["name"], kept))
+        case "display_data":
+            output.displayed.append((content["data"], content.get("metadata", {})))
+        case "execute_result":
+            output.value = str(content["data"].get("text/plain", ""))
+        case "error":
+            output.error = f"{content['ename']}: {content['evalue']}"
+            output.traceback = COLOURS.sub("", "\n".join(content["traceback"]))
+        case "status":
+            return bool(content["execution_state"] == "idle")
+    return False
+
+
+def _why(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+class Kernels:
+    """The kernels of a session, by run."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[str, OwnKernel] = {}
+        self._lock = threading.Lock()
+
+    def of(self, run: str, workspace: Path, memory: int | None) -> OwnKernel:
+        """Return the kernel of a run."""
+        with self._lock:
+            return self._kernels.setdefault(run, OwnKernel(workspace, memory))
+
+    def end(self, run: str) -> None:
+        """End the kernel of a run, if it has one."""
+        with self._lock:
+            kernel = self._kernels.pop(run, None)
+        if kernel is not None:
+            kernel.close()
+
+    def close(self) -> None:
+        """End all of them."""
+        for run in list(self._kernels):
+            self.end(run)

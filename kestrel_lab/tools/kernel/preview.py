@@ -1,0 +1,266 @@
+"""Preview of code: it runs in a copy of the kernel in which effects are denied, and tells what it would change."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.kernel.capture import IMAGES, MOST_IMAGE_BYTES, Output, captured, figures_left
+from kestrel_lab.tools.kernel.effects import NETWORK, Effects
+from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
+from kestrel_lab.tools.kernel.lockdown import NoLockdown
+from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode
+from kestrel_lab.tools.kernel.variables import Before, Change, shadows_builtin
+
+PREVIEW_S = 20.0
+"""Seconds after which a preview is broken off."""
+MOST_TEXT = 20_000
+"""Characters of printed text and of a traceback that a preview hands over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What a piece of code would do; everything in it was written by a process that ran the code, so nothing in it is trusted."""
+
+    code: str
+    generation: int
+    """Which state of the kernel it was made of."""
+    seconds: float = 0.0
+    problem: str = ""
+    """Why there is none, or none to its end."""
+    changes: tuple[Change, ...] = ()
+    refused: tuple[str, ...] = ()
+    error: str = ""
+    """Kind and message of the exception that it raises."""
+    traceback: str = ""
+    printed: str = ""
+    images: tuple[tuple[str, bytes], ...] = ()
+    shown: tuple[str, ...] = ()
+    """The plain text of what it displayed."""
+    given: str = ""
+    """The plain text of what its last expression gave."""
+    unfit: str = ""
+    """Why nothing of it can be taken over; empty where all of it can."""
+    adopted: dict[str, Json] = field(default_factory=dict)
+    """What would be taken over, by name: a value, a module, or another variable."""
+    store: Store | None = None
+    known: frozenset[str] = frozenset()
+    """The variables that were there."""
+
+    @property
+    def adoptable(self) -> bool:
+        """Whether it is whole and only plain data came of it."""
+        return not (self.problem or self.unfit)
+
+    @property
+    def touches(self) -> list[str]:
+        """Names that were there and would be others, or that would hide a function of Python; by what is taken over, not by what the copy says."""
+        return [name for name in self.adopted if name != "_" and (name in self.known or shadows_builtin(name))]
+
+    @property
+    def danger(self) -> Danger:
+        """LOW for reading and new names, MEDIUM for changes of variables, HIGH for effects beyond the kernel and for what has no preview."""
+        if self.problem or self.refused:
+            return Danger.HIGH
+        if self.adoptable:
+            return Danger.MEDIUM if self.touches else Danger.LOW
+        return Danger.MEDIUM if any(change.kind != "new" for change in self.changes) else Danger.LOW
+
+    @property
+    def sandbox(self) -> str:
+        """Where the code has its effect."""
+        if self.adoptable:
+            return PREVIEWED
+        reaches = any(wish.startswith(NETWORK) for wish in self.refused)
+        return f"{IN_KERNEL} with network" if reaches else IN_KERNEL
+
+    @property
+    def text(self) -> str:
+        """The preview for whoever is asked, a fact a line."""
+        lines = [f"no preview: {self.problem}"] if self.problem else []
+        lines += [change.line for change in self.changes]
+        lines += [f"wants to {wish}" for wish in self.refused]
+        lines += [f"raises {self.error}"] if self.error else []
+        if not lines:
+            lines = ["no variable, file or process changes"]
+        if self.printed.strip():
+            lines += ["prints:", *self.printed.strip().splitlines()[:12]]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreviewJob:
+    """The code whose preview is to be made, in the shell that it is meant for."""
+
+    shell: Any
+    code: str
+    workspace: str
+    generation: int
+    untraced: bool = False
+    """Files of the workspace hold words of others: what is read of them must be traced, which a preview does not do."""
+
+    async def run(self, seconds: float = PREVIEW_S) -> Preview:
+        """Make the preview; a cancelled one is killed. Call on the thread that the shell belongs to."""
+        known, began = frozenset(self.shell.user_ns), time.perf_counter()
+        try:
+            fork = Fork(self._work, self.workspace)
+        except (NoLockdown, OSError) as error:
+            return Preview(code=self.code, generation=self.generation, problem=str(error))
+        try:
+            store = await asyncio.to_thread(fork.wait, seconds)
+        finally:
+            fork.kill()
+        spent = time.perf_counter() - began
+        if store is None:
+            problem = f"it did not end in {seconds:g} s" if spent >= seconds else "the copy of the kernel died"
+            return Preview(code=self.code, generation=self.generation, problem=problem, seconds=spent)
+        try:
+            return self._read(store, spent, known)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return Preview(code=self.code, generation=self.generation, problem=f"its report cannot be read: {error}", seconds=spent)
+
+    def _read(self, store: Store, seconds: float, known: frozenset[str]) -> Preview:
+        told = cast("dict[str, Any]", store.header)
+        if PROBLEM in told:
+            return Preview(code=self.code, generation=self.generation, problem=str(told[PROBLEM]), seconds=seconds)
+        images = [(str(media), base64.b64decode(content)) for media, content in told["images"]]
+        return Preview(
+            code=self.code,
+            generation=self.generation,
+            seconds=seconds,
+            changes=tuple(Change(**change) for change in told["changes"]),
+            refused=tuple(map(str, told["refused"])),
+            error=str(told["error"]),
+            traceback=str(told["traceback"]),
+            printed=str(told["printed"]),
+            images=tuple((media, content) for media, content in images if media in IMAGES and content.startswith(IMAGES[media])),
+            shown=tuple(map(str, told["shown"])),
+            given=str(told["given"]),
+            unfit=str(told["unfit"]),
+            adopted=dict(told["adopted"]),
+            store=store,
+            known=known,
+        )
+
+    # In the copy.
+
+    def _work(self, scratch: str, buffers: Buffers, _: list[str]) -> Json:
+        shell = self.shell
+        shell.history_manager.enabled = False
+        shell.loop_runner = _run_alone
+        before = Before.of(self.code, shell.user_ns)
+        effects = Effects(scratch, self.workspace)
+        effects.install()
+        shell.user_ns["open"] = effects.opened  # IPython gives cells an `open` of its own
+        with captured(shell) as output:
+            shell.run_cell(self.code, store_history=False)
+            figures_left(output)
+        changes = before.changes(shell.user_ns)
+        refused = [
+            *effects.refused,
+            *([f"read {output.unread}"] if output.unread else []),
+            *(f"write {path}, {_size(size)}" for path, size in effects.sizes()),
+        ]
+        unfit, adopted = self._unfit(output, changes, refused, effects), dict[str, Json]()
+        if not unfit:
+            try:
+                adopted = _adopted(shell.user_ns, changes, before, output, buffers)
+            except NotPlain as reason:
+                unfit = str(reason)
+                buffers.drop(0)
+        return {
+            "changes": [change.as_json() for change in changes],
+            "refused": cast("list[Json]", refused),
+            "error": output.error[:2_000],
+            "traceback": output.traceback[-MOST_TEXT:],
+            "printed": output.text[:MOST_TEXT],
+            "images": [[media, base64.b64encode(content).decode()] for media, content in output.images if len(content) <= MOST_IMAGE_BYTES],
+            "shown": cast("list[Json]", [text[:MOST_TEXT] for text in output.texts]),
+            "given": _as_text(shell, output.value),
+            "unfit": unfit,
+            "adopted": adopted,
+        }
+
+    def _unfit(self, output: Output, changes: list[Change], refused: list[str], effects: Effects) -> str:
+        """Why nothing of the preview can be taken over, whatever the values are."""
+        if refused:
+            return "it wants an effect that a preview does not have"
+        if output.from_system:
+            return "the system refused something, which may be the doing of the preview"
+        if inside := [change.name for change in changes if not change.rebound]:
+            return f"it changes the object of {inside[0]}, which others may hold too"
+        if self.untraced and effects.read_files:
+            return "it reads files, some of which hold words of others"
+        if any(set(data) - {*IMAGES, "text/plain"} for data, _ in output.displayed):
+            return "it displays more than text and images"
+        return ""
+
+
+def _run_alone(coroutine: Any) -> Any:
+    """Run the code of a cell that awaits: the event loop of the kernel is not there in a copy."""
+    return asyncio.new_event_loop().run_until_complete(coroutine)
+
+
+def _adopted(namespace: dict[str, Any], changes: list[Change], before: Before, output: Output, buffers: Buffers) -> dict[str, Json]:
+    """Return what there is to take over; raises `NotPlain` where one of the values cannot be."""
+    if output.error:
+        return {}  # the model reads the exception; nothing of what was done before it is kept
+    found: dict[str, Json] = {}
+    same = {id(value): name for name, value in before.values.items()}
+    for name, module in namespace.items():
+        if isinstance(module, type(sys)) and not name.startswith("_") and name not in before.modules:
+            found[name] = {"module": module.__name__}
+    for change in changes:
+        if change.kind == "deleted":
+            found[change.name] = {"deleted": True}
+        elif (other := same.get(id(namespace[change.name]))) is not None:
+            found[change.name] = {"same": other}
+        else:
+            found[change.name] = {"value": _encoded(change.name, namespace[change.name], buffers)}
+            _check_own(change.name, namespace[change.name], before)
+    if output.value is not None:
+        place = len(buffers.arrays)
+        try:
+            found["_"] = {"value": encode(output.value, buffers)}
+        except NotPlain:  # its text is told, and nothing else goes on with it
+            buffers.drop(place)
+    return found
+
+
+def _encoded(name: str, value: object, buffers: Buffers) -> Json:
+    """Encode a value; raises `NotPlain` that says whose value cannot be."""
+    try:
+        return encode(value, buffers)
+    except NotPlain as reason:
+        msg = f"{name} cannot be taken over: {reason}"
+        raise NotPlain(msg) from None
+
+
+def _check_own(name: str, value: object, before: Before) -> None:
+    """Raise `NotPlain` for an array that is a part of one that was there: taken over it would be a copy."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(value) is not numpy.ndarray:
+        return
+    for other, old in before.values.items():
+        if isinstance(old, numpy.ndarray) and numpy.may_share_memory(value, old):
+            msg = f"{name} is a part of {other}"
+            raise NotPlain(msg)
+
+
+def _as_text(shell: Any, value: object) -> str:
+    if value is None:
+        return ""
+    try:
+        return str(shell.display_formatter.format(value, include={"text/plain"})[0].get("text/plain", ""))[:MOST_TEXT]
+    except Exception as error:  # noqa: BLE001  # the boundary to a class of the user's
+        return f"<{type(value).__name__}: its repr fails with {type(error).__name__}>"
+
+
+def _size(number: int) -> str:
+    return f"{number:,} bytes" if number < 1_000 else f"{number / 1_000:,.1f} kB" if number < 1_000_000 else f"{number / 1_000_000:,.1f} MB"

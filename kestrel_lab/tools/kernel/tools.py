@@ -1,0 +1,173 @@
+"""Tools of the group `kernel`: run Python, list variables, inspect one; in the notebook's kernel, or in one that belongs to the run."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
+from kestrel_lab.core.errors import ConflictError, ToolError, nearest
+from kestrel_lab.core.events.union import KernelChanged, KernelPreviewed
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.kernel.inspection import inspected, listed
+from kestrel_lab.tools.kernel.live_kernel import LiveKernel, Ran, kernel_of, live_shell
+from kestrel_lab.tools.kernel.own_kernel import Kernels, OwnKernel
+from kestrel_lab.tools.kernel.variables import user_variables
+from kestrel_lab.tools.tool import CodeContext, DryRun, Tool, ToolContext
+
+GROUP = "kernel"
+MOST_TOLD = 8_000
+"""Characters of each part of an answer."""
+
+
+def kernel_tools(kernels: Kernels) -> list[Tool]:
+    """Return `run_python`, `list_variables` and `inspect_variable`; off a notebook they work in `kernels`."""
+
+    @tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="workspace", reaches="workspace")
+    async def run_python(code: str, ctx: ToolContext) -> str:
+        """Run Python code as a cell of the notebook and return what it prints, displays and gives, and which variables it changed.
+
+        Variables stay for the next call. The value of the last expression is part of the answer. Figures of matplotlib are shown
+        to the user. Look at data by their head or a summary: long output is shortened.
+
+        Args:
+            code: The code of a cell.
+            ctx: The run it works for.
+
+        """
+        live, about = _live(ctx), _context(ctx)
+        if live is None:
+            return await _run_own(_own(kernels, ctx), code, about, ctx)
+        return await _run_live(live, code, about, ctx)
+
+    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="private", reaches="nothing")
+    async def list_variables(ctx: ToolContext) -> str:
+        """List the variables of the kernel that run_python works in: name, type, and size or value.
+
+        Args:
+            ctx: The run it works for.
+
+        """
+        if (live := _live(ctx)) is not None:
+            return listed(live.shell.user_ns)
+        return await asyncio.to_thread(_own(kernels, ctx).listed)
+
+    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="private", reaches="nothing")
+    async def inspect_variable(name: str, ctx: ToolContext) -> str:
+        """Describe a variable: type, shape, columns with their types, missing values and statistics, and the first rows.
+
+        Args:
+            name: Name of the variable.
+            ctx: The run it works for.
+
+        """
+        if (live := _live(ctx)) is None:
+            return await asyncio.to_thread(_own(kernels, ctx).inspected, name)
+        known = user_variables(live.shell.user_ns)
+        if name not in known:
+            msg = f"there is no variable {name!r}; {nearest(name, known) if known else 'there are none yet'}"
+            raise ToolError(msg)
+        return inspected(known, name)
+
+    return [
+        replace(run_python, dry_run=_dry_run, group=GROUP),
+        *(replace(made, group=GROUP) for made in (list_variables, inspect_variable)),
+    ]
+
+
+async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
+    """Preview the code of a call in the notebook's kernel; a kernel of its own needs none, since it is held in."""
+    live, about = _live(ctx), _context(ctx)
+    if live is None:
+        return None
+    known = live.known(ctx.call_id)
+    preview = await live.preview(str(args["code"]), str(ctx.workspace.root), ctx.call_id, untraced=about.untraced())
+    if preview is not known:
+        about.emit(
+            KernelPreviewed(
+                call=ctx.call_id,
+                step=about.step,
+                seconds=preview.seconds,
+                problem=preview.problem,
+                changes=[change.as_json() for change in preview.changes],
+                refused=list(preview.refused),
+                error=preview.error,
+                adoptable=preview.adoptable,
+            ),
+            preview.images,
+        )
+    return DryRun(danger=preview.danger, sandbox=preview.sandbox, text=preview.text)
+
+
+def _live(ctx: ToolContext) -> LiveKernel | None:
+    shell = live_shell()
+    return kernel_of(shell) if shell is not None and ctx.code is not None and ctx.code.live else None
+
+
+def _own(kernels: Kernels, ctx: ToolContext) -> OwnKernel:
+    return kernels.of(ctx.run_id, ctx.workspace.root, ctx.sandbox.memory)
+
+
+def _context(ctx: ToolContext) -> CodeContext:
+    if ctx.code is None:
+        msg = "code runs only for a run, which records what came of it"
+        raise ToolError(msg)
+    return ctx.code
+
+
+async def _run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolContext) -> str:
+    """Take over what the preview computed, or run the code, as it was decided."""
+    place = str(ctx.workspace.root)
+    if about.sandbox == PREVIEWED:
+        preview = await live.preview(code, place, ctx.call_id, untraced=about.untraced())
+        if not preview.adoptable or preview.danger > about.danger:
+            msg = "what this code does now is not what it did in its preview: nothing was changed; make the call again"
+            raise ConflictError(msg)
+        ran = live.adopt(preview, ctx.run_id, ctx.call_id)
+    elif about.sandbox.partition(" ")[0] == IN_KERNEL:
+        ran = await live.execute(code, place, ctx.run_id, ctx.call_id)
+    else:
+        msg = "nobody has allowed this code to run in the kernel"
+        raise ToolError(msg)
+    _record(ran, live.id, about, ctx)
+    return told(ran)
+
+
+async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolContext) -> str:
+    try:
+        ran = await asyncio.to_thread(kernel.execute, code)
+    except asyncio.CancelledError:
+        kernel.interrupt()
+        raise
+    _record(ran, kernel.id, about, ctx)
+    return told(ran)
+
+
+def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext) -> None:
+    about.emit(
+        KernelChanged(
+            call=ctx.call_id,
+            step=about.step,
+            how=ran.how,
+            kernel=kernel,
+            before=ran.before,
+            changes=[change.as_json() for change in ran.changes],
+            error=ran.error.strip().rpartition("\n")[2],
+            undoable=not any(change.lost for change in ran.changes),
+        ),
+        ran.images,
+    )
+
+
+def told(ran: Ran) -> str:
+    """Return what came of code as a model reads it."""
+    parts = [head_tail(text.rstrip(), MOST_TOLD)[0] for text in (ran.printed, *ran.shown, ran.given, ran.error)]
+    parts += [
+        f"[figure {number}: {media}, {len(content):,} bytes, shown to the user]" for number, (media, content) in enumerate(ran.images, 1)
+    ]
+    parts += [f"[{change.line}]" for change in ran.changes]
+    if ran.given_up:
+        parts.append(f"[changes inside of objects by {', '.join(ran.given_up)} cannot be undone any more: too much memory was held]")
+    return "\n".join(part for part in parts if part) or "[no output]"

@@ -1,0 +1,189 @@
+"""Undo of code in a kernel: old objects for names that stand for others now, a paused copy of the kernel for objects that were changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
+from kestrel_lab.tools.kernel.values import decode
+from kestrel_lab.tools.kernel.variables import Change, fingerprint
+
+MOST_HELD = 1024**3
+"""Bytes of memory that old states of a kernel may hold together; beyond them the oldest is dropped."""
+UNDO_S = 30.0
+_ABSENT = object()
+
+
+@dataclass(slots=True)
+class Done:
+    """One piece of code that changed variables, and what is needed to take that back."""
+
+    run: str
+    call: str
+    changes: tuple[Change, ...]
+    old: Mapping[str, Any]
+    """The objects that names stood for."""
+    new: dict[str, tuple[Any, int]] = field(default_factory=dict)
+    """What names stand for since, with fingerprints, so that later changes by others are noticed."""
+    paused: Fork | None = None
+    dropped: bool = False
+    """The paused copy was given up, because too much memory was held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """What was taken back."""
+
+    calls: list[str]
+    restored: list[str]
+    missing: dict[str, str]
+    """Variables that could not be restored, with the reason."""
+    kernel: str = ""
+
+    def __str__(self) -> str:
+        back = f"restored {', '.join(self.restored)}" if self.restored else "no variable had changed"
+        lost = "".join(f"; {name} could not be restored: {why}" for name, why in self.missing.items())
+        return f"undone: {', '.join(self.calls)} ({back}{lost})"
+
+
+class UndoStack:
+    """What was done in one kernel, in order."""
+
+    def __init__(self, namespace: dict[str, Any], most_held: int = MOST_HELD) -> None:
+        self._namespace, self._most = namespace, most_held
+        self._done: list[Done] = []
+
+    @property
+    def calls(self) -> list[tuple[str, str]]:
+        """Run and id of each call that can be undone, the oldest first."""
+        return [(one.run, one.call) for one in self._done]
+
+    def push(self, done: Done) -> list[str]:
+        """Take in what was just done; returns the calls whose changes inside of objects cannot be undone any more."""
+        changed = [change for change in done.changes if change.kind != "deleted"]
+        done.new = {one.name: (value := self._namespace.get(one.name, _ABSENT), _print(value)) for one in changed}
+        if done.paused is not None and not any(not change.rebound and not change.lost for change in done.changes):
+            done.paused.end()
+            done.paused = None
+        if done.changes:
+            self._done.append(done)
+        return self._make_room()
+
+    def _make_room(self) -> list[str]:
+        copies = [one for one in self._done if one.paused is not None]
+        held = {one.call: one.paused.held() for one in copies if one.paused is not None} if len(copies) > 1 else {}
+        given_up = []
+        while copies and sum(held.values()) > self._most:
+            oldest = copies.pop(0)
+            assert oldest.paused is not None
+            oldest.paused.end()
+            oldest.paused, oldest.dropped = None, True
+            held.pop(oldest.call)
+            given_up.append(oldest.call)
+        return given_up
+
+    def undo(self, run: str = "", call: str = "", *, force: bool = False) -> Undone:
+        """Take back the newest call, or that call with all that came after it, the newest first.
+
+        Raises `UsageError` where there is nothing to take back, and where variables were changed since by something else, unless
+        `force` says that these changes may go.
+        """
+        found = [place for place, one in enumerate(self._done) if call in ("", one.call) and run in ("", one.run)]
+        if not found:
+            msg = f"nothing of call {call!r} can be undone" if call else "no code of an agent has changed a variable of this kernel"
+            raise UsageError(msg)
+        last = self._done[found[-1] :]
+        if not force and (others := self._changed_since(last)):
+            msg = f"{', '.join(others)} changed since, by something else: undo with force (--force) if that may be lost"
+            raise UsageError(msg)
+        restored, missing = dict[str, None](), dict[str, str]()
+        for one in reversed(last):
+            self._done.remove(one)
+            back, lost = self._restore(one)
+            missing = {name: why for name, why in missing.items() if name not in back} | lost
+            restored |= dict.fromkeys(back)
+        return Undone([one.call for one in reversed(last)], [name for name in restored if name not in missing], missing)
+
+    def _changed_since(self, last: Iterable[Done]) -> list[str]:
+        newest: dict[str, tuple[Any, int]] = {}
+        for one in last:
+            newest |= one.new
+        return [
+            name
+            for name, (value, printed) in newest.items()
+            if (now := self._namespace.get(name, _ABSENT)) is not value or _print(now) != printed
+        ]
+
+    def _restore(self, one: Done) -> tuple[list[str], dict[str, str]]:
+        """Take back one piece of code; returns the names that were restored, and those that were not, with the reason."""
+        missing = {change.name: change.lost for change in one.changes if change.lost}
+        inside = [change.name for change in one.changes if not change.rebound and not change.lost]
+        values: dict[str, Any] = {}
+        if inside:
+            values, failed = _asked(one, inside)
+            missing |= failed
+        back: dict[int, Any] = {}
+        for name, value in values.items():
+            now = self._namespace.get(name)
+            old = one.old[name]
+            back.setdefault(id(old), _put_back(old, value) if now is old else value)
+            self._namespace[name] = back[id(old)]
+        for change in one.changes:
+            if change.name in missing or change.name in values:
+                continue
+            if change.kind == "new":
+                self._namespace.pop(change.name, None)
+            else:
+                self._namespace[change.name] = one.old[change.name]
+        return [change.name for change in one.changes if change.name not in missing], missing
+
+    def close(self) -> None:
+        """End every paused copy."""
+        for one in self._done:
+            if one.paused is not None:
+                one.paused.end()
+        self._done.clear()
+
+
+def _asked(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Have the paused copy tell the old values of names."""
+    if one.paused is None:
+        why = "its old state was dropped to save memory" if one.dropped else "there was no copy of its old state"
+        return {}, dict.fromkeys(names, why)
+    one.paused.resume(names)
+    store = one.paused.wait(UNDO_S)
+    one.paused = None
+    if store is None:
+        return {}, dict.fromkeys(names, "the copy with its old state did not answer")
+    told = cast("dict[str, Any]", store.header)
+    if PROBLEM in told:
+        return {}, dict.fromkeys(names, str(told[PROBLEM]))
+    values, failed = dict[str, Any](), dict[str, str]()
+    for name in names:
+        if PROBLEM in told[name]:
+            failed[name] = str(told[name][PROBLEM])
+        else:
+            values[name] = decode(cast("Json", told[name]["value"]), store)
+    return values, failed
+
+
+def _put_back(old: Any, value: Any) -> Any:
+    """Give an object its old content, so that whoever else holds it sees that too; returns the old value itself where that cannot be done."""
+    if type(old) is list:
+        old[:] = value
+    elif type(old) in (dict, set):
+        old.clear()
+        old.update(value)
+    elif type(old).__module__ == "numpy" and getattr(old, "shape", None) == getattr(value, "shape", ()) and old.dtype == value.dtype:
+        old[...] = value
+    else:
+        return value
+    return old
+
+
+def _print(value: object) -> int:
+    return 0 if value is _ABSENT else fingerprint(value)
