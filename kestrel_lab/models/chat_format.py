@@ -8,41 +8,133 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.json_types import Json, content_key, dumps, loads
-from kestrel_lab.core.messages import Message, ToolRequest, ToolSpec
+from kestrel_lab.core.messages import Message, ThinkingPart, ToolRequest, ToolSpec
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.models.written_calls import expanded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
 
 
-def messages_to_wire(messages: Iterable[Message]) -> list[dict[str, Json]]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    """What a provider takes in messages beside text and tool calls."""
+
+    signed_thinking: bool = False
+    """Thinking with its signature goes back with the assistant's message (Anthropic)."""
+    reasoning_text: bool = False
+    """Reasoning goes back as `reasoning_content` (DeepSeek, Moonshot)."""
+    call_signatures: bool = False
+    """The signature of a tool call goes back with it (Gemini)."""
+    cache_marks: bool = False
+    """The prompt is cached up to marks (`cache_control`), not by itself."""
+    tool_images: bool = False
+    """Images stand in a tool's message; elsewhere they follow the results of a turn in a message of the user."""
+    sees: bool | None = True
+    """Whether the model takes images; where that is not known (`None`) it is sent those of a user, and of tools once a user sent one."""
+
+
+PLAIN = Dialect()
+_MARK: Json = {"type": "ephemeral"}
+
+
+def messages_to_wire(messages: Sequence[Message], dialect: Dialect = PLAIN) -> list[dict[str, Json]]:
     """Return the conversation in the format of a server."""
-    return [_message(message) for message in messages]
-
-
-def _message(message: Message) -> dict[str, Json]:
-    if message.role == "tool":
-        return {"role": "tool", "tool_call_id": message.call_id, "content": message.text}
-    wire: dict[str, Json] = {"role": message.role}
-    if message.text or not message.calls:
-        wire["content"] = message.text
-    if message.calls:
-        wire["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": wire_name(call.name), "arguments": dumps(call.args)}}
-            for call in message.calls
-        ]
+    shows = dialect.sees or (dialect.sees is None and any(message.role == "user" and message.images for message in messages))
+    wire: list[dict[str, Json]] = []
+    waiting: list[Message] = []
+    for message in messages:
+        if message.role != "tool" and waiting:
+            wire.append(_shown_images(waiting))
+            waiting = []
+        if message.role == "tool" and message.images and shows and not dialect.tool_images:
+            waiting.append(message)
+        wire.append(_message(message, dialect, shows=shows))
+    if waiting:
+        wire.append(_shown_images(waiting))
+    if dialect.cache_marks:
+        _mark(wire)
     return wire
 
 
-def tools_to_wire(tools: Iterable[ToolSpec]) -> list[dict[str, Json]]:
+def _message(message: Message, dialect: Dialect, *, shows: bool) -> dict[str, Json]:
+    content: Json = _content(message, dialect, shows=shows) if message.images else message.text
+    if message.role == "tool":
+        return {"role": "tool", "tool_call_id": message.call_id, "content": content}
+    wire: dict[str, Json] = {"role": message.role}
+    if content or not message.calls:
+        wire["content"] = content
+    if message.calls:
+        wire["tool_calls"] = [_call(call, dialect) for call in message.calls]
+    if message.thinking:
+        signed = [_block(part) for part in message.thinking if part.signature or part.redacted]
+        if dialect.signed_thinking and signed:
+            wire["thinking_blocks"] = signed
+        if dialect.reasoning_text:
+            wire["reasoning_content"] = "\n\n".join(part.text for part in message.thinking)
+    return wire
+
+
+def _call(call: ToolRequest, dialect: Dialect) -> Json:
+    wire: dict[str, Json] = {"id": call.id, "type": "function", "function": {"name": wire_name(call.name), "arguments": dumps(call.args)}}
+    return wire | (
+        {"provider_specific_fields": {"thought_signature": call.signature}} if dialect.call_signatures and call.signature else {}
+    )
+
+
+def _block(part: ThinkingPart) -> Json:
+    if part.redacted:
+        return {"type": "redacted_thinking", "data": part.redacted}
+    return {"type": "thinking", "thinking": part.text, "signature": part.signature}
+
+
+def _content(message: Message, dialect: Dialect, *, shows: bool) -> Json:
+    if not shows:
+        kinds = ", ".join(image.media_type for image in message.images)
+        return f"{message.text}\n[not shown, as this model is not known to see images: {kinds}]".strip()
+    if message.role == "tool" and not dialect.tool_images:
+        return message.text
+    texts: list[Json] = [{"type": "text", "text": message.text}] if message.text else []
+    return [*texts, *_images(message)]
+
+
+def _images(message: Message) -> list[Json]:
+    return [{"type": "image_url", "image_url": {"url": f"data:{image.media_type};base64,{image.data}"}} for image in message.images]
+
+
+def _shown_images(messages: list[Message]) -> dict[str, Json]:
+    names = ", ".join(f"{message.name} ({message.call_id})" for message in messages)
+    text: Json = {"type": "text", "text": f"The images of these tool results, in this order: {names}"}
+    return {"role": "user", "content": [text, *(part for message in messages for part in _images(message))]}
+
+
+def _mark(wire: list[dict[str, Json]]) -> None:
+    """Mark what stays the same: the system message, and the ends of the last two requests, the earlier of which is cached already."""
+    ends = [
+        at
+        for at, message in enumerate(wire)
+        if message["role"] != "assistant" and (at + 1 == len(wire) or wire[at + 1]["role"] == "assistant")
+    ]
+    for at in {0, *ends[-2:]} if wire and wire[0]["role"] == "system" else set(ends[-2:]):
+        content = wire[at].get("content")
+        if isinstance(content, str) and content:
+            wire[at]["content"] = [{"type": "text", "text": content, "cache_control": _MARK}]
+        elif isinstance(content, list) and content and isinstance(content[-1], dict):
+            wire[at]["content"] = [*content[:-1], {**content[-1], "cache_control": _MARK}]
+
+
+def tools_to_wire(tools: Iterable[ToolSpec], dialect: Dialect = PLAIN) -> list[dict[str, Json]]:
     """Return the tools in the format of a server."""
-    return [
+    wire: list[dict[str, Json]] = [
         {"type": "function", "function": {"name": wire_name(tool.name), "description": tool.description, "parameters": tool.schema}}
         for tool in tools
     ]
+    if dialect.cache_marks and wire:
+        wire[-1]["cache_control"] = _MARK
+    return wire
 
 
 @lru_cache(maxsize=4_096)
@@ -57,9 +149,10 @@ def wire_name(name: str) -> str:
 
 
 def from_wire(requests: Iterable[ToolRequest], tools: Iterable[ToolSpec]) -> tuple[ToolRequest, ...]:
-    """Return `requests` with the original names of `tools`."""
+    """Return `requests` with the original names of `tools`; see `written_calls.expanded` for the names that models invent."""
     names = {wire_name(tool.name): tool.name for tool in tools}
-    return tuple(replace(one, name=names[one.name]) if names.get(one.name, one.name) != one.name else one for one in requests)
+    own = expanded(requests, names)
+    return tuple(replace(one, name=names[one.name]) if names.get(one.name, one.name) != one.name else one for one in own)
 
 
 def response_format(schema: dict[str, Json]) -> dict[str, Json]:
@@ -110,6 +203,7 @@ class _Piece:
     id: str
     name: str
     args: list[str] = field(default_factory=list)
+    signature: str = ""
 
 
 class CallPieces:
@@ -123,7 +217,7 @@ class CallPieces:
         self._begun: list[_Piece] = []
         self._at: dict[int, _Piece] = {}
 
-    def add(self, index: int | None, call_id: str | None, name: str | None, args: str | None) -> None:
+    def add(self, index: int | None, call_id: str | None, name: str | None, args: str | None, signature: str = "") -> None:
         """Add one piece."""
         place = index if index is not None else 0
         piece = self._at.get(place)
@@ -132,6 +226,7 @@ class CallPieces:
             self._begun.append(piece)
         piece.id = piece.id or call_id or ""
         piece.name = piece.name or name or ""
+        piece.signature = piece.signature or signature
         if args:
             piece.args.append(args)
 
@@ -140,5 +235,6 @@ class CallPieces:
         found = []
         for number, piece in enumerate(self._begun, 1):
             args, problem = read_args(piece.name, "".join(piece.args))
-            found.append(ToolRequest(id=piece.id or f"call_{number}", name=piece.name, args=args, problem=problem))
+            name = piece.id or f"call_{number}"
+            found.append(ToolRequest(id=name, name=piece.name, args=args, problem=problem, signature=piece.signature))
         return tuple(found)

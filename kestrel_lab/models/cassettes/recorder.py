@@ -18,7 +18,7 @@ from typing import Any, cast
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, Tried
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ThinkingPart, ToolRequest, Tried
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.models.cassettes.cassette import Cassette, Mode, Recorded, Take
@@ -175,7 +175,9 @@ class AbsentModel:
 def request_content(name: str, request: ModelRequest) -> dict[str, Json]:
     """Return everything of a request that the answer depends on, as JSON."""
     settings: dict[str, Json] = {
-        "schema": request.schema, "temperature": request.temperature, "max_tokens": request.max_tokens, "seed": request.seed
+        "schema": request.schema, "temperature": request.temperature, "max_tokens": request.max_tokens, "seed": request.seed,
+        "top_p": request.top_p, "stop": [*request.stop] or None, "reasoning_effort": request.reasoning_effort,
+        "response_format": request.response_format,
     }  # fmt: skip
     return {
         "model": name,
@@ -192,12 +194,16 @@ def _message(message: Message) -> dict[str, Json]:
         told["calls"] = [_call(call) for call in message.calls]
     if message.name:
         told["name"] = message.name
+    if message.thinking:
+        told["thinking"] = [part.as_json() for part in message.thinking]
+    if message.images:
+        told["images"] = [image.as_json() for image in message.images]
     return told
 
 
 def _call(call: ToolRequest) -> dict[str, Json]:
     told: dict[str, Json] = {"name": call.name, "args": call.args}
-    return told | ({"problem": call.problem} if call.problem else {})
+    return told | {name: value for name in ("problem", "signature") if (value := getattr(call, name))}
 
 
 def answer_content(answer: ModelAnswer) -> dict[str, Json]:
@@ -210,6 +216,7 @@ def answer_content(answer: ModelAnswer) -> dict[str, Json]:
         "finish": answer.finish,
         "tried": [{"model": one.model, "reason": one.reason, "then": one.then, "usage": _usage(one.usage)} for one in answer.tried],
         "routed": answer.routed,
+        "thinking": [part.as_json() for part in answer.thinking],
     }
     return {key: value for key, value in told.items() if value not in ("", [], {})}
 
@@ -226,6 +233,7 @@ def answer_of(told: dict[str, Any]) -> ModelAnswer:
         finish=told.get("finish", "stop"),
         tried=tuple(Tried(**{**one, "usage": Usage(**one.get("usage", {}))}) for one in tried),
         routed=told.get("routed", ""),
+        thinking=tuple(ThinkingPart(**part) for part in told.get("thinking", ())),
         replayed=True,
     )
 

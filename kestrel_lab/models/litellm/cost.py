@@ -16,12 +16,23 @@ def usage_of(litellm: Any, model: str, request: ModelRequest, answer: str, repor
     else:
         read, written = reported.prompt_tokens or 0, reported.completion_tokens or 0
         priced = {"usage_object": reported}
-    usage = Usage(tokens_in=read, tokens_out=written, model_calls=1)
+    usage = Usage(tokens_in=read, tokens_out=written, model_calls=1, **_details(reported))
     try:
         paid = litellm.cost_per_token(model=model, **priced)
     except (litellm.ModelNotMappedError, litellm.NotFoundError, litellm.BadRequestError):  # no price, or an unknown provider
         return usage + Usage(unpriced=1)
     return usage + Usage(cost_usd=sum(paid))
+
+
+def _details(reported: Any) -> dict[str, int]:
+    """Return the tokens that were read from and written to the provider's cache, and those of reasoning, as far as it tells."""
+    read, written = getattr(reported, "prompt_tokens_details", None), getattr(reported, "completion_tokens_details", None)
+    found = {
+        "tokens_cached": getattr(read, "cached_tokens", None) or getattr(reported, "prompt_cache_hit_tokens", None),
+        "tokens_cache_written": getattr(read, "cache_creation_tokens", None) or getattr(reported, "cache_creation_input_tokens", None),
+        "tokens_reasoning": getattr(written, "reasoning_tokens", None),
+    }
+    return {name: int(count) for name, count in found.items() if count}
 
 
 def _tokens(litellm: Any, text: str) -> int:

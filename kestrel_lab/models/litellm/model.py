@@ -7,26 +7,23 @@ turn. OpenAI itself is not called that way, because litellm must see the tools t
 
 from __future__ import annotations
 
-import asyncio
-import os
-import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kestrel_lab.core.errors import KestrelError
-from kestrel_lab.core.messages import ModelAnswer
-from kestrel_lab.models.chat_format import CallPieces, from_wire, messages_to_wire, response_format, tools_to_wire
+from kestrel_lab.models.chat_format import Dialect, messages_to_wire, response_format, tools_to_wire
 from kestrel_lab.models.litellm.cost import usage_of
 from kestrel_lab.models.litellm.errors import model_error
-from kestrel_lab.models.litellm.web_sources import Source, sources_of
+from kestrel_lab.models.litellm.library import library, load
+from kestrel_lab.models.litellm.response import Response, in_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kestrel_lab.core.json_types import Json
-    from kestrel_lab.core.messages import ModelRequest
+    from kestrel_lab.core.messages import ModelAnswer, ModelRequest
     from kestrel_lab.core.protocols import ModelKind, OnDelta
 
 _COMPATIBLE = ("openai/", "hosted_vllm/")
@@ -49,6 +46,8 @@ class LiteLLMModel:
     """Used where a request asks for none."""
     timeout_s: float = field(default=120.0, kw_only=True)
     """Seconds of silence after which a call fails."""
+    sees: bool | None = field(default=None, kw_only=True)
+    """Whether the model takes images; by default litellm's table says."""
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     """Further arguments of litellm's `acompletion`, e.g. `{"reasoning_effort": "low"}`."""
 
@@ -59,36 +58,70 @@ class LiteLLMModel:
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; text goes to `on_delta` as it comes, or whole if the request does not stream. Raises `ModelError`."""
-        # Importing litellm takes seconds, so the first call does it in a thread.
-        litellm = _litellm() if _litellm.cache_info().currsize else await asyncio.to_thread(_litellm)
-        incoming = _Incoming(on_delta)
+        await load()
+        litellm = library()
+        incoming = Response(on_delta, signed=dialect_of(self.name).signed_thinking)
         try:
-            answered = await litellm.acompletion(**self._arguments(request))
             if request.stream:
-                await incoming.follow(answered)
+                await incoming.follow(await litellm.acompletion(**self._arguments(request)))
             else:
-                incoming.take(answered)
+                incoming.take(await self._whole(litellm, request))
         except KestrelError:
             raise
         except Exception as error:
             provider = self.name.partition("/")[0].upper()
             raise model_error(error, model=self.name, api_base=self.api_base, key_name=f"{provider}_API_KEY") from error
-        return ModelAnswer(
-            text=incoming.text,
-            calls=from_wire(incoming.calls.requests(), request.tools),
-            usage=usage_of(litellm, self.name, request, incoming.text, incoming.usage),
-            model=incoming.model or self.name,
-            finish=incoming.finish,
-            sources=incoming.sources,
-        )
+        answer = incoming.answer(request)
+        usage = usage_of(litellm, self.name, request, answer.text, incoming.usage)
+        return replace(answer, usage=usage, model=incoming.model or self.name)
+
+    async def prepare(self) -> None:
+        """Return once a call can begin at once: litellm is imported."""
+        await load()
+
+    async def _whole(self, litellm: Any, request: ModelRequest) -> Any:
+        """Return an answer that is not streamed; litellm refuses one whose content is a list of blocks, which is read here."""
+        received: dict[str, Any] = {}
+
+        def note(details: dict[str, Any]) -> None:
+            received.update(body=details.get("original_response"))
+
+        try:
+            return await litellm.acompletion(**self._arguments(request), logger_fn=note)
+        except (litellm.InternalServerError, litellm.APIConnectionError):
+            if (body := in_blocks(received.get("body"))) is None:
+                raise
+            return litellm.ModelResponse(**body)
+
+    @property
+    def _sees(self) -> bool | None:
+        return self.sees if self.sees is not None else _known_to_see(self.name)
+
+    def _settings(self, request: ModelRequest) -> dict[str, Any]:
+        """Return the parameters of a request as arguments of litellm."""
+        temperature = request.temperature if request.temperature is not None else self.temperature
+        if request.reasoning_effort not in (None, "none") and dialect_of(self.name).signed_thinking:
+            temperature = None  # Anthropic refuses any but its own with thinking
+        wanted = {
+            "temperature": temperature,
+            "top_p": request.top_p,
+            "max_tokens": request.max_tokens,
+            "seed": request.seed,
+            "stop": [*request.stop] or None,
+            "reasoning_effort": request.reasoning_effort,
+            "response_format": request.response_format if request.schema is None else response_format(request.schema),
+        }
+        return {name: value for name, value in wanted.items() if value is not None}
 
     @property
     def _compatible(self) -> bool:
         return self.api_base is not None and self.name.startswith(_COMPATIBLE) and urlsplit(self.api_base).hostname != "api.openai.com"
 
     def _arguments(self, request: ModelRequest) -> dict[str, Any]:
-        messages = messages_to_wire(request.messages)
-        tools = tools_to_wire(request.tools)
+        # What is sent once is not sent again, so marks for a cache pay only where a conversation goes on: with tools.
+        dialect = replace(dialect_of(self.name), sees=self._sees, cache_marks=dialect_of(self.name).cache_marks and bool(request.tools))
+        messages = messages_to_wire(request.messages, dialect)
+        tools = tools_to_wire(request.tools, dialect)
         counted: dict[str, Json] = {"stream_options": {"include_usage": True}} if request.stream else {}
         arguments: dict[str, Any] = {
             "model": self.name,
@@ -98,7 +131,7 @@ class LiteLLMModel:
             "drop_params": True,
             # Otherwise litellm imports its MCP gateway for any request that offers tools.
             "_skip_mcp_handler": True,
-            **_settings(request, self.temperature),
+            **self._settings(request),
             **self.extra,
         }
         if self.api_base is not None:
@@ -113,66 +146,9 @@ class LiteLLMModel:
         return arguments | {"messages": [{"role": "user", "content": ""}], "extra_body": body}
 
 
-class _Incoming:
-    """The part of an answer that has come in."""
-
-    def __init__(self, on_delta: OnDelta) -> None:
-        self.calls = CallPieces()
-        self.finish = "stop"
-        self.model = ""
-        self.usage: Any = None
-        self.sources: tuple[Source, ...] = ()
-        self._on_delta = on_delta
-        self._pieces: list[str] = []
-        self._last: Any = None
-
-    @property
-    def text(self) -> str:
-        return "".join(self._pieces)
-
-    async def follow(self, stream: Any) -> None:
-        """Take the chunks of a stream as they come."""
-        try:
-            async for chunk in stream:
-                self.add(chunk)
-            # Usage that was asked for through `extra_body` is added by litellm when a stream is over.
-            self._count(getattr(self._last, "_hidden_params", {}).get("usage"))
-        finally:
-            await stream.aclose()
-
-    def take(self, answer: Any) -> None:
-        """Take an answer that came whole."""
-        self.model = answer.model or self.model
-        self.sources = sources_of(answer)
-        self._count(getattr(answer, "usage", None))
-        for choice in answer.choices[:1]:
-            self._add(choice, choice.message)
-
-    def add(self, chunk: Any) -> None:
-        """Take one chunk of a stream."""
-        self._last = chunk
-        self.model = chunk.model or self.model
-        self._count(getattr(chunk, "usage", None))
-        for choice in chunk.choices[:1]:
-            self._add(choice, choice.delta)
-
-    def _add(self, choice: Any, said: Any) -> None:
-        self.finish = choice.finish_reason or self.finish
-        if text := said.content:
-            self._pieces.append(text)
-            self._on_delta(text)
-        for place, call in enumerate(said.tool_calls or ()):  # only the calls of a stream have an index
-            self.calls.add(getattr(call, "index", place), call.id, call.function.name, call.function.arguments)
-
-    def _count(self, usage: Any) -> None:
-        # All zero means that the server sent none.
-        if usage is not None and usage.total_tokens:
-            self.usage = usage
-
-
 def litellm_providers() -> frozenset[str]:
     """Return the prefixes of all providers that litellm knows; imports litellm."""
-    return frozenset(str(getattr(provider, "value", provider)) for provider in _litellm().provider_list)
+    return frozenset(str(getattr(provider, "value", provider)) for provider in library().provider_list)
 
 
 def searches_web(name: str) -> bool:
@@ -180,33 +156,29 @@ def searches_web(name: str) -> bool:
 
     For some models with a web search litellm leaves the option out of the request: such a model would answer from memory.
     """
-    litellm = _litellm()
+    litellm = library()
     passed = litellm.get_supported_openai_params(model=name) or ()
     return bool(litellm.supports_web_search(model=name)) and "web_search_options" in passed
 
 
-def _settings(request: ModelRequest, temperature: float | None) -> dict[str, Any]:
-    """Return the settings of a request as arguments of litellm."""
-    wanted = {
-        "temperature": request.temperature if request.temperature is not None else temperature,
-        "max_tokens": request.max_tokens,
-        "seed": request.seed,
-        "response_format": response_format(request.schema) if request.schema is not None else None,
-    }
-    return {name: value for name, value in wanted.items() if value is not None}
+@cache
+def dialect_of(name: str) -> Dialect:
+    """Return what the provider of the model `name` takes beside text and tool calls."""
+    provider, claude = name.partition("/")[0], "claude" in name.lower()
+    return Dialect(
+        signed_thinking=claude,
+        reasoning_text=provider in ("deepseek", "moonshot"),
+        call_signatures=provider in ("gemini", "vertex_ai"),
+        cache_marks=claude,
+        tool_images=claude,
+    )
 
 
 @cache
-def _litellm() -> Any:
-    """Return litellm, quiet, with the price table it ships and without reading a `.env` file."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    # In its default mode litellm loads the nearest `.env`: a workspace could set keys and addresses that way.
-    os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
-    # A remark of pydantic's about litellm's own types, shown at the first call.
-    warnings.filterwarnings("ignore", message="Item '.*' on TypedDict class '.*' is using the `ReadOnly` qualifier")
-    import litellm
-
-    litellm.suppress_debug_info = True
-    litellm.telemetry = False
-    litellm.disable_hf_tokenizer_download = True
-    return litellm
+def _known_to_see(name: str) -> bool | None:
+    """Return whether litellm's table says that the model sees; `None` where it does not know the model."""
+    litellm = library()
+    try:
+        return bool(litellm.get_model_info(name).get("supports_vision"))
+    except Exception:  # noqa: BLE001  # litellm raises a bare Exception for a model that it does not know
+        return None

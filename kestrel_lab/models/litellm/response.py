@@ -1,0 +1,196 @@
+"""Responses of litellm, streamed and whole, as answers: text, thinking, calls, refusal, how the answer ended."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kestrel_lab.core.json_types import loads
+from kestrel_lab.core.messages import ModelAnswer, ThinkingPart
+from kestrel_lab.models.chat_format import CallPieces, from_wire, wire_name
+from kestrel_lab.models.litellm.web_sources import Source, sources_of
+from kestrel_lab.models.written_calls import ThinkingText, read_calls
+
+if TYPE_CHECKING:
+    from kestrel_lab.core.messages import ModelRequest
+    from kestrel_lab.core.protocols import OnDelta
+
+_CUT = {"max_tokens": "length", "model_length": "length", "MAX_TOKENS": "length", "safety": "content_filter", "SAFETY": "content_filter"}
+"""Words of providers that litellm passes on, for those of the format."""
+
+
+class Response:
+    """The part of an answer that has come in."""
+
+    def __init__(self, on_delta: OnDelta, *, signed: bool) -> None:
+        """Pass text on to `on_delta` as it comes; signatures of thinking are kept where the provider wants them back (`signed`)."""
+        self.model = ""
+        self.usage: Any = None
+        self._calls = CallPieces()
+        self._finish = "stop"
+        self._sources: tuple[Source, ...] = ()
+        self._refusal: list[str] = []
+        self._reasoning: list[str] = []
+        self._blocks: list[_Block] = []
+        self._signed = signed
+        self._text = ThinkingText(on_delta)
+        self._on_delta = on_delta
+        self._last: Any = None
+
+    async def follow(self, stream: Any) -> None:
+        """Take the chunks of a stream as they come."""
+        # litellm drops parts of chunks: those of the OpenAI client are read before, and those that a handler of its own parses.
+        if type(source := stream.completion_stream).__name__ == "AsyncStream":
+            stream.completion_stream = self._with_all(source)
+        elif (parse := getattr(source, "chunk_parser", None)) is not None:
+            source.chunk_parser = lambda chunk: parse(self._noted(chunk))
+        try:
+            async for chunk in stream:
+                self.add(chunk)
+            # Usage that was asked for through `extra_body` is added by litellm when a stream is over.
+            self._count(getattr(self._last, "_hidden_params", {}).get("usage"))
+        finally:
+            await stream.aclose()
+
+    async def _with_all(self, stream: Any) -> AsyncIterator[Any]:
+        """Yield the chunks with blocks as text, and note what litellm passes over: refusals, and thinking in blocks."""
+        try:
+            async for chunk in stream:
+                for choice in chunk.choices[:1]:
+                    if getattr(choice.delta, "refusal", None):
+                        self._refusal.append(choice.delta.refusal)
+                    if isinstance(choice.delta.content, list):
+                        choice.delta.content, thought = of_blocks(choice.delta.content)
+                        self._reasoning.append(thought)
+                yield chunk
+        finally:
+            await stream.close()
+
+    def _noted(self, chunk: Any) -> Any:
+        """Return a chunk that is still JSON with blocks as text, and note what litellm passes over."""
+        choices = chunk.get("choices") if isinstance(chunk, dict) else None
+        delta = choices[0].get("delta") if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+        if isinstance(delta, dict):
+            if isinstance(refusal := delta.get("refusal"), str):
+                self._refusal.append(refusal)
+            if isinstance(delta.get("content"), list):
+                delta["content"], thought = of_blocks(delta["content"])
+                self._reasoning.append(thought)
+        return chunk
+
+    def take(self, answer: Any) -> None:
+        """Take an answer that came whole."""
+        self.model = answer.model or self.model
+        self._sources = sources_of(answer)
+        self._count(getattr(answer, "usage", None))
+        for choice in answer.choices[:1]:
+            self._add(choice, choice.message)
+
+    def add(self, chunk: Any) -> None:
+        """Take one chunk of a stream."""
+        self._last = chunk
+        self.model = chunk.model or self.model
+        self._count(getattr(chunk, "usage", None))
+        for choice in chunk.choices[:1]:
+            self._add(choice, choice.delta)
+
+    def answer(self, request: ModelRequest) -> ModelAnswer:
+        """Return what has come in as the answer to `request`, without its usage."""
+        text, written = self._text.finish()
+        thinking = self._thinking() or tuple(ThinkingPart(text=block) for block in written)
+        text = text.lstrip("\n") if thinking else text
+        calls, finish = self._calls.requests(), _CUT.get(self._finish, self._finish)
+        if request.tools and not calls:
+            offered = {wire_name(tool.name) for tool in request.tools}
+            text, calls = read_calls(text, offered, (message.text for message in request.messages if message.role != "assistant"))
+            finish = "tool_calls" if calls and finish == "stop" else finish
+        if self._refusal and not calls:
+            said = "".join(self._refusal)
+            self._on_delta(said)
+            text, finish = f"{text}{said}", "refusal"
+        return ModelAnswer(text=text, calls=from_wire(calls, request.tools), finish=finish, sources=self._sources, thinking=thinking)
+
+    def _add(self, choice: Any, said: Any) -> None:
+        self._finish = choice.finish_reason or self._finish
+        if text := said.content:
+            self._text.add(text)
+        fields = getattr(said, "provider_specific_fields", None) or {}
+        if refusal := fields.get("refusal"):
+            self._refusal.append(refusal)
+        for block in getattr(said, "thinking_blocks", None) or ():
+            self._add_block(block)
+        if reasoning := getattr(said, "reasoning_content", None):
+            self._reasoning.append(reasoning)
+        for place, call in enumerate(said.tool_calls or ()):  # only the calls of a stream have an index
+            own = getattr(call, "provider_specific_fields", None) or {}
+            signature = own.get("thought_signature") or ""
+            self._calls.add(getattr(call, "index", place), call.id, call.function.name, call.function.arguments, signature)
+
+    def _add_block(self, block: Mapping[str, Any]) -> None:
+        """Take a block of thinking, or a piece of one: a signature ends it."""
+        if data := block.get("data"):
+            self._blocks.append(_Block(redacted=data))
+            return
+        if not self._blocks or self._blocks[-1].done:
+            self._blocks.append(_Block())
+        last = self._blocks[-1]
+        last.text.append(block.get("thinking") or "")
+        last.signature = (block.get("signature") or "") if self._signed else ""
+        last.done = bool(last.signature)
+
+    def _thinking(self) -> tuple[ThinkingPart, ...]:
+        blocks = tuple(ThinkingPart(text="".join(one.text), signature=one.signature, redacted=one.redacted) for one in self._blocks)
+        reasoning = "".join(self._reasoning)
+        if any(one.text or one.redacted for one in blocks):
+            return blocks
+        return (ThinkingPart(text=reasoning),) if reasoning.strip() else ()
+
+    def _count(self, usage: Any) -> None:
+        # All zero means that the server sent none.
+        if usage is not None and usage.total_tokens:
+            self.usage = usage
+
+
+class _Block:
+    """A block of thinking on its way."""
+
+    __slots__ = ("done", "redacted", "signature", "text")
+
+    def __init__(self, redacted: str = "") -> None:
+        self.text: list[str] = []
+        self.signature = ""
+        self.redacted = redacted
+        self.done = bool(redacted)
+
+
+def of_blocks(blocks: list[Any]) -> tuple[str, str]:
+    """Return the text and the thinking in a content of blocks, whose forms differ between servers."""
+    texts: list[str] = []
+    thoughts: list[str] = []
+    for block in blocks:
+        if not isinstance(block, Mapping):
+            texts.append(block if isinstance(block, str) else "")
+            continue
+        inner = block.get("thinking") or block.get("reasoning") or block.get("text") or block.get("refusal") or ""
+        pieces = [inner] if isinstance(inner, str) else [part["text"] for part in inner if isinstance(part, Mapping) and "text" in part]
+        (thoughts if block.get("type") in ("thinking", "reasoning") else texts).extend(pieces)
+    return "".join(texts), "".join(thoughts)
+
+
+def in_blocks(body: Any) -> dict[str, Any] | None:
+    """Return a chat completion whose content is a list of blocks with text in place of the list; `None` for anything else."""
+    try:
+        found: Any = loads(body) if isinstance(body, str) else body
+    except ValueError:
+        return None
+    choices = found.get("choices") if isinstance(found, dict) else None
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return None
+    message = choices[0].get("message")
+    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+        return None
+    text, thought = of_blocks(message["content"])
+    said = {**message, "content": text} | ({"reasoning_content": thought} if thought else {})
+    refusal = said.pop("refusal", None)
+    said |= {"provider_specific_fields": {"refusal": refusal}} if refusal else {}
+    return {**found, "choices": [{**choices[0], "message": said}]}
