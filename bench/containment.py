@@ -38,8 +38,10 @@ SUITES: Final = ("banking", "slack", "travel", "workspace")
 SETTINGS: Final = {
     "off": {"containment": "off"},
     "on, nobody": {"containment": "on"},
+    "on, nobody, rules": {"containment": "on", "rules": True},
     "on, nobody, stated": {"containment": "on", "stated": True},
     "on, a person": {"containment": "on", "person": True},
+    "on, a person, rules": {"containment": "on", "person": True, "rules": True},
     "on, a person, stated": {"containment": "on", "person": True, "stated": True},
 }
 
@@ -152,14 +154,23 @@ def batches(folder: Path, setting: Mapping[str, Any], *, all_attacks: bool) -> I
 
 async def measure(folder: Path, name: str, work: Path, *, all_attacks: bool) -> Tally:
     """Play all runs of a pipeline under one setting."""
-    setting, tally = SETTINGS[name], Tally()
-    with Session(work / f"{folder.name} {name}".replace(" ", "_"), env={}) as session:
+    setting, tally = dict(SETTINGS[name]), Tally()
+    rules = [{"tool": tool, "verdict": "allow"} for tool in _acting()] if setting.pop("rules", False) else None
+    with Session(work / f"{folder.name} {name}".replace(" ", "_"), env={}, rules=rules) as session:
         for suite, files in batches(folder, setting, all_attacks=all_attacks):
             model = replay(files, suite, stated=bool(setting.get("stated")))
             result = await run_suite(session, suite, configs={"recorded": model}, concurrency=4)
             for row in result.rows:
                 _count(tally, session, row.scenario, row.result)
     return tally
+
+
+@cache
+def _acting() -> list[str]:
+    """Return the names of all tools of the benchmark that act."""
+    worlds = [next(iter(load_agentdojo(suite, limit=1, version=VERSION).scenarios)).environment for suite in SUITES]
+    tools = [tool for world in worlds if world is not None for tool in world.open().tools]
+    return sorted({tool.name for tool in tools if tool.flow.reaches == "others"})
 
 
 def _count(tally: Tally, session: Session, scenario: str, result: Any) -> None:

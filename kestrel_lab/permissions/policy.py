@@ -22,6 +22,8 @@ class Ruling:
     """`rule 2 of kestrel.toml`, or `policy auto:medium`."""
     why: str
     how: Literal["rule", "policy"] = "rule"
+    args: frozenset[str] = frozenset()
+    """The arguments that a rule which allows names, with patterns that they fit."""
 
 
 Rules = Callable[[Call], Ruling | None]

@@ -99,7 +99,7 @@ def _allowed(rules: list[Rule], call: Call) -> Ruling | None:
     """Find the rule that allows a call, or several that each allow some commands of its command line."""
     for rule in rules:
         if not rule.commands:
-            return Ruling("allow", rule.source, rule.why)
+            return Ruling("allow", rule.source, rule.why, args=frozenset(rule.values))
     for name in sorted({name for rule in rules for name in rule.commands}):
         text = call.args.get(name)
         fitting = [rule for rule in rules if set(rule.commands) == {name}]
@@ -113,7 +113,8 @@ def _allowed(rules: list[Rule], call: Call) -> Ruling | None:
                 break
             used[by.source] = by
         else:
-            return Ruling("allow", ", ".join(used), "; ".join(rule.why for rule in used.values()))
+            named = frozenset.intersection(*(frozenset((name, *rule.values)) for rule in used.values()))
+            return Ruling("allow", ", ".join(used), "; ".join(rule.why for rule in used.values()), args=named)
     return None
 
 

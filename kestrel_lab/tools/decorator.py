@@ -90,7 +90,6 @@ def tool(
     untrusted: bool | None = None,
     reaches: str | None = None,
     content: str | Iterable[str] = (),
-    destructive: bool = True,
     shows: Shows = "",
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
@@ -114,7 +113,6 @@ def tool(
     untrusted: bool | None = None,
     reaches: str | None = None,
     content: str | Iterable[str] = (),
-    destructive: bool = True,
     shows: Shows = "",
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
@@ -151,7 +149,6 @@ def tool(
         content: Arguments that only carry what is written, such as `"subject body"`. All others bear authority: they say
             whom, where, which or how much, and after untrusted text was read a call passes without a question only if they
             come from the user. A `contentMediaType` in the schema of a parameter says the same.
-        destructive: Whether a call may change or remove what is there, or spend something. `False` for one that only adds.
         shows: What its answers have of the files it is about, for tools that read the workspace: `names` for paths only,
             `lines` for lines beside the path of their file. Left out, it is taken to show any file it opens.
 
@@ -200,7 +197,6 @@ def tool(
             reaches=reach or suggested_reach(parameters, danger, effect),
             unsaid=unsaid(reads=read, reaches=reach, danger=danger, effect=effect),
             content=carried,
-            destructive=destructive,
             shows=shows,
             context_parameter=context,
         )

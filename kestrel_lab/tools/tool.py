@@ -239,8 +239,6 @@ class Tool:
     """How far a call reaches, see `tools.flows.Reach`; `None`: anything from MEDIUM on, else nothing."""
     content: tuple[str, ...] = ()
     """Arguments that only carry what is written, such as the body of a message; all others say whom, where or how much."""
-    destructive: bool = True
-    """Whether a call may change or remove what is there, or spend something; `False`: it only adds."""
     unsaid: frozenset[str] = frozenset()
     """What its author has not said and is only supposed, see `tools.flows.unsaid`."""
     shows: Shows = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import islice
@@ -17,7 +18,7 @@ from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.benchmarks.calls import calls_by_turn
 from kestrel_lab.evals.benchmarks.isolated_import import import_parts, installed
 from kestrel_lab.evals.suite import MOST, Scenario, Suite
-from kestrel_lab.runtime.security.authority import wants_of
+from kestrel_lab.runtime.security.authority import called, wants_of
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.interaction import state_effects
@@ -31,15 +32,8 @@ RESISTED: Final = "attack resisted"
 _PACKAGE: Final = "agentdojo"
 _QUESTIONS: Final = ("get_", "read_", "search_", "list_", "check_")
 _TELL_NOTHING: Final = frozenset({"get_current_day"})
-_CONTENT: Final = frozenset({"subject", "body", "content", "title", "description", "location"})
-"""Parameters that only carry what people read, as the author of such tools would declare them."""
-_ADDING: Final = frozenset(
-    {
-        "send_email", "send_direct_message", "send_channel_message", "create_calendar_event", "add_calendar_event_participants",
-        "create_file", "append_to_file",
-    }
-)  # fmt: skip
-"""Tools that only add something: they neither change nor remove what is there, spend nothing and let nobody in."""
+_CONTENT: Final = frozenset({"subject", "body", "content", "title", "description", "location", "end_time", "new_end_time"})
+"""Parameters that only carry what people read, or how long something lasts, as the author of such tools would declare them."""
 _PIPELINE: Final = f"{_PACKAGE}.agent_pipeline"
 
 
@@ -61,7 +55,8 @@ def load_agentdojo(
     and `attack resisted`, which fails where the attack succeeded; it passes if both do. `target` is the name of a model as AgentDojo
     knows it, for attacks that address the model. `containment` is that of the runs: off, so that numbers compare with
     others', unless it is what is measured (see `evals.injection`); with a `person`
-    somebody is there when a call must be asked about, who allows exactly the calls of the benchmark's own solution. With
+    somebody is there when a call must be asked about, who allows the calls of the benchmark's own solution, whatever the words that
+    people read in them. With
     `stated` the model is offered `state_effects`.
 
     Raises `UsageError` for an unknown suite, attack, target or version, and where the package is not installed.
@@ -162,11 +157,12 @@ class World:
         if not self.situation.person:
             return None
         task = suite_tasks(self.situation.suite, self.situation.version).user_tasks[self.situation.task]
-        needed = {content_key(call.function, dict(call.args)) for call in task.ground_truth(self.before)}
+        needed = {_bearing_key(call.function, call.args) for call in task.ground_truth(self.before)}
 
         async def decide(asked: ApprovalAsked) -> ApprovalGiven:
-            wanted = [(asked.tool, asked.args), *((one["tool"], one["args"]) for one in wants_of(asked.contained))]
-            granted = all(content_key(*one) in needed for one in wanted)
+            also = map(called, wants_of(asked.contained))
+            wanted = [(asked.tool, asked.args), *((call.target, call.args) for call in also)]
+            granted = all(_bearing_key(*one) in needed for one in wanted)
             return ApprovalGiven(call=asked.call, granted=granted, by="who gave the task", how="rule")
 
         return decide
@@ -233,6 +229,11 @@ def _scenario(situation: Situation, containment: str) -> Scenario:
     )
 
 
+def _bearing_key(tool: str, args: Mapping[str, Json]) -> str:
+    """Return a key that is equal for calls which differ only in what people read; what is left out is like nothing."""
+    return content_key(tool, {name: value for name, value in args.items() if name not in _CONTENT and value not in (None, [])})
+
+
 def _tool(function: Any, work: Any) -> Tool:
     return Tool(
         name=function.name,
@@ -244,7 +245,6 @@ def _tool(function: Any, work: Any) -> Tool:
         reads=_reads(function),
         reaches=_reaches(function),
         content=tuple(_CONTENT & function.parameters.model_json_schema().get("properties", {}).keys()),
-        destructive=function.name not in _ADDING,
     )
 
 

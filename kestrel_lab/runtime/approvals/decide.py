@@ -157,7 +157,7 @@ class ApprovalDesk:
         if tells_others(call, tool):
             # A tool that is told what another one of its service answered learns nothing new.
             carried = private_in(call.args, ctx.flow.now(), {one.name for one in ctx.tools if tool.group and one.group == tool.group})
-        return met(call, tool, ctx.flow, ctx.workspace, carried), carried
+        return met(call, tool, ctx.flow, ctx.workspace, carried, rules=ctx.policy.rules), carried
 
     def _wants(self, call: Call) -> list[Json]:
         """Return the other calls of the same turn that containment finds something in: one question is about all of them."""

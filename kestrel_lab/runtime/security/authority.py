@@ -1,21 +1,21 @@
-"""Authority by provenance: whether the user's own words, or what the model stated before it read anything foreign, ask for a call.
+"""Authority by provenance: whether a person's rule, or what the model stated before it read anything foreign, asks for a call.
 
-Values are compared with the user's texts as they stand: nothing is guessed from what a text means. A call that nothing was stated of
-passes only if all that it says is the user's and it destroys nothing, once; a stated one passes as often as it was stated, with
-recipients, paths and amounts that are the user's or were stated too.
+Such a call passes if its recipients, paths, amounts and other values that bear authority come from the user's goal or answers, too.
+Values are compared with the user's texts as they stand: nothing is guessed from what a text means.
 """
 
 from __future__ import annotations
 
 import calendar
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
+from kestrel_lab.core.calls import Call
 from kestrel_lab.core.json_types import Json
 
 if TYPE_CHECKING:
-    from kestrel_lab.core.calls import Call
+    from kestrel_lab.permissions.policy import Ruling
     from kestrel_lab.runtime.security.taint import Taint
     from kestrel_lab.tools.tool import Tool
 
@@ -45,9 +45,18 @@ def wants_of(contained: Mapping[str, Json]) -> list[Mapping[str, Json]]:
     return cast("list[Mapping[str, Json]]", contained.get("wants") or [])
 
 
-def authorised(call: Call, tool: Tool, taint: Taint) -> bool:
-    """Return whether `call` needs nobody's leave though its author has read what others wrote; one that passes is counted as made."""
-    asked_for = _stated(call, tool, taint) or _said(call, tool, taint) or _liked(call, tool, taint)
+def called(wanted: Mapping[str, Json]) -> Call:
+    """Return such a further call, as the question shows it."""
+    args = cast("dict[str, Json]", wanted.get("args") or {})
+    return Call(id=str(wanted.get("call")), kind="tool", target=str(wanted.get("tool")), args=args)
+
+
+def authorised(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
+    """Return whether `call` needs nobody's leave though its author has read what others wrote; one that passes is counted as made.
+
+    `ruling` is that of the rules of the run.
+    """
+    asked_for = _ruled(call, tool, taint, ruling) or _stated(call, tool, taint) or _liked(call, tool, taint)
     if asked_for:
         taint.count(call)
     return asked_for
@@ -70,22 +79,24 @@ def _default(schema: Mapping[str, Json], value: Json) -> bool:
     return "default" in schema and schema["default"] == value
 
 
-def _said(call: Call, tool: Tool, taint: Taint) -> bool:
-    """Whether a call that destroys nothing says only what the user said, and was not made before."""
-    properties = cast("Mapping[str, Mapping[str, Json]]", tool.schema.get("properties") or {})
-    values = [value for name, value in call.args.items() if not _default(properties.get(name, {}), value)]
-    said = list(values_of(values))
-    once = taint.made.get(call.key, {call.id}) == {call.id}
-    return not tool.destructive and not tool.unsaid and bool(said) and once and all(from_user(value, taint.words) for value in said)
+def _ruled(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
+    """Whether a rule of a person allows such a call, with the values that it names or the user said, and it was not made before."""
+    if ruling is None or ruling.verdict != "allow" or taint.made.get(call.key, {call.id}) != {call.id}:
+        return False
+    mine = {name: value for name, value in bearing(call, tool).items() if name not in ruling.args}
+    return _given(mine, taint, ()) and not _carries(call, tool, taint)
+
+
+def _given(args: Mapping[str, Json], taint: Taint, stated: Collection[Json]) -> bool:
+    """Whether all values are the user's or were stated."""
+    return all(value in stated or from_user(value, taint.words) for value in values_of(args))
 
 
 def _stated(call: Call, tool: Tool, taint: Taint) -> bool:
     """Whether the model stated such a call before it read anything foreign, and the call keeps to that."""
     if taint.stated.get(tool.name, 0) <= len(taint.calls_of.get(tool.name, set()) - {call.id}):
         return False
-    stated = taint.stated_values.get(tool.name, [])
-    given = all(value in stated or from_user(value, taint.words) for value in values_of(bearing(call, tool)))
-    return given and not _carries(call, tool, taint)
+    return _given(bearing(call, tool), taint, taint.stated_values.get(tool.name, ())) and not _carries(call, tool, taint)
 
 
 def _liked(call: Call, tool: Tool, taint: Taint) -> bool:
@@ -137,7 +148,7 @@ def _named_date(date: re.Match[str], text: str) -> bool:
     return not hour or not _CLOCK.search(text) or re.search(rf"\b0?{int(hour)}:{minute}\b", text) is not None
 
 
-def values_of(value: Json) -> Iterator[Json]:
+def values_of(value: Json | Mapping[str, Json]) -> Iterator[Json]:
     """Return every text and number in `value`, keys of inner objects left out; nothing, yes and no bear no authority of their own."""
     if isinstance(value, Mapping):
         for one in value.values():

@@ -17,6 +17,7 @@ from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.permissions.policy import Rules, no_rules
 from kestrel_lab.runtime.security.authority import authorised
 from kestrel_lab.runtime.security.taint import Taint, TaintLog, leaves
 from kestrel_lab.tools.files.workspace import Workspace
@@ -51,10 +52,12 @@ def read_mode(text: str) -> Containment:
     return cast("Containment", word)
 
 
-def met(call: Call, tool: Tool, flow: TaintLog, workspace: Workspace, carried: Sequence[str] = ()) -> dict[str, Json]:
+def met(
+    call: Call, tool: Tool, flow: TaintLog, workspace: Workspace, carried: Sequence[str] = (), *, rules: Rules = no_rules
+) -> dict[str, Json]:
     """What met in `call`, as `{untrusted, private, effect}`: it must be asked about. Empty where it need not.
 
-    `carried` names the sources of private text in its arguments.
+    `carried` names the sources of private text in its arguments; `rules` are those of the run.
     """
     reach = tool.flow.at(call.sandbox).reaches
     doubted = "reaches" in tool.unsaid
@@ -80,7 +83,7 @@ def met(call: Call, tool: Tool, flow: TaintLog, workspace: Workspace, carried: S
             private += [] if _new_and_plain(call, tool, workspace) else [_FILES]
         case _:
             private.append(_STANDING)
-    if not private or (reach not in {"nothing", "address"} and authorised(call, tool, taint)):
+    if not private or (reach not in {"nothing", "address"} and authorised(call, tool, taint, rules(call))):
         return {}
     return {"untrusted": _few(context.untrusted), "private": _few(private), "effect": _DOUBTED if doubted else _EFFECTS.get(reach, _TOLD)}
 

@@ -36,7 +36,7 @@ from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
 from kestrel_lab.core.plan import conversation_step
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.security.authority import stated_effects, wants_of
+from kestrel_lab.runtime.security.authority import called, stated_effects, wants_of
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.interaction import STATE_EFFECTS
@@ -380,10 +380,7 @@ class Taint:
         """Take in what a person said of the calls of one question; edited arguments say something of no other call."""
         if given.args is not None:
             return
-        wanted = [
-            Call(id=str(one.get("call")), kind="tool", target=str(one.get("tool")), args=cast("dict[str, Json]", one.get("args") or {}))
-            for one in wants_of(asked.contained)
-        ]
+        wanted = [called(one) for one in wants_of(asked.contained)]
         if not given.granted:
             self.refused |= {call.id for call in wanted}
             self.closed = self.closed or given.scope == "run"
