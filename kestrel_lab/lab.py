@@ -49,9 +49,7 @@ def _tell_ignored(settings: Settings) -> None:
         sys.stderr.write(f"{plain(text)}\n")
 
 
-def _part(
-    find: Callable[[Lab], Owner], method: Callable[[], Callable[Concatenate[Owner, P], T]]
-) -> Callable[Concatenate[Lab, P], T]:
+def _part(find: Callable[[Lab], Owner], method: Callable[[], Callable[Concatenate[Owner, P], T]]) -> Callable[Concatenate[Lab, P], T]:
     """Offer a method of a part of the lab as one of the lab's own, with its parameters and documentation."""
     return cast("Callable[Concatenate[Lab, P], T]", _Part(find, method))
 
