@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
@@ -65,8 +64,9 @@ class Plan:
         if not self.steps:
             msg = "the plan has no steps"
             raise UsageError(msg)
-        if repeated := sorted(name for name, times in Counter(step.id for step in self.steps).items() if times > 1):
-            msg = f"step ids used twice: {', '.join(repeated)}"
+        names = [step.id for step in self.steps]
+        if len(set(names)) < len(names):
+            msg = f"step ids used twice: {', '.join(sorted({name for name in names if names.count(name) > 1}))}"
             raise UsageError(msg)
         self._check_json()
         self._check_conditions()
@@ -209,7 +209,7 @@ class Plan:
                 raise UsageError(msg)
 
     def _check_json(self) -> None:
-        own = ((f"the {name} of step {step.id!r}", getattr(step, name)) for step in self.steps for name in ("args", "given"))
+        own = [(f"the {name} of step {step.id!r}", getattr(step, name)) for step in self.steps for name in ("args", "given")]
         for whose, value in (("the artifacts", self.artifacts), *own):
             try:
                 if value:

@@ -85,9 +85,21 @@ class UsageMeter:
             tokens_reasoning=self.tokens_reasoning,
         )
 
-    def take(self, event: Event, at: float) -> None:
+    def take(self, event: Event, at: float) -> None:  # noqa: C901  # one case per event
         """Take in an event that happened `at` seconds since 1970."""
-        self._clock(event, at)
+        last = at if self.last_at is None else self.last_at
+        until = max(last, at)  # a decision is taken in once it is on disk, maybe after later events; and clocks jump
+        if isinstance(event, RunResumed | RunForked):
+            self.away_s += until - last
+            last = until = self.idle_until = at  # a session begins its own clock
+        self.last_at = until
+        # A log without transitions, one made by hand for instance, says by its questions alone that the run waits.
+        if self.status == RunStatus.WAITING_APPROVAL if self.status else self.questions:
+            self.waiting_s += until - last
+        else:
+            paused = min(until, self.idle_until) - last if self.idle_until > last else 0.0
+            self.idle_s += paused
+            self.working_s += until - last - paused
         match event:
             case ModelCalled():
                 self.turns += 1
@@ -136,28 +148,13 @@ class UsageMeter:
         self.unpriced += event.cost_usd is None and event.error is None
         self.unmetered += not event.metered
 
-    def _clock(self, event: Event, at: float) -> None:
-        last = at if self.last_at is None else self.last_at
-        until = max(last, at)  # a decision is taken in once it is on disk, maybe after later events; and clocks jump
-        if isinstance(event, RunResumed | RunForked):
-            self.away_s += until - last
-            last = until = self.idle_until = at  # a session begins its own clock
-        self.last_at = until
-        # A log without transitions, one made by hand for instance, says by its questions alone that the run waits.
-        if self.status == RunStatus.WAITING_APPROVAL if self.status else self.questions:
-            self.waiting_s += until - last
-            return
-        paused = min(until, self.idle_until) - last if self.idle_until > last else 0.0
-        self.idle_s += paused
-        self.working_s += until - last - paused
-
 
 def idle_before(event: ModelAnswered, at: float, until: float) -> float:
     """Return the seconds that the call answered `at` waited and that are not counted yet, where time is counted up to `until`."""
     return max(0.0, min(event.queued + event.backoff, at - max(at - event.seconds, until)))
 
 
-class MeteredRecords(tuple[Record, ...]):
+class MeteredRecords(tuple[Record, ...]):  # noqa: SLOT001  # it keeps the sum
     """Records of a run whose usage is summed up once, however many metrics ask for it."""
 
     @cached_property

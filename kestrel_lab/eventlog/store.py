@@ -116,7 +116,7 @@ class SessionStore:
         """
         now = time.time() if at is None else at
         columns = (started.goal, started.workspace, started.model, started.model_kind, started.config, started.scenario)
-        row = (run_id, *map(_encodable, columns), self._owner, now)
+        row = (run_id, *_encodable(*columns), self._owner, now)
         sql = "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?)"
         self._epochs[run_id] = 0
         self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._line(run_id, started, 0, now),)), urgent=False)
@@ -129,8 +129,7 @@ class SessionStore:
         event must be the parent's own: see `origin`. Returns the events' time.
         """
         now = time.time()
-        model = _encodable(forked.model)
-        row = (run_id, model, forked.model_kind, status, status, forked.at, forked.at, self._owner, now, forked.parent)
+        row = (run_id, *_encodable(forked.model), forked.model_kind, status, status, forked.at, forked.at, self._owner, now, forked.parent)
         sql = (
             "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, last_seq, owner, created_at)"
             " SELECT ?, goal, workspace, ?, ?, ?, ?, id, ?, ?, ?, ? FROM runs WHERE id = ?"
@@ -385,9 +384,9 @@ class SessionStore:
 _STATES = frozenset(RunStatus)
 
 
-def _encodable(text: str) -> str:
-    """`text` for a column: what is not Unicode, as in an odd path, replaced; the event keeps it as it is."""
-    return text.encode("utf-8", "replace").decode()
+def _encodable(*texts: str) -> list[str]:
+    """`texts` for columns: what is no Unicode, as in an odd path, replaced; the event keeps it as it is."""
+    return [text.encode("utf-8", "replace").decode() for text in texts]
 
 
 def _record(run_id: str, row: tuple[Any, ...]) -> Record:

@@ -25,20 +25,23 @@ class TurnOrder:
     ) -> None:
         self._alone, self._lock = alone, lock
         self._has: set[str] = set()
-        self._ended = {call.id: asyncio.Event() for call in calls}
         self._left: dict[str, Signal] = {}
         self._before = {
             call.id: [earlier.id for earlier in calls[:place] if not (call.id in together and earlier.id in together)]
             for place, call in enumerate(calls)
+            if place
         }
+        self._ended = {earlier: asyncio.Event() for earlier in set().union(*self._before.values())}
+        """Of the calls that others wait for."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Wait for this call's place, then proceed; raises the signal of an earlier call that was left."""
         alone = self._lock is not None and call.id in self._alone
-        if not self._before[call.id] and not alone:
+        before = self._before.get(call.id)
+        if not before and not alone:
             return await proceed(call)
         asked = time.perf_counter()
-        for earlier in self._before[call.id]:
+        for earlier in before or ():
             await self._ended[earlier].wait()
             if earlier in self._left:
                 raise self._left[earlier]
@@ -57,4 +60,5 @@ class TurnOrder:
         if self._lock is not None and call.id in self._has:
             self._has.discard(call.id)
             self._lock.release()
-        self._ended[call.id].set()
+        if (ended := self._ended.get(call.id)) is not None:
+            ended.set()

@@ -266,7 +266,16 @@ class Tool:
 
     def spec(self) -> ToolSpec:
         """The tool as a model is told of it."""
+        return self._spec
+
+    @cached_property
+    def _spec(self) -> ToolSpec:
         return ToolSpec(name=self.name, description=self.description, schema=self.schema)
+
+    @cached_property
+    def named(self) -> dict[str, Json]:
+        """The tool as an event names it; not to be changed."""
+        return {"name": self.name, "version": self.version, "danger": self.danger.name, "effect": self.effect, **self.flow.as_json()}
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
         """The arguments as JSON, converted to the declared types and completed with defaults.
@@ -351,7 +360,7 @@ class Toolbox:
     def specs(self) -> tuple[ToolSpec, ...]:
         """Every tool as a model is told of it; raises `UsageError` for a tool whose types have no JSON form."""
         if self._specs is None:
-            self._specs = tuple(tool.spec() for tool in self)
+            self._specs = tuple([tool._spec for tool in self._tools.values()])
         return self._specs
 
     @staticmethod

@@ -174,6 +174,7 @@ EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in Event.__args__}
 """Every event class by its name in the log."""
 
 _FIELDS = {cls: tuple(f.name for f in fields(cls)) for cls in EVENT_TYPES.values()}
+_NAMES = {cls: frozenset(names) for cls, names in _FIELDS.items()}
 _VALUES = {cls: attrgetter(*names, "type", "type") for cls, names in _FIELDS.items()}  # a getter of one name returns no tuple
 
 
@@ -203,9 +204,11 @@ def from_json(kind: str, body: dict[str, Json]) -> Event:
     if cls is None:
         msg = f"the log has an event of type {kind!r}, which this version of kestrel_lab does not know: upgrade it"
         raise StoreError(msg)
-    known = _FIELDS[cls]
+    known = _NAMES[cls]
+    if not body.keys() <= known:
+        body = {name: value for name, value in body.items() if name in known}
     try:
-        return cls(**{name: body[name] for name in known if name in body})  # type: ignore[arg-type]  # the constructor checks names, to_json wrote the values
+        return cls(**body)  # type: ignore[arg-type]  # the constructor checks names, to_json wrote the values
     except TypeError as error:
         msg = f"an event of type {kind!r} in the log is incomplete: {error}"
         raise StoreError(msg) from error

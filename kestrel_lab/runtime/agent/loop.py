@@ -76,7 +76,7 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
         calls = tuple(replace(wanted, id=f"{step.id}.{cycle}.{place}") for place, wanted in enumerate(answer.calls, 1))
         return Result(answer=replace(answer, calls=calls))
 
-    unpriced = ctx.state.usage.unpriced
+    unpriced = ctx.state.meter.unpriced
     result = await compose(ask, RecordModel(ctx.emit, cycle, idle), *ctx.middleware)(call)
     ctx.warn_unpriced(model, unpriced)
     if result.answer is not None and result.answer.finish == "length":

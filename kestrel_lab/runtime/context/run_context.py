@@ -49,7 +49,7 @@ _OF_KIND = {kind: tuple(field.name for field in fields(kind) if field.name in _F
 def without_secrets(event: Event, redactor: Redactor) -> Event:
     """`event`, or one like it whose words about what went wrong hold no secret."""
     changed = {}
-    for name in _OF_KIND.get(type(event), ()):
+    for name in _OF_KIND[type(event)]:
         if (said := getattr(event, name)) and (clean := redactor.json(said)) != said:
             changed[name] = clean
     return replace(event, **changed) if changed else event  # type: ignore[arg-type]  # the type of a field stays what it was
@@ -133,7 +133,7 @@ class RunContext:
         limits, state = self.limits, self.state
         self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
         self.allowance = Allowance(limits, state, self.dearest)
-        self._turns_kept = self.state.usage.model_calls
+        self._turns_kept = self.state.meter.model_calls
         self.flow = TaintLog(partial(self._earlier, state.events), Taint(known=self._flow_of, strict=self.containment == "strict"))
         self._specs[None] = tuple(self.toolbox.specs())
         if self.growth is not None:
@@ -149,7 +149,8 @@ class RunContext:
 
         With `shown` they are told that instead: the same, with words that the log is not to have.
         """
-        event = without_secrets(event, self.redactor)
+        if _OF_KIND[type(event)]:
+            event = without_secrets(event, self.redactor)
         if not isinstance(event, Told):
             at = time.time()
             self.store.record(self.run_id, event, at, self._refused, urgent=urgent)
@@ -163,7 +164,7 @@ class RunContext:
 
     def _due(self) -> bool:
         """Whether a snapshot is; in a long run after a twentieth more turns, so that their cost grows as the run does, not as its square."""
-        turns = self.state.usage.model_calls
+        turns = self.state.meter.model_calls
         due = self.checkpoint_every is not None and turns - self._turns_kept >= max(self.checkpoint_every, turns // 20)
         if due:
             self._turns_kept = turns
@@ -326,24 +327,20 @@ class RunContext:
         if step.turns is not None and self.state.conversation(step.id).cycles >= step.turns:
             msg = f"step {step.id!r} has used its {step.turns} model turns without an answer"
             raise RunError(msg)
-        limits, usage = self.limits, self.state.usage
+        limits, used = self.limits, self.state.meter
         turns = sum(talk.cycles for talk in self.state.conversations.values()) + self.allowance.unrecorded
         if limits.cycles is not None and turns >= limits.cycles:
-            raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")  # the limit and the message
-        if limits.cost_usd is not None and usage.cost_usd >= limits.cost_usd:
-            raise LimitError(
-                "cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${usage.cost_usd:.4f} spent"
-            )  # the limit and the message
-        if limits.tokens is not None and usage.tokens >= limits.tokens:
-            raise LimitError(
-                "tokens", f"the limit of {limits.tokens:,} tokens is reached: {usage.tokens:,} used"
-            )  # the limit and the message
+            raise LimitError("cycles", f"the limit of {limits.cycles} model turns is reached")
+        if limits.cost_usd is not None and used.cost_usd >= limits.cost_usd:
+            raise LimitError("cost_usd", f"the limit of ${limits.cost_usd:g} is reached: ${used.cost_usd:.4f} spent")
+        if limits.tokens is not None and (tokens := used.tokens_in + used.tokens_out) >= limits.tokens:
+            raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {tokens:,} used")
         if limits.messages is not None and sum(len(talk.messages) for talk in self.state.conversations.values()) >= limits.messages:
-            raise LimitError("messages", f"the limit of {limits.messages:,} messages is reached")  # the limit and the message
+            raise LimitError("messages", f"the limit of {limits.messages:,} messages is reached")
 
     def warn_unpriced(self, model: Model, before: int) -> None:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be watched."""
-        if before == 0 < self.state.usage.unpriced and self.limits.cost_usd is not None:
+        if before == 0 < self.state.meter.unpriced and self.limits.cost_usd is not None:
             text = (
                 f"the price of {model.name} is not known: its cost is not counted and the limit of ${self.limits.cost_usd:g} cannot stop it"
             )

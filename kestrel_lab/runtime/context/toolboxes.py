@@ -19,10 +19,7 @@ Tools = Iterable["str | Tool | Callable[..., Any]"]
 
 def offered(toolbox: Iterable[Tool]) -> list[dict[str, Json]]:
     """The tools as an event names them."""
-    return [
-        {"name": tool.name, "version": tool.version, "danger": tool.danger.name, "effect": tool.effect, **tool.flow.as_json()}
-        for tool in toolbox
-    ]
+    return [tool.named for tool in toolbox]
 
 
 DEFAULT = "default"
