@@ -15,6 +15,7 @@ from kestrel_lab.core.events.calls import (
     ApprovalAsked,
     ApprovalGiven,
     CacheHit,
+    ContextCompacted,
     FilesTainted,
     FolderChanged,
     MacroFinished,
@@ -67,6 +68,7 @@ __all__ = [
     "BudgetWarned",
     "CacheHit",
     "CheckpointSaved",
+    "ContextCompacted",
     "EVENT_TYPES",
     "Event",
     "FilesTainted",
@@ -131,6 +133,7 @@ Event = (
     | ModelCalled
     | ModelDelta
     | ModelAnswered
+    | ContextCompacted
     | ToolCalled
     | ToolDelta
     | FolderChanged

@@ -53,6 +53,15 @@ class LiteLLMModel:
     """Further arguments of litellm's `acompletion`, e.g. `{"reasoning_effort": "low"}`."""
 
     @property
+    def context_tokens(self) -> int | None:
+        """Tokens of its context by litellm's table; `None` for a model that is not in it, and before the first call has loaded the table."""
+        if not _litellm.cache_info().currsize:
+            return None
+        table = _litellm().model_cost
+        known = table.get(self.name) or table.get(self.name.partition("/")[2]) or {}
+        return known.get("max_input_tokens") or None
+
+    @property
     def kind(self) -> ModelKind:
         """A real model."""
         return "real"
