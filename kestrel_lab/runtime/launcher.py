@@ -144,7 +144,7 @@ class Launcher:
         if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(store.records(run_id))) is not None:
             return self.fork(run_id, options, at=found.at, stage=found.stage)
         if state.started is None or state.status.terminal:
-            return Run(store, run_id, state, start=self.start)
+            return Run(store, run_id, state, run=self._session.run)
         if not take_over and owner.at_work(row.owner, run_id):
             raise owner.taken(run_id, row.owner)
         ctx = self._again(run_id, state.started, state, options)
@@ -153,7 +153,7 @@ class Launcher:
         for record in store.records(run_id, after=state.events):  # written until the claim
             state.apply(record.event, record.at)
         if state.status.terminal:
-            return Run(store, run_id, state, start=self.start)
+            return Run(store, run_id, state, run=self._session.run)
         bounds = {} if options.limits is None else options.limits.as_json()
         resumed = RunResumed(by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds)
         return self._launch(ctx, state.planned, resumed=resumed)
@@ -278,7 +278,7 @@ class Launcher:
         """Start the task of a run whose first events are in the log; `missing` names servers that cannot be used."""
         session, run_id, state = self._session, ctx.run_id, ctx.state
         ctx.begin()
-        run = Run(session.store, run_id, state, start=self.start)
+        run = Run(session.store, run_id, state, run=self._session.run)
         ctx.listeners.extend(partial(listener, run) for listener in session.options.listeners)
         if resumed is not None:
             ctx.emit(resumed)

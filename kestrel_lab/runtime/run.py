@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -73,15 +73,15 @@ class Run:
         run_id: str,
         state: RunState | None = None,
         damage: Damaged | None = None,
-        start: Callable[[str, RunOptions], Run] | None = None,
+        run: Callable[[str, RunOptions], Awaitable[Run]] | None = None,
     ) -> None:
-        """`start` begins further runs, for `ask`."""
+        """`run` runs further goals, for `ask`."""
         self.id = run_id
         self.damage = damage
         """Set when its events, from number `damage.seq` on, are not those that were written: only what came before is shown."""
         self.live: LiveRun | None = None
         """Set by the session that works on the run."""
-        self._store, self._start = store, start
+        self._store, self._run = store, run
         self._state = state if state is not None else store.state(run_id)
 
     if not TYPE_CHECKING:  # type checkers lead to the report
@@ -202,10 +202,10 @@ class Run:
         Takes the options of `Session.start`; model, tools, workspace and rules are those of this run unless they are given.
         Raises what `Session.run` raises, and `UsageError` while this run has not ended.
         """
-        if self._start is None:
+        if self._run is None:
             msg = f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})"
             raise UsageError(msg)
-        return await self._start(goal, replace(RunOptions(**changes), follow=self)).wait()
+        return await self._run(goal, replace(RunOptions(**changes), follow=self))
 
     def cancel(self) -> None:
         """End the run CANCELLED; from any thread. That is final, though a fork can go on from there.
