@@ -211,6 +211,31 @@ class Entailment(Protocol):
         ...
 
 
+@runtime_checkable
+class Watcher(Approver, Protocol):
+    """Shows one run while it works and is its approver."""
+
+    def follow(self, run: Any) -> None:
+        """Show a run, from now on until it ends; call on its event loop."""
+        ...
+
+    def close(self) -> None:
+        """Show it no longer as one that works; again does nothing."""
+        ...
+
+
+class Surroundings(Protocol):
+    """Where the program runs, if somebody looks there: a notebook."""
+
+    def watcher(self) -> Watcher | None:
+        """Return what shows the run that is about to begin; `None` where nobody would see it."""
+        ...
+
+    def reporter(self) -> Reporter | None:
+        """Return what shows a job that takes long; `None` where nobody would see it."""
+        ...
+
+
 class Reporter(Protocol):
     """Told how far a long job is: a progress bar in a terminal or a notebook."""
 

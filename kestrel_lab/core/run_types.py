@@ -14,7 +14,7 @@ from kestrel_lab.core.json_types import Json
 MAX_TOOL_CALLS_PER_TURN = 5
 """Tool calls of one model turn that are carried out at once; further ones follow in the next batch."""
 
-_COUNTED = ("cycles", "tokens", "messages", "calls_per_turn", "steps_at_once")
+_COUNTED = ("cycles", "tokens", "messages", "context_tokens", "calls_per_turn", "steps_at_once")
 _ALWAYS = ("calls_per_turn", "steps_at_once")
 
 
@@ -43,6 +43,10 @@ class Limits:
     away has; it is asked again as such a call is, and does not end the run by itself."""
     messages: int | None = None
     """Messages of its conversations, over all steps: what is told to models, what they say, what tools answer."""
+
+    context_tokens: int | None = None
+    """Tokens of the context that a model is sent; a longer conversation is compacted. By default what is known of the model. Reaching
+    it does not end the run."""
 
     def __post_init__(self) -> None:
         for name, value in self.as_json().items():

@@ -45,6 +45,8 @@ class Evaluations:
         from kestrel_lab.evals.execution.dask_cluster import on_cluster
         from kestrel_lab.evals.execution.runner import run_suite
 
+        if options.get("reporter") is None and self._session.surroundings is not None:
+            options["reporter"] = self._session.surroundings.reporter()
         make = None if cluster is None else on_cluster(cluster)
         return await run_suite(self._session, suite, make=make, **options)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from kestrel_lab.core.events.union import MacroStarted, ToolAnswered
 from kestrel_lab.core.json_types import Json
@@ -49,10 +50,30 @@ class Conversation:
     """Whether it is one that may pass."""
     began: float = 0.0
     """When the step began first."""
+    results: dict[str, str] = field(default_factory=dict)
+    """By call, what its model is shown in the place of the result; see `ContextCompacted`."""
+    summary: str = ""
+    """What it is shown in the place of the messages before number `upto`, the system message left out; empty where it is shown all."""
+    upto: int = 0
     files: dict[str, str] = field(default_factory=dict)
     """Versions of files, by path, that it knows: see `tools.versions`."""
     read: dict[str, str] = field(default_factory=dict)
     """Those that it has read and its model has not been shown yet."""
+
+    @property
+    def sent(self) -> list[Message]:
+        """What its model is shown of the messages: all of them, unless the context was compacted."""
+        return self.sent_with({}, "", 0) if self.results or self.upto else self.messages
+
+    def sent_with(self, results: Mapping[str, str], summary: str, upto: int) -> list[Message]:
+        """What the model would be shown with further `results`, and with `summary` in the place of the messages before `upto`."""
+        shown, summary, upto = {**self.results, **results}, summary or self.summary, upto or self.upto
+        system = self.messages[:1] if upto and self.messages[0].role == "system" else []
+        told = [Message(role="user", text=f"Summary of the conversation so far:\n{summary}")] if summary else []
+        rest = [
+            replace(one, text=shown[one.call_id]) if one.role == "tool" and one.call_id in shown else one for one in self.messages[upto:]
+        ]
+        return [*system, *told, *rest]
 
     @property
     def open_requests(self) -> tuple[ToolRequest, ...]:

@@ -15,6 +15,7 @@ from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
+    ContextCompacted,
     Event,
     FolderChanged,
     MacroFinished,
@@ -177,6 +178,8 @@ class RunState:
                 self.begun[event.call] = event
             case ToolAnswered():
                 self._tool_answered(event)
+            case ContextCompacted():
+                self._compacted(event)
             case FolderChanged():
                 self.conversation(event.step).folder = event.folder
             case MacroStarted():
@@ -239,6 +242,15 @@ class RunState:
         """Begin with what the run has from the run that it follows; its messages are said when its agent begins."""
         self.recalled.update(earlier.get("recalled", ()))
         self.wholes |= {name: Whole(**whole) for name, whole in earlier.get("wholes", {}).items()}
+
+    def _compacted(self, event: ContextCompacted) -> None:
+        talk = self.conversation(event.step)
+        talk.results |= event.results
+        wholes: Mapping[str, Any] = event.wholes
+        self.wholes |= {name: Whole(**whole) for name, whole in wholes.items()}
+        if event.summary:
+            talk.summary, talk.upto = event.summary, event.upto
+            talk.cycles += self.conversations.pop(event.by, Conversation()).cycles
 
     def _joined_by(self, model_kind: str) -> None:
         self.model_kind = self.model_kind if model_kind == "real" else model_kind

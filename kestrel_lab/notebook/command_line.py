@@ -66,9 +66,7 @@ def argument(text: str, variables: Mapping[str, object]) -> str:
 
 
 def as_text(value: object, name: str) -> str:
-    """What a model is given for a variable: a string itself, a path as one would type it, a small table whole, of a large one its schema,
-    statistics and head, else the `repr`.
-    """
+    """Return what a model is given for a variable: a text as it is, a path as one would type it, of a large table its schema and statistics."""
     if isinstance(value, str):
         return value
     if isinstance(value, PurePath):

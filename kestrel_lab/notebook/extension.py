@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.notebook.completion import completions
 from kestrel_lab.notebook.magics import KestrelMagics
+from kestrel_lab.notebook.surroundings import NotebookSurroundings
 from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.variables import user_variables
 
 if TYPE_CHECKING:
@@ -92,6 +94,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
         for panel in magics.notebook.panels:
             panel.look_again()
 
+    Session.surroundings = NotebookSurroundings(magics.notebook, ip)
     rewriter = AwaitRewriter(ip)
     rewriter.install()
     ip.events.register("post_run_cell", after_cell)
@@ -104,6 +107,7 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
     if loaded is None:
         return
     delattr(ip, _ATTRIBUTE)
+    Session.surroundings = None
     loaded.rewriter.remove()
     ip.events.unregister("post_run_cell", loaded.after_cell)
     _matchers(ip).remove(loaded.matcher)

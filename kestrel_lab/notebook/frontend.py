@@ -67,6 +67,12 @@ class Notebook:
             self._own_lab = Lab()
         return self._own_lab
 
+    def take(self, panel: Panel, run: Run) -> None:
+        """Note that `panel` shows `run` in the running cell."""
+        self.shown.add(run)
+        self.panels.append(panel)
+        self.note(run)
+
     def note(self, run: Run) -> None:
         """Remember `run` as the one that the next goal goes on with."""
         self._last = (self.lab(), run, self.lab().session.options.model)
@@ -156,13 +162,15 @@ class NotebookScreen:
         self._panel: Panel | None = None
 
     async def __aenter__(self) -> Self:
-        frontend = self._frontend
+        frontend, notebook = self._frontend, self._frontend.notebook
         if frontend.surface == "terminal":
             self.approver = PromptApprover(frontend.ask)
         elif frontend.surface == "panel":
             # A background run outlives its cell, and only a cell may use standard input.
             fallback = None if self._background else PromptApprover(frontend.ask)
-            self.approver = self._panel = Panel(user=frontend.user, fallback=fallback, timeout=self._how.approval_timeout)
+            self.approver = self._panel = Panel(
+                user=frontend.user, fallback=fallback, timeout=self._how.approval_timeout, shown=notebook.take
+            )
             if frontend.on_thread:
                 self._panel.keep_clicks_coming()
         return self
@@ -181,7 +189,6 @@ class NotebookScreen:
             notebook.variables[self._how.name] = run
         if self._panel is not None:
             self._panel.follow(run)
-            notebook.panels.append(self._panel)
         if self._background:
             return run
         try:

@@ -57,8 +57,11 @@ class Still:
 class Panel:
     """Shows one run and is its approver; call `follow` once the run has started."""
 
-    def __init__(self, *, user: str, fallback: Fallback | None, timeout: float | None = None) -> None:
-        """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits."""
+    def __init__(
+        self, *, user: str, fallback: Fallback | None, timeout: float | None = None, shown: Callable[[Panel, Run], object] = lambda *_: None
+    ) -> None:
+        """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits. `shown` is called when the panel appears."""
+        self._shown = shown
         self.view = RunView()
         self._user = user
         self._fallback = fallback
@@ -90,6 +93,7 @@ class Panel:
         self._stream.name(run.id)
         self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
         self._handle.display(self._widget)  # type: ignore[no-untyped-call]
+        self._shown(self, run)
         run.subscribe(self._take)
 
     def close(self) -> None:

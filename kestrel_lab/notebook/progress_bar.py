@@ -1,25 +1,89 @@
-"""Progress bar of a long job in a cell: one line, replaced at most five times a second."""
+"""Progress of a long job in a cell: a bar, and for a suite a board with a tile per scenario and configuration."""
 
 from __future__ import annotations
 
 import time
-from html import escape
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from kestrel_lab.core.sanitize import AS_TEXT, one_line
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.views.html.elements import macros
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
+    from kestrel_lab.evals.stored_trials import EvalRow
+
 INTERVAL_S = 0.2
+_MOST_ROWS = 200
+"""Scenarios of the board; the rest is counted."""
+_MARKS = {"pass": "✓", "fail": "✗", "error": "!", "mixed": "◐"}
+
+
+@dataclass(slots=True)
+class Tile:
+    """The trials of one scenario under one configuration."""
+
+    runs: list[tuple[str, str]] = field(default_factory=list)
+    """Run and outcome of each."""
+
+    @property
+    def word(self) -> str:
+        """`pass`, `fail`, `error`, or `mixed` where they differ."""
+        outcomes = {outcome for _, outcome in self.runs}
+        return outcomes.pop() if len(outcomes) == 1 else "mixed"
+
+    @property
+    def mark(self) -> str:
+        """One character for it."""
+        return _MARKS.get(self.word, "·")
+
+    @property
+    def text(self) -> str:
+        """How many trials passed, or the outcome of a single one."""
+        return self.word if len(self.runs) == 1 else f"{sum(outcome == 'pass' for _, outcome in self.runs)} of {len(self.runs)}"
+
+
+class Board:
+    """The trials of a suite so far."""
+
+    def __init__(self) -> None:
+        self.tiles: dict[str, dict[str, Tile]] = {}
+        """By scenario and configuration."""
+        self.configs: dict[str, Counter[str]] = {}
+        """By configuration, how many trials had which outcome."""
+
+    def add(self, row: EvalRow) -> None:
+        """Count a trial that ended."""
+        outcome = str(row.result["outcome"])
+        tile = self.tiles.setdefault(row.scenario, {}).setdefault(row.config, Tile())
+        tile.runs.append((str(row.result.get("run") or row.id), outcome))
+        self.configs.setdefault(row.config, Counter())[outcome] += 1
+
+    def rate(self, config: str) -> str:
+        """The share of trials of a configuration that passed, with its interval; trials that broke are left out, and said."""
+        counts = self.configs[config]
+        judged = counts["pass"] + counts["fail"]
+        broke = f" · {counts['error']} broke" if counts["error"] else ""
+        if not judged:
+            return f"no trial yet{broke}"
+        low, high = wilson(counts["pass"], judged)
+        return f"{counts['pass'] / judged:.0%} ({low:.0%} to {high:.0%}), n = {judged}{broke}"
 
 
 class NotebookReporter:
-    """A `Reporter` that shows a bar in the running cell; the last state stays in the notebook."""
+    """A `Reporter` that shows a bar in the running cell, and the board of a suite; the last state stays in the notebook."""
 
     def __init__(self) -> None:
         self._handle: DisplayHandle | None = None
         self._shown_at = float("-inf")
+        self._board = Board()
+
+    def trial(self, row: EvalRow) -> None:
+        """Add a trial to the board; it is shown with the next call."""
+        self._board.add(row)
 
     def __call__(self, done: int, total: int, note: str) -> None:
         """Show `done` of `total` unless something was shown just now; the end is always shown."""
@@ -29,7 +93,7 @@ class NotebookReporter:
         if done < total and now - self._shown_at < INTERVAL_S:
             return
         self._shown_at = now
-        picture = Bar(done, total, note)
+        picture = Bar(done, total, note, self._board)
         if self._handle is None:
             self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
             self._handle.display(picture)  # type: ignore[no-untyped-call]
@@ -40,11 +104,14 @@ class NotebookReporter:
 class Bar:
     """One state of a job, for display."""
 
-    def __init__(self, done: int, total: int, note: str) -> None:
-        self.text = f"{done:,} of {total:,}{f' · {one_line(note, 300)}' if note else ''}"
-        self.html = (
-            f'<div {AS_TEXT}><progress value="{done}" max="{max(total, 1)}" aria-label="progress"></progress> {escape(self.text)}</div>'
-        )
+    def __init__(self, done: int, total: int, note: str, board: Board | None = None) -> None:
+        board = board or Board()
+        told = f"{done:,} of {total:,}{f' · {one_line(note, 300)}' if note else ''}"
+        rates = {config: board.rate(config) for config in board.configs}
+        rows = [(name, [tiles.get(config, Tile()) for config in rates]) for name, tiles in list(board.tiles.items())[:_MOST_ROWS]]
+        heads = [{"name": config, "rate": rate} for config, rate in rates.items()]
+        self.text = "\n".join([told, *(f"  {config}: {rate}" for config, rate in rates.items())])
+        self.html = str(macros("board.html").board(done, total, told, heads, rows, max(0, len(board.tiles) - _MOST_ROWS)))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return {"text/html": self.html, "text/plain": self.text}

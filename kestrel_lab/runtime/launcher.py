@@ -157,7 +157,7 @@ class Launcher:
             return self.fork(run_id, options, at=found.at, stage=found.stage)
         output = OutputType.of(options.output)
         if state.started is None or state.status.terminal:
-            return Run(store, run_id, state, start=self.start, output=output)
+            return Run(store, run_id, state, run=self._session.run, output=output)
         if not take_over and owner.at_work(row.owner, run_id):
             raise owner.taken(run_id, row.owner)
         ctx = self._again(run_id, run_id, state.started, state, options)
@@ -166,7 +166,7 @@ class Launcher:
         for record in store.records(run_id, after=state.events):  # written until the claim
             state.apply(record.event, record.at)
         if state.status.terminal:
-            return Run(store, run_id, state, start=self.start, output=output)
+            return Run(store, run_id, state, run=self._session.run, output=output)
         bounds = {} if options.limits is None else options.limits.as_json()
         resumed = RunResumed(by=process_name(), model=ctx.model.name, model_kind=ctx.model.kind, limits=bounds)
         return self._launch(ctx, state.planned, resumed=resumed)
@@ -310,7 +310,7 @@ class Launcher:
         """Start the task of a run whose first events are in the log; `missing` names servers that cannot be used."""
         session, run_id, state = self._session, ctx.run_id, ctx.state
         ctx.begin()
-        run = Run(session.store, run_id, state, start=self.start, output=ctx.options.output)
+        run = Run(session.store, run_id, state, run=self._session.run, output=ctx.options.output)
         ctx.listeners.extend(partial(listener, run) for listener in session.options.listeners)
         if resumed is not None:
             ctx.emit(resumed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import html
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
 
@@ -77,17 +77,17 @@ class Run(Generic[T]):
         run_id: str,
         state: RunState | None = None,
         damage: Damaged | None = None,
-        start: Callable[[str, RunOptions], Run] | None = None,
+        run: Callable[[str, RunOptions], Awaitable[Run]] | None = None,
         *,
         output: OutputType[T] | None = None,
     ) -> None:
-        """`start` begins further runs, for `ask`; `output` is the type of the run's value, where this process knows it."""
+        """`run` runs further goals, for `ask`; `output` is the type of the run's value, where this process knows it."""
         self.id = run_id
         self.damage = damage
         """Set when its events, from number `damage.seq` on, are not those that were written: only what came before is shown."""
         self.live: LiveRun | None = None
         """Set by the session that works on the run."""
-        self._store, self._start = store, start
+        self._store, self._run = store, run
         self._state = state if state is not None else store.state(run_id)
         self._output = output
 
@@ -218,10 +218,10 @@ class Run(Generic[T]):
         Takes the options of `Session.start`; model, tools, workspace and rules are those of this run unless they are given.
         Raises what `Session.run` raises, and `UsageError` while this run has not ended.
         """
-        if self._start is None:
+        if self._run is None:
             msg = f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})"
             raise UsageError(msg)
-        return await self._start(goal, replace(RunOptions(**changes), follow=self)).wait()
+        return await self._run(goal, replace(RunOptions(**changes), follow=self))
 
     def cancel(self) -> None:
         """End the run CANCELLED; from any thread. That is final, though a fork can go on from there.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -68,8 +68,8 @@ class RunHistory:
     def __init__(self, store: SessionStore) -> None:
         self.live: dict[str, Run] = {}
         """The runs that the session of this history works on, by id."""
-        self.start: Callable[[str, RunOptions], Run] | None = None
-        """Begins a run of the session, for `Run.ask`."""
+        self.run: Callable[[str, RunOptions], Awaitable[Run]] | None = None
+        """Runs a goal in the session, for `Run.ask`."""
         self._store = store
 
     def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
@@ -86,7 +86,7 @@ class RunHistory:
         self._store.run(run_id)
         damage = self._store.damage(run_id)
         if damage is None:
-            return Run(self._store, run_id, start=self.start, output=kind)
+            return Run(self._store, run_id, run=self.run, output=kind)
         state = fold(self._store.records(run_id, until=damage.seq - 1))
         return Run(self._store, run_id, state, damaged(run_id, damage), output=kind)
 

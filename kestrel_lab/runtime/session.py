@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, Unpack, cast
 
 from kestrel_lab.answers.output_types import T
-from kestrel_lab.core.protocols import Model
+from kestrel_lab.core.protocols import Approver, Model, Surroundings
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.eventlog.store import SessionStore
@@ -62,7 +62,13 @@ def _waited(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutine[Any,
 
     @functools.wraps(start)
     async def twin(*args: P.args, **options: P.kwargs) -> Run[T]:
-        return await start(*args, **options).wait()
+        session = cast("Session", args[0])
+        given = options.get("approver") or next((one.approver for one in (*args, *options.values()) if isinstance(one, RunOptions)), None)
+
+        def begin(approver: Approver | None) -> Run[T]:
+            return start(*args, **{**options, "approver": approver})  # type: ignore[arg-type]  # an option of every such method
+
+        return await session._watched(begin, cast("Approver | None", given))
 
     twin.__name__, twin.__qualname__ = name, f"Session.{name}"
     twin.__doc__ = f"Run `{start.__name__}` and wait for the end; takes the same options. The run that is returned may be a new one."
@@ -76,6 +82,9 @@ class Session:
     `registry` finds models and tools, `history` lists and compares runs, `launcher` begins them. A session is a context
     manager, also an asynchronous one: leaving it closes the log and everything else that it opened.
     """
+
+    surroundings: ClassVar[Surroundings | None] = None
+    """Where runs and suites that are waited for are shown; set by the extension of a notebook."""
 
     @takes(SessionChanges, SessionOptions)
     def __init__(
@@ -148,7 +157,7 @@ class Session:
         self.files = FileTaint(lambda: self.store)
         self.history = RunHistory(self.store)
         self.launcher = Launcher(self)
-        self.history.start = self.launcher.start
+        self.history.run = self.run
 
     @property
     def limits(self) -> Limits:
@@ -198,10 +207,21 @@ class Session:
         place = options.workspace
         failed = await self.registry.prepare(options.tools, place.root if isinstance(place, Workspace) else Path(place))
         with tried_before(failed):
-            run = self.launcher.start(goal, options)
-        return await run.wait()
+            return await self._watched(lambda approver: self.launcher.start(goal, replace(options, approver=approver)), options.approver)
 
     run_sync = blocking(run)
+
+    async def _watched(self, begin: Callable[[Approver | None], Run[T]], approver: Approver | None) -> Run[T]:
+        """Begin a run and wait for its end, shown where somebody looks; they are asked for approval where nobody else is."""
+        watcher = self.surroundings.watcher() if self.surroundings is not None else None
+        run = begin(approver or watcher)
+        if watcher is None:
+            return await run.wait()
+        watcher.follow(run)
+        try:
+            return await run.wait()
+        finally:
+            watcher.close()
 
     @takes(ResumeChanges, RunOptions)
     def restart(
@@ -271,7 +291,7 @@ class Session:
     @takes(RunChanges, RunOptions)
     def chat(self, options: RunOptions | None = None, **changes: Unpack[RunChanges]) -> Chat:
         """Return a conversation whose turns take these options: `await chat.ask("…")`. A notebook shows it with a box to type into."""
-        return Chat(self.launcher.start, replace(options or RunOptions(), **changes))
+        return Chat(self.launcher.start, self.run, replace(options or RunOptions(), **changes))
 
     def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
         """Return a run of this log; see `RunHistory.get`."""

@@ -231,10 +231,16 @@ _KNOWN: dict[str, _Known] = {
         _DEFAULTS.model_seconds, _number, "most seconds of one model call; one that takes longer has failed; none for no bound", _more
     ),
     "messages": _Known(_DEFAULTS.messages, _whole, "most messages of a run's conversations", _more),
+    "context_tokens": _Known(
+        _DEFAULTS.context_tokens,
+        _whole,
+        "tokens of a model's context, beyond which a conversation is compacted; none for what is known of it",
+        _harmless,
+    ),
 }
 
 
-LIMITS = ("cycles", "cost_usd", "seconds", "tokens", "wall_seconds", "model_seconds", "messages")
+LIMITS = ("cycles", "cost_usd", "seconds", "tokens", "wall_seconds", "model_seconds", "messages", "context_tokens")
 """Settings that are limits of runs."""
 
 

@@ -24,6 +24,8 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
     match event:
         case e.BudgetWarned():
             return _row("warning", event.message)
+        case e.ContextCompacted():
+            return _compacted(event)
         case e.StepRetried():
             soon = f" in {event.wait_s:g} s" if event.wait_s else ""
             text = f"failed ({event.error_class}) and is tried again{soon}, attempt {event.attempt}: {event.reason}"
@@ -53,6 +55,15 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
             how = f", allowed by mcp_allow: {event.allowed}" if event.allowed else ""
             return _row("good", f"{event.package} is installed as {event.server}{how}", (str(tool.get("name", "")) for tool in event.tools))
     return None
+
+
+def _compacted(event: e.ContextCompacted) -> NoticeRow:
+    left_out = f"{count(len(event.results), 'result')} left out" if event.results else ""
+    what = " and ".join(part for part in (left_out, "what came before summarised" if event.summary else "") if part)
+    text = (
+        f"context compacted: {what or 'nothing could be left out'}; about {event.before:,} tokens were {event.after:,} of {event.window:,}"
+    )
+    return _row("info", text, step=event.step)
 
 
 def _hit(hit: dict[str, Json]) -> str:

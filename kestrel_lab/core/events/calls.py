@@ -111,6 +111,28 @@ class ToolDelta:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ContextCompacted:
+    """From here on a model is shown less of a conversation that has outgrown its context; the conversation itself stays whole."""
+
+    type: ClassVar[str] = "context_compacted"
+    step: str
+    window: int
+    """Tokens that the context holds."""
+    before: int
+    after: int
+    """About how many tokens the conversation shows, before and after."""
+    results: dict[str, str] = field(default_factory=dict)
+    """By call, what is shown in the place of its result."""
+    wholes: dict[str, Json] = field(default_factory=dict)
+    """By the names under which they are kept, the texts that were kept for it: `call`, `tool`, `chars` each."""
+    summary: str = ""
+    """What is shown in the place of the messages up to `upto`; empty where none are summarised."""
+    upto: int = 0
+    by: str = ""
+    """The step under which the model was asked for the summary."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FolderChanged:
     """The commands of a step go on in another folder: one of them changed it."""
 

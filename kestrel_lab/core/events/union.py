@@ -15,6 +15,7 @@ from kestrel_lab.core.events.calls import (
     ApprovalAsked,
     ApprovalGiven,
     CacheHit,
+    ContextCompacted,
     FilesTainted,
     FolderChanged,
     MacroFinished,
@@ -68,6 +69,7 @@ __all__ = [
     "BudgetWarned",
     "CacheHit",
     "CheckpointSaved",
+    "ContextCompacted",
     "EVENT_TYPES",
     "Event",
     "FilesTainted",
@@ -135,6 +137,7 @@ Event = (
     | ModelCalled
     | ModelDelta
     | ModelAnswered
+    | ContextCompacted
     | ToolCalled
     | ToolDelta
     | FolderChanged

@@ -45,6 +45,11 @@ class EvalProgress:
         self._unpriced = False
         self._lately: deque[float] = deque([self._began], maxlen=_LATELY)
         self._notice = notice or (f"{len(stored)} taken from earlier runs" if stored else "")
+        self._trial: Callable[[EvalRow], None] | None = getattr(reporter, "trial", None)
+        """Takes each trial, where the reporter shows them."""
+        if self._trial is not None:
+            for row in stored:
+                self._trial(row)
         if reporter is not None:
             reporter(len(stored), total, self._notice)
 
@@ -55,6 +60,8 @@ class EvalProgress:
         self._lately.append(self._clock())
         self._unpriced = self._unpriced or cast("float", row.metrics.get("unpriced_calls", 0.0)) > 0
         self._cost += cast("float", row.metrics.get("cost_estimate", 0.0))
+        if self._trial is not None:
+            self._trial(row)
         self.tell()
 
     def tell(self) -> None:

@@ -16,7 +16,7 @@ from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.models.chat_format import Dialect, messages_to_wire, response_format, tools_to_wire
 from kestrel_lab.models.litellm.cost import usage_of
 from kestrel_lab.models.litellm.errors import model_error
-from kestrel_lab.models.litellm.library import library, load
+from kestrel_lab.models.litellm.library import is_loaded, library, load
 from kestrel_lab.models.litellm.response import Response, in_blocks
 
 if TYPE_CHECKING:
@@ -50,6 +50,15 @@ class LiteLLMModel:
     """Whether the model takes images; by default litellm's table says."""
     extra: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     """Further arguments of litellm's `acompletion`, e.g. `{"reasoning_effort": "low"}`."""
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Tokens of its context by litellm's table; `None` for a model that is not in it, and before the first call has loaded the table."""
+        if not is_loaded():
+            return None
+        table = library().model_cost
+        known = table.get(self.name) or table.get(self.name.partition("/")[2]) or {}
+        return known.get("max_input_tokens") or None
 
     @property
     def kind(self) -> ModelKind:

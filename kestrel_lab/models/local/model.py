@@ -56,6 +56,11 @@ class LocalModel:
     name: str = field(default=NAME, init=False)
 
     @property
+    def context_tokens(self) -> int:
+        """Tokens of its context."""
+        return CONTEXT_TOKENS
+
+    @property
     def kind(self) -> ModelKind:
         """A real model."""
         return "real"

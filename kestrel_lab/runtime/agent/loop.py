@@ -18,6 +18,7 @@ from kestrel_lab.core.usage import Idle
 from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.record_events import RecordModel
+from kestrel_lab.runtime.agent.compaction import make_room
 from kestrel_lab.runtime.agent.tool_calls import run_turn
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.images import with_images
@@ -40,10 +41,22 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
         elif talk.messages[-1].role == "assistant":
             return _answer(talk)
         await ctx.give_way(turn=not gave_way)
-        cycle, model = talk.cycles + 1, ctx.model_of(step)
-        call = f"{step.id}.m{cycle}"
-        async with ctx.allowance.reserved(call, step.id, cycle, model, lambda: ctx.check_limits(step)):
-            await _think(call, cycle, model, step, talk, ctx)
+        await make_room(step, ctx.model_of(step), talk, ctx, lambda asker, asking: _said(asker, asking, ctx))
+        await _turn(step, talk, ctx)
+
+
+async def _turn(step: Step, talk: Conversation, ctx: RunContext) -> None:
+    """Ask the model of `step` for its next turn, as soon as the limits have room for it."""
+    cycle, model = talk.cycles + 1, ctx.model_of(step)
+    call = f"{step.id}.m{cycle}"
+    async with ctx.allowance.reserved(call, step.id, cycle, model, lambda: ctx.check_limits(step)):
+        await _think(call, cycle, model, step, talk, ctx)
+
+
+async def _said(step: Step, talk: Conversation, ctx: RunContext) -> str:
+    """Ask the model of `step` once; return what it says."""
+    await _turn(step, talk, ctx)
+    return talk.text
 
 
 async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conversation, ctx: RunContext) -> None:
@@ -53,7 +66,7 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
         target=model.name,
         request=_params(step, ctx).over(
             ModelRequest(
-                messages=with_images(await spoken(talk.messages, ctx), ctx.store),
+                messages=with_images(await spoken(talk.sent, ctx), ctx.store),
                 tools=ctx.specs_of(step),
                 schema=step.schema,
                 temperature=step.temperature,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Unpack
 
@@ -20,22 +20,27 @@ class Chat:
     A notebook shows it with a box to type into; elsewhere `await chat.ask("…")` is the next turn.
     """
 
-    def __init__(self, start: Start, options: RunOptions) -> None:
-        """Turns begin with `options`; `options.follow` is the run whose conversation the first one goes on with."""
+    def __init__(self, start: Start, run: Callable[[str, RunOptions], Awaitable[Run]], options: RunOptions) -> None:
+        """Turns begin with `options`; `start` begins one, `run` waits for its end and shows it where somebody looks. `options.follow` is the run whose conversation the first one goes on with."""
         self.runs: list[Run] = []
         """The turns so far."""
-        self._start, self._options = start, options
+        self._start, self._run, self._options = start, run, options
 
     def begin(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
         """Begin the next turn on the running event loop and return at once; takes the options of `Session.start`."""
-        options = replace(self._options, **changes)
-        run = self._start(goal, replace(options, follow=self.runs[-1]) if self.runs else options)
+        run = self._start(goal, self._next(changes))
         self.runs.append(run)
         return run
 
     async def ask(self, goal: str, **changes: Unpack[RunChanges]) -> Run:
         """Carry out the next turn and wait for its end; raises what `Session.run` raises, and `UsageError` while a turn is at work."""
-        return await self.begin(goal, **changes).wait()
+        run = await self._run(goal, self._next(changes))
+        self.runs.append(run)
+        return run
+
+    def _next(self, changes: RunChanges) -> RunOptions:
+        options = replace(self._options, **changes)
+        return replace(options, follow=self.runs[-1]) if self.runs else options
 
     def __repr__(self) -> str:
         last = f", last answer {one_line(self.runs[-1].answer, 60)!r}" if self.runs else ""

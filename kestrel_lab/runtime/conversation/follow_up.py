@@ -60,7 +60,7 @@ def _messages(state: RunState) -> list[Message]:
         messages = [message for message in talk.messages if message.earlier]
         messages.append(Message(role="user", text=state.started.goal))
     else:
-        messages = [message for message in talk.messages if message.role != "system"]
+        messages = [message for message in talk.sent if message.role != "system"]
         messages += [
             Message(role="tool", text=talk.answers.get(request.id, _NOT_DONE), call_id=request.id, name=request.name)
             for request in talk.requests
