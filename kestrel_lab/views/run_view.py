@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import cast
 
 from kestrel_lab.core.citations import Span
@@ -37,7 +36,7 @@ from kestrel_lab.views.formatting import (
     usage_line,
     visible_json,
 )
-from kestrel_lab.views.notices import concerns, confidence, deeds_done, next_steps, notice_of, prompt, quality_row, verdict
+from kestrel_lab.views.notices import concerns, confidence, deeds_done, imported_from, next_steps, notice_of, prompt, quality_row, verdict
 from kestrel_lab.views.plan_view import PlanView
 from kestrel_lab.views.row_builders import (
     OPEN,
@@ -209,12 +208,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
 
 
 def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
-    notice = []
-    if event.imported:
-        view.timed = event.imported.get("times") == "each"
-        # The file without its folder: that is a machine's, which does not belong in a notebook that is passed on.
-        source = PurePath(str(event.imported.get("source"))).name
-        notice = [notice_row(view, "info", f"imported: recorded elsewhere ({event.imported.get('format')}, {source}), not run here")]
+    view.timed = event.imported.get("times", "each") == "each"
     head = view.head.change(
         goal=plain(event.goal),
         status=view.head.status or RunStatus.PLANNING.value,
@@ -223,7 +217,7 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
         started=at,
         usage=usage_line(view.meter.usage),
     )
-    return [head, *notice]
+    return [head, added_row(view, imported_from(event))] if event.imported else [head]
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
@@ -329,10 +323,10 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     tokens = f" · {event.tokens_in + event.tokens_out:,} tokens" if event.metered else ""
     note = _GIVEN if event.given else f"{model}{tokens}{cost}{took and f' · {took}'}"
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
-    changes = [settled if known else row.whole(), view.head.change(usage=_used(view))]
-    if event.replayed and view.head.model_kind != "replay":
-        changes.append(_joined_by(view, "", "replay"))
-    return changes + [_requested(view, event.step, call) for call in event.calls]
+    replayed = [_joined_by(view, "", "replay")] if event.replayed and view.head.model_kind != "replay" else []
+    return [settled if known else row.whole(), view.head.change(usage=_used(view)), *replayed] + [
+        _requested(view, event.step, call) for call in event.calls
+    ]
 
 
 def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:

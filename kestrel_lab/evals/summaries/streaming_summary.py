@@ -175,6 +175,7 @@ def dominates(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _loss(summary: dict[str, Any]) -> tuple[float, float, float]:
-    """Return what is better when smaller; an unknown cost is worse than any known one."""
+    """Return what is better when smaller; an unknown cost or time is worse than any known one."""
     rate = 0.0 if math.isnan(summary["success_rate"]) else summary["success_rate"]
-    return -rate, summary["cost_estimate"] if summary["cost_known"] else math.inf, summary["working_time"]
+    time = summary["working_time"]
+    return -rate, summary["cost_estimate"] if summary["cost_known"] else math.inf, math.inf if math.isnan(time) else time
