@@ -1,7 +1,7 @@
 """A run as it is shown: events go in one at a time, small patches come out, and the patches are all a screen needs.
 
-Panel, terminal, saved HTML and plain text show this same model, so they cannot disagree. Every text
-in it has been through `core.text.plain`; renderers only escape for their own syntax.
+Panel, terminal, saved HTML and plain text show this same model, so they cannot disagree. Every text in it has been through
+`core.sanitize.plain`; renderers only escape for their own syntax.
 """
 
 from __future__ import annotations
@@ -233,8 +233,7 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     withdrawn = [change for call in list(view.asks) for change in withdraw(view, call)]
     given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
     stopped = stop_texts(view)
-    view.forks += 1
-    view.timed = True
+    view.forks, view.timed = view.forks + 1, True
     return [*head, *stopped, *withdrawn, notice_row(view, "info", f"{_parted(event)}{given}")]
 
 
