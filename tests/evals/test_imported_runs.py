@@ -275,3 +275,23 @@ def test_a_truncated_log_gives_one_line(tmp_path: Path, capsys: pytest.CaptureFi
         main(["eval", "import", "cut.eval", str(INSPECT), "--csv", "out.csv"])
     said = capsys.readouterr().out
     assert "6 runs imported, 1 record could not be read" in said and Path("out.csv").read_text().count("\n") == 7
+
+
+def test_imported_configurations_are_compared(tmp_path: Path) -> None:
+    """Two pipelines over the same tasks: paired by task, with a verdict, and the figures and reports of any result."""
+    for number in range(12):
+        for model, done in (("model-a", True), ("model-b", number == 0)):
+            value = recorded(pipeline_name=model, user_task_id=f"user_task_{number}", utility=done)
+            (tmp_path / f"{model}-{number}.json").write_text(json.dumps(value), encoding="utf-8")
+    lab = Lab(home=tmp_path / "home")
+    result = lab.evals.import_runs_sync(tmp_path).results["agentdojo:notes"]
+    found = lab.evals.compare_configs(result, "model-a", "model-b")
+    assert (found.verdict, len(found.flips)) == ("regression", 11)
+    assert "model-a (imported)" in str(found) and "nan" not in str(found)
+    with pytest.raises(UsageError, match="did you mean 'model-a'"):
+        lab.evals.compare_configs(result, "model-aa", "model-b")
+    figure = result.plot()
+    assert "no known price" in figure.get_suptitle() and len(figure.axes) == 1
+    with pytest.raises(UsageError, match="unknown in all of these trials"):
+        result.plot("cost_estimate")
+    assert EVIL not in result.report(tmp_path / "r.html").read_text(encoding="utf-8")
