@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, cast
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.stats.intervals_and_tests import Moments, mean_of, proportion_of, share_of
 from kestrel_lab.evals.stats.pass_at_k import counted_chances
-from kestrel_lab.evals.stats.welford import Moments, mean_of, proportion_of, share_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
 
