@@ -70,7 +70,7 @@ def _rows(count: int, seed: int) -> Iterator[EvalRow]:
 
 def _warm() -> None:
     """Load what the clock is not about."""
-    from kestrel_lab.evals.stats.welford import Moments, mean_of
+    from kestrel_lab.evals.stats.intervals_and_tests import Moments, mean_of
 
     one, two = Moments(), Moments()
     one.add(1.0)

@@ -77,6 +77,16 @@ class Evaluations:
             self._session, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite, **parts
         )
 
+    def compare_configs(self, result: EvalResult, base: str, head: str, *, margin: float = 0.05) -> Comparison:
+        """Compare two configurations of one result, made here or imported: the same differences, intervals and verdicts as between commits.
+
+        Trials are paired by scenario and epoch. Times are compared only where both were made side by side. Raises `UsageError` for a
+        configuration without trials.
+        """
+        from kestrel_lab.evals.commits.compare import compare_configs
+
+        return compare_configs(result, base, head, margin=margin)
+
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
         """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.
 

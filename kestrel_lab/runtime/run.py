@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import html
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.calls import Usage
@@ -17,8 +17,9 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import encodable, one_line
+from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.eventlog.run_status import cancel_in_log
+from kestrel_lab.eventlog.run_status import at_work, cancel_in_log
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
@@ -66,6 +67,63 @@ class LiveRun:
         """Return edited arguments with defaults filled in; raises `UsageError` if they do not fit the tool."""
         given = ApprovalGiven(call=asked.call, granted=True, by="", how="", args=args)
         return cast("dict[str, Json]", self.desk.checked(asked, given).args)
+
+
+class RunEvents(Sequence[Event]):
+    """The events of a run: a sequence of those in the log when it was made, and an asynchronous iterable that follows the log.
+
+    Both give the same events in the same order; iterating asynchronously begins with the first and ends when the run has ended, or when nobody
+    works on it any more, which a question without anybody to answer it is, too. Any number of iterations are independent of each other and of
+    the run, whichever process works on it; one that is left early costs nothing more. Streamed pieces of texts, which no log has, are
+    for `Run.subscribe`.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._events = [record.event for record in run.records()]
+
+    @overload
+    def __getitem__(self, place: int) -> Event: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Event]: ...
+
+    def __getitem__(self, place: int | slice) -> Event | list[Event]:
+        return self._events[place]
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __eq__(self, other: object) -> bool:
+        return self._events == (other._events if isinstance(other, RunEvents) else other)
+
+    __hash__ = None  # type: ignore[assignment]  # as a list
+
+    def __repr__(self) -> str:
+        return repr(self._events)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        run, seq = self._run, 0
+
+        def stirred() -> bool | None:
+            return bool(run._store.query("SELECT 1 FROM events WHERE run_id = ? AND seq > ?", (run.id, seq))) or not self._worked_on or None
+
+        while True:
+            going_on = self._worked_on  # asked before the log is read, so that the last events are read after the work ended
+            for record in records_of(run._store, run.id, run.damage, after=seq):
+                seq = record.seq
+                yield record.event
+            if not going_on:
+                return
+            await wait_until(run._store.path, stirred)
+
+    @property
+    def _worked_on(self) -> bool:
+        run = self._run
+        if run.live is not None:
+            return run.working
+        row = run._store.run(run.id)
+        return not row.status.terminal and at_work(row.owner, run.id)
 
 
 class Run(Generic[T]):
@@ -178,9 +236,9 @@ class Run(Generic[T]):
         """Return the run's events as the log keeps them, with number and time."""
         return records_of(self._store, self.id, self.damage)
 
-    def events(self) -> list[Event]:
-        """Return the run's events, in order."""
-        return [record.event for record in self.records()]
+    def events(self) -> RunEvents:
+        """Return the run's events so far, in order; `async for event in run.events()` goes on with those to come until the run stops."""
+        return RunEvents(self)
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per event: `seq`, `at` (UTC), `type`, and the event's fields; absent ones are missing values."""

@@ -228,7 +228,7 @@ class RunReport:
         return "" if self._damage is None else f'<p role="alert"><b>DAMAGED:</b> {html.escape(str(self._damage))}</p>'
 
 
-def records_of(store: SessionStore, run_id: str, damage: Damaged | None) -> list[Record]:
-    """Return the events of a run with number and time; of a damaged run those before the damage."""
+def records_of(store: SessionStore, run_id: str, damage: Damaged | None, *, after: int = 0) -> list[Record]:
+    """Return the events of a run with number and time, those behind number `after`; of a damaged run those before the damage."""
     store.flush()
-    return store.records(run_id) if damage is None else store.records(run_id, until=damage.seq - 1)
+    return store.records(run_id, after=after) if damage is None else store.records(run_id, after=after, until=damage.seq - 1)

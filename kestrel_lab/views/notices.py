@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, Final
 
 from kestrel_lab.core.events import union as e
@@ -96,6 +97,12 @@ def deeds_done(deeds: Sequence[Deed]) -> NoticeRow:
     refused = any(deed.outcome in ("denied", "failed", "unknown") for deed in deeds)
     text = f"what it did: {count(len(every), 'thing')}" if every else "what it did: nothing was changed, run or sent"
     return _row("warning" if refused else "info", text, lines)
+
+
+def imported_from(event: e.RunStarted) -> NoticeRow:
+    """Return the row of a run that another tool recorded; of its file without the folder, which is a machine's and not for others."""
+    source = PurePath(str(event.imported.get("source"))).name
+    return _row("info", f"imported: recorded elsewhere ({event.imported.get('format')}, {source}), not run here", [])
 
 
 def concerns(event: e.RunFinished) -> NoticeRow | None:

@@ -1,7 +1,7 @@
 """A run as it is shown: events go in one at a time, small patches come out, and the patches are all a screen needs.
 
-Panel, terminal, saved HTML and plain text show this same model, so they cannot disagree. Every text
-in it has been through `core.text.plain`; renderers only escape for their own syntax.
+Panel, terminal, saved HTML and plain text show this same model, so they cannot disagree. Every text in it has been through
+`core.sanitize.plain`; renderers only escape for their own syntax.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import cast
 
 from kestrel_lab.core.citations import Span
@@ -38,7 +37,7 @@ from kestrel_lab.views.formatting import (
     usage_line,
     visible_json,
 )
-from kestrel_lab.views.notices import concerns, confidence, deeds_done, next_steps, notice_of, prompt, quality_row, verdict
+from kestrel_lab.views.notices import concerns, confidence, deeds_done, imported_from, next_steps, notice_of, prompt, quality_row, verdict
 from kestrel_lab.views.plan_view import PlanView
 from kestrel_lab.views.row_builders import (
     OPEN,
@@ -216,12 +215,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
 
 
 def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
-    notice = []
-    if event.imported:
-        view.timed = event.imported.get("times") == "each"
-        # The file without its folder: that is a machine's, which does not belong in a notebook that is passed on.
-        source = PurePath(str(event.imported.get("source"))).name
-        notice = [notice_row(view, "info", f"imported: recorded elsewhere ({event.imported.get('format')}, {source}), not run here")]
+    view.timed = event.imported.get("times", "each") == "each"
     head = view.head.change(
         goal=plain(event.goal),
         status=view.head.status or RunStatus.PLANNING.value,
@@ -230,7 +224,7 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
         started=at,
         usage=usage_line(view.meter.usage),
     )
-    return [head, *notice]
+    return [head, added_row(view, imported_from(event))] if event.imported else [head]
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
@@ -246,8 +240,7 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     withdrawn = [change for call in list(view.asks) for change in withdraw(view, call)]
     given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
     stopped = stop_texts(view)
-    view.forks += 1
-    view.timed = True
+    view.forks, view.timed = view.forks + 1, True
     return [*head, *stopped, *withdrawn, notice_row(view, "info", f"{_parted(event)}{given}")]
 
 
@@ -336,10 +329,10 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     tokens = f" · {event.tokens_in + event.tokens_out:,} tokens" if event.metered else ""
     note = _GIVEN if event.given else f"{model}{tokens}{cost}{took and f' · {took}'}"
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
-    changes = [settled if known else row.whole(), view.head.change(usage=_used(view))]
-    if event.replayed and view.head.model_kind != "replay":
-        changes.append(_joined_by(view, "", "replay"))
-    return changes + [_requested(view, event.step, call) for call in event.calls]
+    replayed = [_joined_by(view, "", "replay")] if event.replayed and view.head.model_kind != "replay" else []
+    return [settled if known else row.whole(), view.head.change(usage=_used(view)), *replayed] + [
+        _requested(view, event.step, call) for call in event.calls
+    ]
 
 
 def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:

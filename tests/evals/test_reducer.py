@@ -13,9 +13,8 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.gate_decisions import decide
-from kestrel_lab.evals.stats.intervals_and_tests import mean_interval, proportion_interval
+from kestrel_lab.evals.stats.intervals_and_tests import Moments, mean_interval, mean_of, proportion_interval, proportion_of
 from kestrel_lab.evals.stats.pass_at_k import chances
-from kestrel_lab.evals.stats.welford import Moments, mean_of, proportion_of
 from kestrel_lab.evals.stored_trials import each_stored_trial, store_trial
 from kestrel_lab.evals.summaries.result_table import trial_record
 from kestrel_lab.evals.summaries.streaming_summary import Reducer, reduced

@@ -11,18 +11,19 @@ from hypothesis import strategies as st
 
 from kestrel_lab.evals.stats.intervals_and_tests import (
     Interval,
+    Moments,
     holm,
     mcnemar_exact,
     mean_interval,
     newcombe,
     paired_difference,
     proportion_interval,
+    proportion_of,
     sign_flip_test,
     stratified_permutation_test,
     t_quantile,
     wilson,
 )
-from kestrel_lab.evals.stats.welford import Moments, proportion_of
 
 
 def rejections(clusters: int, size: int, icc: float, rounds: int) -> tuple[float, float]:

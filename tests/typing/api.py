@@ -1,6 +1,7 @@
 """Never run: what a user may write, as a type checker must accept it. Each wrong line carries the complaint it must cause."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -9,6 +10,7 @@ from pydantic import BaseModel
 
 from kestrel_lab import (
     ApprovalRequired,
+    Comparison,
     Danger,
     EvalResult,
     GraphAgent,
@@ -20,12 +22,16 @@ from kestrel_lab import (
     ReActAgent,
     Run,
     RunStatus,
+    Scenario,
     Step,
+    Suite,
     Tool,
     Toolbox,
     ToolContext,
     Usage,
     UsageError,
+    check,
+    metric,
     tool,
 )
 from kestrel_lab.core.calls import Call, Result
@@ -47,6 +53,33 @@ async def launch(where: str, ctx: ToolContext) -> str:
     """Launch something."""
     ctx.progress("counting down", 0.5)
     return where
+
+
+@check
+def four(trial: Trial) -> bool:
+    """Judge a trial."""
+    return "4" in trial.answer
+
+
+@check(needs="")
+async def half(trial: Trial) -> tuple[float, str]:
+    """Judge a trial by its log."""
+    return 0.5, "half"
+
+
+@check  # type: ignore[arg-type]
+def unsure(trial: Trial) -> str:
+    """Judge nothing."""
+    return "perhaps"
+
+
+@metric(unit="turns", better="lower")
+def turns(records: Sequence[Record]) -> float:
+    """Measure a run."""
+    return len(records)
+
+
+SHIPPED: Check = check(answer_contains="4")
 
 
 class Echo:
@@ -160,6 +193,23 @@ async def main(lab: Lab) -> None:
     print(parted)
     result: EvalResult = await lab.eval("suite.yaml", configs=["small"], epochs=2, reporter=count)
     print(result)
+    mine: EvalResult = await lab.eval(
+        Suite(name="mine", scenarios=(Scenario(id="a", goal="2 + 2?", checks=(four, SHIPPED)),), metrics=(turns,))
+    )
+    change: Comparison = lab.evals.compare_configs(mine, "small", "large")
+    print(change)
+    found = await lab.evals.import_runs("runs", "log.eval", suite="suite.yaml")
+    imported: pd.DataFrame = found.frame
+    trials: dict[str, EvalResult] = found.results
+    print(imported, trials, len(found.runs))
+    events: list[Event] = list(run.events())
+    first: Event = run.events()[0]
+    async for event in run.events():
+        print(event.type, events, first)
+    with Lab() as other:
+        print(other)
+    async with Lab() as other:
+        print(other)
     runs: pd.DataFrame = lab.runs(limit=5)
     print(runs)
     lab.close()
@@ -180,7 +230,7 @@ def build() -> None:
 models: list[Model] = [Echo(), ScriptedModel(["hi"])]
 approvers: list[Approver] = [person, ScriptedApprover([True])]
 layers: list[Middleware] = [timed, RecordingMiddleware()]
-checks: list[Check] = [Short(), FixedCheck(passes=True)]
+checks: list[Check] = [Short(), FixedCheck(passes=True), four, half, SHIPPED]
 reporters: list[Reporter] = [count, RecordingReporter()]
 
 Limits(cycle=1)  # type: ignore[call-arg]

@@ -6,15 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Unpack
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.commits.comparison import Comparison
+from kestrel_lab.evals.commits.comparison import Comparison, Side
 from kestrel_lab.evals.commits.interleaved_trials import CommitTrials, Crew, Place, measure_in_turns, place_of_suite, plan_commit, teller
+from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import look_up
 from kestrel_lab.evals.execution.runner import count_rows, plan_trials
 from kestrel_lab.evals.git import nearest_baseline
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import stored_trials
+from kestrel_lab.evals.summaries.result_table import labelled
 from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
 
@@ -61,6 +63,19 @@ async def compare(
             raise UsageError(msg)
     await _measure(session, place, works, reporter)
     return Comparison(suite=place.suite, base=works[0].side(), head=works[1].side(), margin=margin, store=session.store)
+
+
+def compare_configs(result: EvalResult, base: str, head: str, *, margin: float = 0.05) -> Comparison:
+    """Compare two configurations of one result, scenario by scenario; see `Evaluations.compare_configs`."""
+    known = {row.config: str(row.result["model_kind"]) for row in result.rows}
+    for name in (base, head):
+        if name not in known:
+            msg = f"no trials of a configuration {name!r} are in this result; {nearest(name, known)}"
+            raise UsageError(msg)
+    one = f"{base} → {head}"
+    sides = [tuple(replace(row, config=one) for row in result.rows if row.config == name) for name in (base, head)]
+    before, after = (Side(name=labelled(name, known[name]), sha="", rows=rows) for name, rows in zip((base, head), sides, strict=True))
+    return Comparison(suite=result.suite, base=before, head=after, margin=margin, store=result.store)
 
 
 async def _measure(session: Session, place: Place, works: list[CommitTrials], reporter: Reporter | None) -> None:

@@ -117,7 +117,7 @@ class Side:
     @property
     def title(self) -> str:
         """The name with the short hash."""
-        return self.name if self.sha.startswith(self.name) else f"{self.name} ({self.sha[:10]})"
+        return self.name if not self.sha or self.sha.startswith(self.name) else f"{self.name} ({self.sha[:10]})"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -192,7 +192,7 @@ class EvalResult:
             broke = f", {s['errors']} broke" if s["errors"] else ""
             name = labelled(s["config"], s["model_kind"])
             lines.append(
-                f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {amount(s['working_time'], '.2f')} s, {amount(s['token_usage'], '.0f')} tokens, cost {cost_text(s)}"
+                f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {amount(s['working_time'], '.2f')} s, {amount(s['token_usage'], '.0f')} tokens, {'' if s['cost_known'] else 'cost '}{cost_text(s)}"
             )
         return "\n".join(lines)
 

@@ -1,1 +1,1 @@
-"""Suites, logs and data of others, read into frames and scenarios."""
+"""Recordings of other tools as runs and trials; public data as frames."""

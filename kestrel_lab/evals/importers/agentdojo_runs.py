@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, suite_name
-from kestrel_lab.evals.importers.recording import Asked, Recording, Said, digest
+from kestrel_lab.evals.importers.imported_run import Asked, Recording, Said, digest
 
 
 def is_agentdojo(value: Any) -> bool:

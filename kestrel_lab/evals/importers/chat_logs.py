@@ -6,7 +6,7 @@ import json
 from typing import Any, cast
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.evals.importers.recording import Asked, Recording, Said, digest
+from kestrel_lab.evals.importers.imported_run import Asked, Recording, Said, digest
 
 
 def is_chat(value: Any) -> bool:

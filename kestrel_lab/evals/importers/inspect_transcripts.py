@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.evals.importers.imported_run import Asked, Broken, Recording, Records, Said, digest
 from kestrel_lab.evals.importers.inspect_logs import log_samples, sample_row
-from kestrel_lab.evals.importers.recording import Asked, Broken, Recording, Records, Said, digest
 from kestrel_lab.evals.metrics import METRICS
 
 _ATTACHED: Final = "attachment://"

@@ -18,9 +18,9 @@ from kestrel_lab.core.sanitize import one_line, plain, shown_path
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
+from kestrel_lab.evals.importers.imported_run import COMMIT, Broken, Recording, Records, events_of, trial_of
 from kestrel_lab.evals.importers.inspect_logs import is_inspect, read_inspect
 from kestrel_lab.evals.importers.inspect_transcripts import inspect_recordings
-from kestrel_lab.evals.importers.recording import COMMIT, Broken, Recording, Records, events_of, trial_of
 from kestrel_lab.evals.importers.routing_data import is_routing, read_routing
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
 from kestrel_lab.evals.stored.rescore import Judge
@@ -243,7 +243,7 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
             msg = f"there is no file {str(path)!r}"
             raise UsageError(msg)
     if not found:
-        msg = f"no files to import in {', '.join(map(str, paths))}: recordings end in {', '.join(_ENDINGS)}"
+        msg = f"{', '.join(map(repr, map(str, paths)))} is a folder: name the files in it, or a folder of files that end in {', '.join(_ENDINGS)}"
         raise UsageError(msg)
     return list(dict.fromkeys(found))
 

@@ -12,8 +12,7 @@ from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, is_share, shown
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code, joined, table
 from kestrel_lab.evals.stats.difference import Difference
-from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, mean_interval
-from kestrel_lab.evals.stats.welford import Moments, share_of
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, clustered, mean_of, share_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import labelled, success_interval, trial_record
@@ -200,12 +199,8 @@ def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -
         return success_interval(records, alpha=alpha)
     values = [(r, r.get(gate.metric, math.nan)) for r in records if r["outcome"] != "error"]
     kept = [(r, value) for r, value in values if not math.isnan(value)]
-    if is_share(gate.metric):
-        clusters: dict[str, tuple[Moments, float]] = {}
-        for record, value in kept:
-            clusters.setdefault(record["scenario"], (Moments(), record["weight"]))[0].add(value)
-        return share_of(clusters.values(), alpha=alpha)
-    return mean_interval([value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept], alpha=alpha)
+    clusters = clustered([value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept])
+    return (share_of if is_share(gate.metric) else mean_of)(clusters, alpha=alpha)
 
 
 def _judge(gate: Gate, interval: Interval) -> GateVerdict:

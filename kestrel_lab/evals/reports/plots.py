@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import literal, shown_figure
+from kestrel_lab.core.drawing.point_labels import folded, label_points, listed, numbered
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.evals.gate_bounds import SUCCESS, is_share
@@ -22,50 +23,102 @@ if TYPE_CHECKING:
 
 
 def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figure:
-    """Success rates with their intervals, and success against cost and against working time.
+    """Success rates with their intervals, and success against cost and against working time, as far as these are known.
 
-    What no other configuration beats in both is filled and joined by a line. A configuration whose cost is not known is left out of the middle plot, and its title says so.
+    What no other configuration beats in both is filled and joined by a line. Configurations whose cost or time is not known are left
+    out of that plot, which says how many; a plot that would be empty is left out. Where names are long or many, their numbers
+    stand beside the points.
     """
-    figure = shown_figure()(figsize=(12, 2.2 + 0.35 * max(4, len(summaries))), layout="constrained")
-    if title:
-        figure.suptitle(literal(plain(title)), fontsize=11)
-    rates, costs, times = figure.subplots(1, 3)
-    _rates(rates, summaries)
-    priced = [summary for summary in summaries if summary["cost_known"]]
-    left_out = f" ({len(summaries) - len(priced)} without known price)" if len(priced) < len(summaries) else ""
-    _scatter(costs, priced, "cost_estimate", "Success and cost", f"cost per trial, USD{left_out}")
-    _scatter(times, summaries, "working_time", "Success and time", "working time per trial, s")
+    names = [labelled(s["config"], s["model_kind"]) for s in summaries]
+    measured = [
+        (
+            [s for s in summaries if s["cost_known"] and not math.isnan(s["cost_estimate"])],
+            "cost_estimate",
+            "cost",
+            "cost per trial, USD",
+            "price",
+        ),
+        ([s for s in summaries if not math.isnan(s["working_time"])], "working_time", "time", "working time per trial, s", "time"),
+    ]
+    shown = [one for one in measured if any(not math.isnan(s["success_rate"]) for s in one[0])]
+    labels = listed(names)
+    lines = sum(1 + label.count("\n") for label in labels)
+    figure = shown_figure()(
+        figsize=(4.4 + 4 * len(shown) + (1.2 if numbered(names) else 0), 2.2 + 0.2 * max(7, lines + len(labels))), layout="constrained"
+    )
+    missing = [
+        f"no known {word}: {label.partition(',')[0]} is left out"
+        for known, _, _, label, word in measured
+        if (known, word) not in [(k, w) for k, _, _, _, w in shown]
+    ]
+    if title or missing:
+        figure.suptitle(literal(plain("; ".join(filter(None, (title, *missing))))), fontsize=11)
+    rates, *others = figure.subplots(1, 1 + len(shown), squeeze=False)[0]
+    _rates(rates, summaries, labels)
+    for axes, (known, metric, what, label, word) in zip(others, shown, strict=True):
+        left_out = len(summaries) - len(known)
+        _scatter(axes, known, metric, f"Success and {what}", label + (f" ({left_out} without known {word})" if left_out else ""))
+    for axes, (known, metric, *_) in zip(others, shown, strict=True):
+        places = {s["config"]: str(number) if numbered(names) else names[number - 1] for number, s in enumerate(summaries, 1)}
+        label_points(axes, [(s[metric], s["success_rate"], places[s["config"]]) for s in known if not math.isnan(s["success_rate"])])
     return figure
 
 
 def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "family") -> Figure:
-    """One metric by family, or whatever else `by` says that is, with intervals; `records` are those of `Reducer.grouped`. Raises `UsageError` for a metric they lack."""
+    """One metric by family, or whatever else `by` says that is, with intervals; `records` are those of `Reducer.grouped`.
+
+    Configurations of which the metric is not known are left out, and the axis says how many. Raises `UsageError` for a metric that the
+    records lack, and for one that is not known of any.
+    """
     known = [key for key in (records[0] if records else {}) if f"{key}_low" in records[0]]
     if metric not in known:
         msg = f"there is no metric {metric!r} in these trials; {nearest(metric, known) if known else 'there are no trials'}"
         raise UsageError(msg)
     families = list(dict.fromkeys(str(record["family"]) for record in records))
-    configs = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
-    figure = shown_figure()(figsize=(8, 1.4 + 0.3 * len(families) * max(2, len(configs))), layout="constrained")
+    every = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
+    configs = {name: label for name, label in every.items() if any(r["config"] == name and not math.isnan(r[metric]) for r in records)}
+    if not configs:
+        msg = f"{metric} is unknown in all of these trials: there is nothing to draw"
+        raise UsageError(msg)
+    figure = shown_figure()(figsize=(8, 1.6 + len(families) * max(0.45, 0.2 * len(configs)) + 0.3 * len(configs)), layout="constrained")
     axes = figure.subplots()
     for number, (config, label) in enumerate(configs.items()):
         mine = [record for record in records if record["config"] == config and not math.isnan(record[metric])]
-        places = [families.index(str(record["family"])) + (number - (len(configs) - 1) / 2) * 0.7 / len(configs) for record in mine]
-        values, lows, highs = ([record[metric + end] for record in mine] for end in ("", "_low", "_high"))
-        reach = [
-            [0.0 if math.isnan(low) else max(0.0, value - low) for value, low in zip(values, lows, strict=True)],
-            [0.0 if math.isnan(high) else max(0.0, high - value) for value, high in zip(values, highs, strict=True)],
-        ]
-        axes.errorbar(values, places, xerr=reach, fmt="o", capsize=3, label=literal(label))
-    axes.set_yticks(range(len(families)), [literal(family or "(no family)") for family in families])
+        places = [families.index(str(record["family"])) + (number - (len(configs) - 1) / 2) * 0.8 / len(configs) for record in mine]
+        values = [Interval(mean=r[metric], low=r[f"{metric}_low"], high=r[f"{metric}_high"], clusters=0, n=0) for r in mine]
+        mark = "osD^v"[number // 10 % 5]  # there are ten colours
+        axes.errorbar(
+            [value.mean for value in values],
+            places,
+            xerr=_reach(values),
+            fmt=mark,
+            markersize=5,
+            capsize=3,
+            color=f"C{number % 10}",
+            label=literal(plain(label)),
+        )
+    axes.set_yticks(range(len(families)), [literal(folded(family or "(no family)")) for family in families])
     axes.set_ylim(len(families) - 0.5, -0.5)
+    for border in range(1, len(families)):
+        axes.axhline(border - 0.5, color="0.8", linewidth=0.8, zorder=0)
     axes.set_title(literal(f"{metric.replace('_', ' ').capitalize()} by {by}"), fontsize=10)
-    axes.set_xlabel(literal(f"{with_unit(metric)}, 95 % interval"))
+    left_out = (
+        f" ({len(every) - len(configs)} configurations of unknown {metric.replace('_', ' ')} left out)" if len(configs) < len(every) else ""
+    )
+    axes.set_xlabel(literal(f"{with_unit(metric)}, 95 % interval{left_out}"))
     if is_share(metric):
         axes.set_xlim(-0.02, 1.02)
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(fontsize=8)
+    figure.legend(loc="outside lower center", ncols=1 if numbered(list(configs.values())) else 3, fontsize=8, frameon=False)
     return figure
+
+
+def _reach(values: Sequence[Interval]) -> list[list[float]]:
+    """Return how far error bars reach below and above; none where the ends are not known."""
+    return [
+        [0.0 if math.isnan(value.low) else max(0.0, value.mean - value.low) for value in values],
+        [0.0 if math.isnan(value.high) else max(0.0, value.high - value.mean) for value in values],
+    ]
 
 
 _COLOURS: Final = {"regression": "C3", "improvement": "C2", "stable": "C0", "inconclusive": "0.45"}
@@ -86,28 +139,25 @@ def differences_figure(differences: Mapping[tuple[str, str], Difference]) -> Fig
 
 def _differences(axes: Axes, found: Mapping[tuple[str, str], Difference], units: Mapping[tuple[str, str], float], title: str) -> None:
     for place, (key, d) in enumerate(found.items()):
-        mean, low, high = (100 * value / units[key] for value in (d.interval.mean, d.interval.low, d.interval.high))
-        if math.isnan(mean):
-            continue
-        reach = [[0.0], [0.0]] if math.isnan(low) else [[max(0.0, mean - low)], [max(0.0, high - mean)]]
-        axes.errorbar([mean], [place], xerr=reach, fmt="o", capsize=3, color=_COLOURS[d.verdict])
+        scaled = Interval(
+            mean=100 * d.interval.mean / units[key], low=100 * d.interval.low / units[key], high=100 * d.interval.high / units[key], clusters=0, n=0
+        )  # fmt: skip
+        if not math.isnan(scaled.mean):
+            axes.errorbar([scaled.mean], [place], xerr=_reach([scaled]), fmt="o", capsize=3, color=_COLOURS[d.verdict])
     several = len({config for config, _ in found}) > 1
     names = [f"{config} {metric}" if several or metric == SUCCESS else metric for config, metric in found]
-    axes.set_yticks(range(len(found)), [literal(name) for name in names])
+    axes.set_yticks(range(len(found)), [literal(folded(name)) for name in names], fontsize=9)
     axes.set_ylim(len(found) - 0.5, -0.5)
     axes.axvline(0, color="0.6", linewidth=1, zorder=0)
     axes.set_xlabel(title)
     axes.grid(axis="x", alpha=0.3)
 
 
-def _rates(axes: Axes, summaries: Sequence[dict[str, Any]]) -> None:
-    for place, summary in enumerate(summaries):
-        rate, low, high = summary["success_rate"], summary["low"], summary["high"]
-        if math.isnan(rate):
-            continue
-        reach = [[0.0], [0.0]] if math.isnan(low) else [[max(0.0, rate - low)], [max(0.0, high - rate)]]
-        axes.errorbar([rate], [place], xerr=reach, fmt="o", capsize=4, color="C0")
-    axes.set_yticks(range(len(summaries)), [literal(labelled(s["config"], s["model_kind"])) for s in summaries])
+def _rates(axes: Axes, summaries: Sequence[dict[str, Any]], labels: Sequence[str]) -> None:
+    known = [(place, s) for place, s in enumerate(summaries) if not math.isnan(s["success_rate"])]
+    rates = [Interval(mean=s["success_rate"], low=s["low"], high=s["high"], clusters=0, n=0) for _, s in known]
+    axes.errorbar([rate.mean for rate in rates], [place for place, _ in known], xerr=_reach(rates), fmt="o", capsize=4, color="C0")
+    axes.set_yticks(range(len(summaries)), labels, fontsize=9)
     axes.set_ylim(len(summaries) - 0.5, -0.5)
     axes.set_xlim(-0.02, 1.02)
     axes.set_title("Success", fontsize=10)
@@ -116,18 +166,14 @@ def _rates(axes: Axes, summaries: Sequence[dict[str, Any]]) -> None:
 
 
 def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title: str, label: str) -> None:
-    points = [
-        (s[metric], s["success_rate"], labelled(s["config"], s["model_kind"])) for s in summaries if not math.isnan(s["success_rate"])
-    ]
-    front = sorted((x, y) for x, y, _ in points if not any(a <= x and b >= y and (a, b) != (x, y) for a, b, _ in points))
-    for x, y, name in points:
+    points = [(s[metric], s["success_rate"]) for s in summaries if not math.isnan(s["success_rate"])]
+    front = sorted({(x, y) for x, y in points if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in points)})
+    for x, y in points:
         axes.scatter([x], [y], s=50, edgecolors="C0", facecolors="C0" if (x, y) in front else "none")
-        # Labels of points in one place stand below each other.
-        line = [other for other in points if other[:2] == (x, y)].index((x, y, name))
-        axes.annotate(literal(name), (x, y), textcoords="offset points", xytext=(6, 4 - 10 * line), fontsize=8)
     axes.plot([x for x, _ in front], [y for _, y in front], color="C0", alpha=0.4, zorder=0)
     axes.set_ylim(-0.05, 1.1)
-    axes.set_xlim(0, 1.3 * max((x for x, _, _ in points), default=0) or 1)
+    axes.set_xlim(0, 1.15 * max((x for x, _ in points), default=0) or 1)
+    axes.locator_params(axis="x", nbins=5)
     axes.set_title(title, fontsize=10)
     axes.set_xlabel(label)
     axes.set_ylabel("success rate")
@@ -186,11 +232,17 @@ def _draw(axes: Axes, line: Line, colour: str, aside: float, commits: int, *, na
     known = [(place, interval) for place, interval in line.points if not math.isnan(interval.mean)]
     places = [place + aside for place, _ in known]
     means = [interval.mean for _, interval in known]
-    reach = [
-        [0.0 if math.isnan(i.low) else max(0.0, i.mean - i.low) for _, i in known],
-        [0.0 if math.isnan(i.high) else max(0.0, i.high - i.mean) for _, i in known],
-    ]
-    axes.errorbar(places, means, yerr=reach, fmt="o", markersize=4, capsize=2, elinewidth=1, color=colour, label=literal(line.label))
+    axes.errorbar(
+        places,
+        means,
+        yerr=_reach([interval for _, interval in known]),
+        fmt="o",
+        markersize=4,
+        capsize=2,
+        elinewidth=1,
+        color=colour,
+        label=literal(line.label),
+    )
     ends = [*(mark.at for mark in line.marks[1:]), commits]
     starts = [0, *(mark.at for mark in line.marks)]
     for mark, start, end in zip(line.marks, starts, ends, strict=False):

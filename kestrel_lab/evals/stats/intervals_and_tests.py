@@ -8,8 +8,8 @@ trials as independent instead finds differences in up to half of all comparisons
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final
@@ -48,62 +48,113 @@ class Interval:
 NOTHING: Final = Interval(mean=math.nan, low=math.nan, high=math.nan)
 
 
-def mean_interval(
-    values: Sequence[float],
-    clusters: Sequence[Hashable] | None = None,
-    weights: Sequence[float] | None = None,
-    *,
-    alpha: float = ALPHA,
-) -> Interval:
-    """Return the weighted mean of `values` with a cluster-robust interval, which misses the true mean with probability `alpha`.
+@dataclass(slots=True)
+class Moments:
+    """Of the values added so far: how many, their mean, and the sum of squared differences from it."""
 
-    `clusters` names each value's cluster; without it each value is its own. One cluster alone is treated as
-    a sample of independent values. A single value, or none, has no interval.
-    """
-    if not values:
-        return NOTHING
-    labels: Sequence[Hashable] = clusters if clusters is not None else range(len(values))
-    if len(set(labels)) == 1:
-        labels = range(len(values))
-    weights = weights if weights is not None else [1.0] * len(values)
-    total = math.fsum(weights)
-    mean = math.fsum(w * x for w, x in zip(weights, values, strict=True)) / total
-    deviation: dict[Hashable, float] = {}
-    for label, weight, value in zip(labels, weights, values, strict=True):
-        deviation[label] = deviation.get(label, 0.0) + weight * (value - mean)
-    count = len(deviation)
-    if count < 2:
-        return Interval(mean=mean, low=math.nan, high=math.nan, clusters=count, n=len(values))
-    se = math.sqrt(math.fsum(d * d for d in deviation.values()) * count / (count - 1)) / total
-    reach = t_quantile(1 - alpha / 2, count - 1) * se
-    return Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=count, n=len(values))
+    n: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    def add(self, value: float) -> None:
+        """Add a value, by Welford's update."""
+        self.n += 1
+        step = value - self.mean
+        self.mean += step / self.n
+        self.squares += step * (value - self.mean)
+
+    def merge(self, other: Moments) -> None:
+        """Add all values of `other`."""
+        if not other.n:
+            return
+        n, step = self.n + other.n, other.mean - self.mean
+        self.squares += other.squares + step * step * self.n * other.n / n
+        self.mean += step * other.n / n
+        self.n = n
+
+
+Clusters = Collection[tuple[Moments, float]]
+"""The values of each cluster, and how much one of them weighs."""
+
+
+def clustered(
+    values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None
+) -> list[tuple[Moments, float]]:
+    """Return the values by cluster; without `clusters` each is its own. All values of a cluster weigh what its first does."""
+    found: dict[Hashable, tuple[Moments, float]] = {}
+    for place, value in enumerate(values):
+        label = place if clusters is None else clusters[place]
+        found.setdefault(label, (Moments(), 1.0 if weights is None else weights[place]))[0].add(value)
+    return list(found.values())
+
+
+def mean_interval(
+    values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None, *, alpha: float = ALPHA
+) -> Interval:
+    """Return `mean_of` for values in a list."""
+    return mean_of(clustered(values, clusters, weights), alpha=alpha)
 
 
 def proportion_interval(
-    values: Sequence[float],
-    clusters: Sequence[Hashable] | None = None,
-    weights: Sequence[float] | None = None,
-    *,
-    alpha: float = ALPHA,
+    values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None, *, alpha: float = ALPHA
 ) -> Interval:
-    """Return the interval of a success rate: `mean_interval` within 0 and 1, or Wilson's where that is the better one.
+    """Return `proportion_of` for values in a list."""
+    return proportion_of(clustered(values, clusters, weights), alpha=alpha)
 
-    Wilson's interval serves when no cluster has more than one trial, when there is one cluster alone, and when
-    all trials, or the rates of all clusters, agree: then with one observation per cluster, since nothing says that repeats add to them.
+
+def mean_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
+    """Return the weighted mean over the values of all clusters with a cluster-robust interval, which misses the true mean with probability `alpha`.
+
+    One cluster alone is treated as a sample of independent values. A single value, or none, has no interval.
     """
-    interval = mean_interval(values, clusters, weights, alpha=alpha)
-    if not values:
-        return interval
-    count = len(set(clusters)) if clusters is not None else len(values)
-    # Clusters of one rate, 2 of 3 in each, spread no more than those that all pass: no spread seen is no certainty.
-    agree = interval.mean in (0.0, 1.0) or (count > 1 and interval.se < 1e-12)
-    if count in (1, len(values)) or agree:
-        size = count if agree and count > 1 else len(values)
-        low, high = wilson(interval.mean * size, size, alpha=alpha)
-        return Interval(mean=interval.mean, low=low, high=high, se=interval.se, clusters=count, n=len(values))
-    return Interval(
-        mean=interval.mean, low=max(0.0, interval.low), high=min(1.0, interval.high), se=interval.se, clusters=count, n=len(values)
-    )
+    seen = [(moments, weight) for moments, weight in clusters if moments.n]
+    if not seen:
+        return NOTHING
+    total = math.fsum(weight * moments.n for moments, weight in seen)
+    mean = math.fsum(weight * moments.n * moments.mean for moments, weight in seen) / total
+    n = sum(moments.n for moments, _ in seen)
+    count = len(seen) if len(seen) > 1 else n
+    if count < 2:
+        return Interval(mean=mean, low=math.nan, high=math.nan, clusters=count, n=n)
+    if len(seen) > 1:
+        squares = math.fsum((weight * moments.n * (moments.mean - mean)) ** 2 for moments, weight in seen)
+    else:
+        squares = seen[0][1] ** 2 * seen[0][0].squares
+    se = math.sqrt(squares * count / (count - 1)) / total
+    reach = t_quantile(1 - alpha / 2, count - 1) * se
+    return Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=count, n=n)
+
+
+def proportion_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
+    """Return the interval of a success rate over values of 0 and 1: `mean_of` within 0 and 1, or Wilson's where that is the better one.
+
+    Wilson's interval serves when no cluster has more than one trial, when there is one cluster alone, and when all trials, or the rates
+    of all clusters, agree: then with one observation per cluster, since nothing says that repeats add to them. Clusters of one rate, 2 of 3 in
+    each, spread no more than those that all pass: no spread seen is no certainty.
+    """
+    found = mean_of(clusters, alpha=alpha)
+    count = sum(moments.n > 0 for moments, _ in clusters)
+    if not count:
+        return found
+    agree = all(moments.mean in (0.0, found.mean) and found.mean in (0.0, 1.0) for moments, _ in clusters if moments.n)
+    agree |= count > 1 and found.se < 1e-12
+    if count in (1, found.n) or agree:
+        size = count if agree and count > 1 else found.n
+        low, high = wilson(found.mean * size, size, alpha=alpha)
+        return replace(found, low=low, high=high, clusters=count)
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high), clusters=count)
+
+
+def share_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
+    """Return `mean_of` for values between 0 and 1: within these bounds, and where all agree as wide as so few clusters require."""
+    found = mean_of(clusters, alpha=alpha)
+    count = sum(moments.n > 0 for moments, _ in clusters)
+    if not count:
+        return found
+    if math.isnan(found.se) or found.se < 1e-12:
+        low, high = wilson(found.mean * count, count, alpha=alpha)
+        return replace(found, low=low, high=high)
+    return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
 def wilson(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, mean_interval, wilson
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, clustered, share_of
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -55,19 +55,11 @@ def counted_chances(counts: Sequence[tuple[int, int, float]], k: int) -> dict[st
     """Return the same from the trials, the passes and the weight of each scenario; not a number for a `k` of 0."""
     told: dict[str, Any] = {"k": k}
     for name, estimate in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
-        found = _interval([estimate(n, c, k) for n, c, _ in counts], [weight for _, _, weight in counts]) if k else NOTHING
+        found = (
+            share_of(clustered([estimate(n, c, k) for n, c, _ in counts], weights=[weight for _, _, weight in counts])) if k else NOTHING
+        )
         told |= {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
     return told
-
-
-def _interval(values: Sequence[float], weights: Sequence[float]) -> Interval:
-    """Return the mean over scenarios; Wilson's interval with one observation each where their spread says nothing."""
-    found = mean_interval(values, weights=weights)
-    if math.isnan(found.se) or found.se < 1e-12:
-        low, high = wilson(found.mean * len(values), len(values))
-    else:
-        low, high = max(0.0, found.low), min(1.0, found.high)
-    return Interval(mean=found.mean, low=low, high=high, se=found.se, clusters=len(values), n=len(values))
 
 
 def _require(n: int, c: int, k: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import literal, shown_figure
+from kestrel_lab.core.drawing.point_labels import label_points, numbered
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.views.dataframes import shown_frame
@@ -61,8 +62,13 @@ class Frontier:
         )
 
     def plot(self) -> Figure:
-        """Every configuration with its intervals; the front is filled and joined by a line."""
-        figure = shown_figure()(figsize=(7.5, 4.8), layout="constrained")
+        """Every configuration with its intervals; the front is filled and joined by a line. Raises `UsageError` where no price is known."""
+        if not self.points:
+            msg = f"no configuration has a known {_worded(self.price)}: there is nothing to draw (left out: {', '.join(self.left_out) or 'none'})"
+            raise UsageError(msg)
+        figure = shown_figure()(
+            figsize=(7.5, 4.8 + (0.18 * len(self.points) if numbered([one.name for one in self.points]) else 0)), layout="constrained"
+        )
         axes = figure.subplots()
         for point in self.points:
             axes.errorbar(
@@ -77,15 +83,21 @@ class Frontier:
                 capsize=3,
                 elinewidth=0.8,
             )
-            axes.annotate(
-                literal(point.name), (point.price.mean, point.quality.mean), textcoords="offset points", xytext=(6, 5), fontsize=8
-            )
         front = [point for point in self.points if point.front]
         axes.plot([p.price.mean for p in front], [p.quality.mean for p in front], color="C0", alpha=0.4, drawstyle="steps-post", zorder=0)
         axes.set_title("Pareto front (filled) with 95 % intervals")
-        axes.set_xlabel(f"{_worded(self.price)} per trial" + (f", {_UNITS[self.price]}" if self.price in _UNITS else ""))
+        unknown = f" ({len(self.left_out)} without a known one left out)" if self.left_out else ""
+        axes.set_xlabel(f"{_worded(self.price)} per trial" + (f", {_UNITS[self.price]}" if self.price in _UNITS else "") + unknown)
         axes.set_ylabel(_worded(self.quality))
         axes.grid(alpha=0.3)
+        names = [point.name for point in self.points]
+        if numbered(names):
+            from matplotlib.lines import Line2D
+
+            keys = [Line2D([], [], linestyle="none", label=f"{n}  {literal(name)}") for n, name in enumerate(names, 1)]
+            figure.legend(handles=keys, loc="outside lower center", fontsize=8, frameon=False, handlelength=0, handletextpad=0)
+            names = list(map(str, range(1, 1 + len(names))))
+        label_points(axes, [(point.price.mean, point.quality.mean, name) for point, name in zip(self.points, names, strict=True)])
         return figure
 
     def __repr__(self) -> str:
@@ -101,7 +113,7 @@ class Frontier:
             "trials",
             "front",
         )
-        more = paragraph_html(f"left out, price not known: {', '.join(self.left_out)}") if self.left_out else ""
+        more = paragraph_html(f"left out, price unknown: {', '.join(self.left_out)}") if self.left_out else ""
         return f"{table_html(heads, map(_cells, self.points))}{more}"
 
 

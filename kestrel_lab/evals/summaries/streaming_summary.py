@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, cast
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
+from kestrel_lab.evals.stats.intervals_and_tests import Moments, mean_of, proportion_of, share_of
 from kestrel_lab.evals.stats.pass_at_k import counted_chances
-from kestrel_lab.evals.stats.welford import Moments, mean_of, proportion_of, share_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
 
@@ -175,6 +175,7 @@ def dominates(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _loss(summary: dict[str, Any]) -> tuple[float, float, float]:
-    """Return what is better when smaller; an unknown cost is worse than any known one."""
+    """Return what is better when smaller; an unknown cost or time is worse than any known one."""
     rate = 0.0 if math.isnan(summary["success_rate"]) else summary["success_rate"]
-    return -rate, summary["cost_estimate"] if summary["cost_known"] else math.inf, summary["working_time"]
+    time = summary["working_time"]
+    return -rate, summary["cost_estimate"] if summary["cost_known"] else math.inf, math.inf if math.isnan(time) else time
