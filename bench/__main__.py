@@ -1,4 +1,4 @@
-"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`; one bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|answers …`; the nearest vectors beside exact search: `python -m bench nearest`."""
+"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`; one bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|answers …`; the nearest vectors beside exact search: `python -m bench nearest`; recorded attacks: `python -m bench containment RUNS`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench import (
+    containment,
     finding,
     headless,
     imports,
@@ -86,6 +87,8 @@ def main() -> int:
     """Run the benchmarks; returns 1 when a measurement of our own failed. A missed target is told, not punished."""
     if sys.argv[1:2] and sys.argv[1] in finding.BENCHES:
         return finding.BENCHES[sys.argv[1]].main(sys.argv[2:])
+    if sys.argv[1:2] == ["containment"]:
+        return containment.main(sys.argv[2:])
     if sys.argv[1:2] == ["nearest"]:
         return nearest.main(sys.argv[2:])
     asked = _arguments()

@@ -21,15 +21,20 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]|_(?!_)){0,31}", re.IGNORECASE)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SHARED_KEYS = frozenset({"command", "args", "env", "cwd", "url", "headers", "type", "sandbox", "at_least", "network", "read", "write"})
 """The keys of `.mcp.json` that programs agree on, and those of the sandbox, which a person sees before approving."""
+_TRUST_KEYS = ("danger", "effect", "untrusted", "content")
 _EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """The danger and effect of a tool. A server's own annotations are never used for them."""
+    """What a person says of a tool. A server's own annotations are never used for it."""
 
     danger: Danger = Danger.MEDIUM
     effect: Effect = "opaque"
+    untrusted: bool = True
+    """Whether others may have written what it answers; only a server that can reach no network may be said to answer its own."""
+    content: tuple[str, ...] = ()
+    """Arguments that bear no authority, see `tools.tool.Tool.content`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,6 +101,9 @@ class ServerConfig:
         """Its extra permissions, in words."""
         words = ["without a sandbox"] if self.sandbox is not None and self.sandbox.level is Level.S0 else []
         words += ["with network"] if self.network else []
+        words += [
+            f"answers of {name} are its own" for name, trust in (("all tools", self.trust), *self.tools.items()) if not trust.untrusted
+        ]
         return words + [f"{verb} {', '.join(places)}" for verb, places in (("reads", self.read), ("writes", self.write)) if places]
 
     @property
@@ -146,10 +154,10 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
         raise UsageError(f"{where}: unknown type {kind!r}: stdio or http; the older sse transport is not supported")
     values: dict[str, Any] = {}
     for key, value in table.items():
-        if key in ("danger", "effect", "type"):
+        if key in (*_TRUST_KEYS, "type"):
             continue
         if key not in _READ:
-            raise UsageError(f"{where}: unknown key {key!r}: {nearest(key, [*_READ, 'danger', 'effect', 'type'])}")
+            raise UsageError(f"{where}: unknown key {key!r}: {nearest(key, [*_READ, *_TRUST_KEYS, 'type'])}")
         try:
             values[key] = _READ[key](value)
         except ValueError as error:
@@ -158,7 +166,13 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
         raise UsageError(f"{where}: give a command to start, or the url of a running server: one of them")
     trust = _trust(table, Trust(), where)
     tools = {tool: _trust(own, trust, f"{where}: tool {tool!r}") for tool, own in values.pop("tools", {}).items()}
-    return ServerConfig(name=name, source=source, trust=trust, tools=tools, **values)
+    made = ServerConfig(name=name, source=source, trust=trust, tools=tools, **values)
+    if (made.url or made.network or made.at_least < Level.S1) and not all(one.untrusted for one in (trust, *tools.values())):
+        msg = (
+            f'{where}: untrusted = false is for a command without network that runs in a sandbox only: say at_least = "S1", and no network'
+        )
+        raise UsageError(msg)
+    return made
 
 
 def read_mcp_json(path: Path) -> dict[str, ServerConfig]:
@@ -192,8 +206,14 @@ def _trust(table: object, otherwise: Trust, where: str) -> Trust:
         raise UsageError(f"{where}: must be a table with danger or effect")
     danger, effect = table.get("danger"), table.get("effect", otherwise.effect)
     if effect not in _EFFECTS:
-        raise UsageError(f"{where}: unknown effect {effect!r}: {nearest(str(effect), _EFFECTS)}")
-    return Trust(danger=otherwise.danger if danger is None else danger_named(str(danger)), effect=cast("Effect", effect))
+        msg = f"{where}: unknown effect {effect!r}: {nearest(str(effect), _EFFECTS)}"
+        raise UsageError(msg)
+    untrusted, content = table.get("untrusted", otherwise.untrusted), table.get("content", list(otherwise.content))
+    if not isinstance(untrusted, bool) or not isinstance(content, list) or not all(isinstance(one, str) for one in content):
+        msg = f"{where}: untrusted must be true or false, and content a list of names of arguments"
+        raise UsageError(msg)
+    danger = otherwise.danger if danger is None else danger_named(str(danger))
+    return Trust(danger=danger, effect=cast("Effect", effect), untrusted=untrusted, content=tuple(content))
 
 
 def _need(holds: bool, wanted: str) -> None:

@@ -33,7 +33,7 @@ def test_every_tool_of_the_package_says_what_goes_in_and_out(tmp_path: Path) -> 
             *("search_code", "find_definition", "find_references"),
         },
         ("workspace", "→", "workspace"): {"write_file", "edit_file", "multi_edit", "delete_file", "restore_file", "bash"},
-        ("→", "nothing"): {"parse_relative", "time_arithmetic", "normalize_timezone", "ask_user"},
+        ("→", "nothing"): {"parse_relative", "time_arithmetic", "normalize_timezone", "ask_user", "state_effects"},
         ("run", "→", "nothing"): {"create_tasks", "update_task", "list_tasks", "read_result", "remember"},
         ("run", "→", "others"): {"forget"},
         ("private", "→", "nothing"): {"recall"},
@@ -50,7 +50,10 @@ def test_every_tool_of_the_package_says_what_goes_in_and_out(tmp_path: Path) -> 
     [
         ({}, Flow(frozenset({"private"}), "nothing")),
         ({"danger_level": "medium"}, Flow(frozenset({"private"}), "anything")),
-        ({"name": "fetch_weather"}, Flow(frozenset({"private", "untrusted"}), "nothing")),
+        ({"name": "fetch_weather"}, Flow(frozenset({"private"}), "nothing")),
+        ({"untrusted": True}, Flow(frozenset({"private", "untrusted"}), "nothing")),
+        ({"name": "fetch_weather", "untrusted": False}, Flow(frozenset({"private"}), "nothing")),
+        ({"reads": "workspace", "untrusted": True}, Flow(frozenset({"workspace", "untrusted"}), "nothing")),
         ({"name": "fetch_weather", "effect": "pure"}, Flow(frozenset({"private"}), "nothing")),
         ({"name": "read_inbox", "reads": "private"}, Flow(frozenset({"private"}), "nothing")),
         ({"reads": "", "reaches": "others"}, Flow(frozenset(), "others")),
@@ -58,7 +61,7 @@ def test_every_tool_of_the_package_says_what_goes_in_and_out(tmp_path: Path) -> 
     ],
 )
 def test_somebodys_own_tool(how: dict[str, Any], flow: Flow) -> None:
-    """What is declared counts; else the answers are private, foreign where the name says that they are fetched, and danger is reach."""
+    """What is declared counts; else the answers are private and danger is reach, whatever the name says."""
 
     def weather(place: str) -> str:
         """Tell the weather."""
@@ -68,14 +71,39 @@ def test_somebodys_own_tool(how: dict[str, Any], flow: Flow) -> None:
 
 
 def test_an_address_among_the_parameters_is_one_that_is_asked() -> None:
-    """A tool that takes a URL brings in what stands there, and tells whoever answers what is in it."""
+    """A tool that takes a URL tells whoever answers what is in it; whether it brings in what others wrote has nobody said."""
 
     @tool
     def look(url: str) -> str:
         """Look."""
         return url
 
-    assert look.flow == Flow(frozenset({"private", "untrusted"}), "address")
+    assert (look.flow, look.unsaid) == (Flow(frozenset({"private"}), "address"), {"files", "reads", "reaches"})
+
+
+@pytest.mark.parametrize("effect", ["opaque", "idempotent", "pure"])
+def test_a_safe_tool_that_says_nothing_is_doubted_unless_pure(effect: Any) -> None:
+    """That a call harms nobody does not say whose words its answers hold."""
+
+    def weather(place: str) -> str:
+        """Tell the weather."""
+        return place
+
+    assert ("reads" in tool(danger_level="safe", effect=effect)(weather).unsaid) is (effect != "pure")
+
+
+def test_untrusted_and_content_are_checked_where_the_tool_is_made() -> None:
+    """A contradiction, and content that is no parameter, are errors with what would do."""
+    with pytest.raises(UsageError, match="leave one of them out"):
+        tool(reads="untrusted", untrusted=False)
+
+    def send(to: str, body: str) -> str:
+        """Send."""
+        return to + body
+
+    with pytest.raises(UsageError, match="no parameter 'bod' that could be content; did you mean 'body'"):
+        tool(content="to bod")(send)
+    assert tool(content="body")(send).content == ("body",)
 
 
 def test_words_that_mean_nothing_are_refused() -> None:

@@ -149,3 +149,24 @@ def test_no_definition_breaks_the_vetting(name: str, value: Any) -> None:
     kept, refused = vetted([Definition(name=name, fields={"name": name, "inputSchema": value, "x": value})])
     assert len(kept) + len(refused) == 1
     assert all(refused.values())
+
+
+OWN = {"command": "x", "at_least": "S1", "untrusted": False, "content": ["body"]}
+
+
+def test_a_server_whose_answers_are_its_own() -> None:
+    """A person may say so of a command without network in a sandbox; who approves it is told, and approves exactly that."""
+    made = read_server("notes", OWN)
+    assert (made.trust.untrusted, made.trust.content) == (False, ("body",))
+    assert "answers of all tools are its own" in made.shown
+    assert made.key != read_server("notes", {**OWN, "untrusted": True}).key
+    one = read_server("notes", {"command": "x", "at_least": "S1", "tools": {"look": {"untrusted": False}}})
+    assert (one.trust_in("look").untrusted, one.trust_in("send").untrusted) == (False, True)
+
+
+@pytest.mark.parametrize("more", [{"at_least": ""}, {"network": True}, {"command": "", "url": "https://x.example/"}])
+def test_answers_of_a_server_with_network_are_never_its_own(more: dict[str, Any]) -> None:
+    """What can reach others, or is not held in, may answer what others wrote."""
+    table = {key: value for key, value in {**OWN, **more}.items() if value != ""}
+    with pytest.raises(UsageError, match="untrusted = false is for a command without network"):
+        read_server("notes", table)

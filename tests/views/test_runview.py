@@ -163,6 +163,7 @@ def test_a_waiting_call_shows_its_exact_arguments() -> None:
         "origins": [],
         "json": '{\n  "command": "wc -l"\n}',
         "offer": "",
+        "contained": False,
     }
 
 
