@@ -58,15 +58,12 @@ class Screen(Protocol):
 
     async def __aenter__(self) -> Self:
         """Open it."""
-        ...
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close it."""
-        ...
 
     async def show(self, run: Run) -> Run:
         """Show a run until it ends, or return at once if it goes on in the background."""
-        ...
 
 
 class Frontend(Protocol):
@@ -75,23 +72,18 @@ class Frontend(Protocol):
     @property
     def user(self) -> str:
         """Who types, for the record of decisions."""
-        ...
 
     def lab(self) -> Lab:
         """The lab that commands work on."""
-        ...
 
     def configure(self, key: str, value: str) -> Settings:
         """Change a setting, for as long as makes sense here; returns it as it is in force then."""
-        ...
 
     def screen(self, how: ShowOptions) -> Screen:
         """Make the screen for the run of a command; raises `UsageError` for what cannot be done here."""
-        ...
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long and show its progress; gives its result, or a coroutine of it."""
-        ...
 
 
 def frontend_of(ctx: typer.Context) -> Frontend:
