@@ -60,15 +60,12 @@ class Screen(Protocol):
 
     async def __aenter__(self) -> Self:
         """Open it."""
-        ...
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Close it."""
-        ...
 
     async def show(self, run: Run) -> Run:
         """Show a run until it ends, or return at once if it goes on in the background."""
-        ...
 
 
 def run_options(words: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,15 +88,12 @@ class Frontend(Protocol):
     @property
     def user(self) -> str:
         """Who types, for the record of decisions."""
-        ...
 
     def lab(self) -> Lab:
         """The lab that commands work on."""
-        ...
 
     def configure(self, key: str, value: str) -> Settings:
         """Change a setting, for as long as makes sense here; returns it as it is in force then."""
-        ...
 
     def goes_on_with(self) -> dict[str, Any]:
         """Return the options of a run that goes on with the conversation here; none where each command stands alone."""
@@ -111,11 +105,9 @@ class Frontend(Protocol):
 
     def screen(self, how: ShowOptions) -> Screen:
         """Make the screen for the run of a command; raises `UsageError` for what cannot be done here."""
-        ...
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long and show its progress; gives its result, or a coroutine of it."""
-        ...
 
 
 def frontend_of(ctx: typer.Context) -> Frontend:

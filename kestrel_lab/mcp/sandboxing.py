@@ -14,12 +14,13 @@ from functools import cache
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.host.user import home_folder
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.tools.sandbox.command_lines import launch_among
 from kestrel_lab.tools.sandbox.denials import NETWORK
 from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.mounts import PROGRAMS, home, private_places, within
+from kestrel_lab.tools.sandbox.mounts import PROGRAMS, private_places, within
 from kestrel_lab.tools.sandbox.select import Choice, choose
 
 _BINS = frozenset({"bin", "sbin"})
@@ -118,7 +119,13 @@ def installation(file: Path) -> Path | None:
 
 def _broad(place: Path) -> bool:
     """Return whether a folder holds unrelated things."""
-    shared = [*private_places(), home() / ".local", home() / ".config", home() / ".cache", Path("/opt"), Path("/usr/local"), Path("/etc")]
+    shared = [
+        *private_places(),
+        *(home_folder() / name for name in (".local", ".config", ".cache")),
+        Path("/opt"),
+        Path("/usr/local"),
+        Path("/etc"),
+    ]
     return any(within(one, place) for one in shared)
 
 

@@ -35,15 +35,12 @@ class Program(Protocol):
 
     async def write(self, line: bytes) -> None:
         """Write a line to its input; raises `OSError` when the input is closed."""
-        ...
 
     async def code(self, within_s: float) -> int | None:
         """Return the exit code, negative for a signal; `None` while it runs. Raises `OSError` if it never started."""
-        ...
 
     async def stop(self) -> None:
         """Close its input, wait a little, then kill it and all its descendants."""
-        ...
 
 
 async def start(launch: Launch) -> Program:

@@ -22,11 +22,9 @@ class Embedder(Protocol):
     @property
     def name(self) -> str:
         """The name of the model; vectors of different models are not compared."""
-        ...
 
     def __call__(self, texts: Sequence[str]) -> Vectors:
         """One row per text."""
-        ...
 
 
 class WordVectors:

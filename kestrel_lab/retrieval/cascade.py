@@ -125,7 +125,8 @@ class Cascade:
 
     def coverage(self, query: str, paths: Iterable[str]) -> Coverage:
         """Return the share of `query` that these files cover, by the index."""
-        said = Counter(word for word in spoken_all(ask(query).telling))
+        telling = ask(query).telling
+        said = Counter(map(str.lower, WORD.findall(telling))) & Counter(dict.fromkeys(spoken(telling), len(telling)))
         words = dict(said.most_common(_MOST_WORDS)) or dict.fromkeys(spoken(query), 1)
         whole = {word: indexed(word).split()[-1:] for word in words}
         with self._index.reading() as connection:
@@ -195,9 +196,3 @@ class Cascade:
             note="second hop",
         )
         return hits, step
-
-
-def spoken_all(text: str) -> list[str]:
-    """Return the words of a text that are not common, each as often as it occurs."""
-    telling = set(spoken(text))
-    return [word for match in WORD.findall(text) if (word := match.lower()) in telling]

@@ -112,10 +112,10 @@ async def find_files(
         before = {one.path for one in found.key_files}
         found = await asyncio.to_thread(_mapped, cascade, found, held, [*found.queries, *queries[:_MOST_QUERIES]], made, top_k, number)
         if found.coverage >= enough:
-            return _ended(found, "confidence")
+            return replace(found, stopped="confidence")
         if number > 1 and not {one.path for one in found.key_files} - before:
-            return _ended(found, "saturation")
-    return _ended(found, "limit")
+            return replace(found, stopped="saturation")
+    return replace(found, stopped="limit")
 
 
 def _mapped(
@@ -149,7 +149,3 @@ def _key_file(path: str, finds: Mapping[str, tuple[float, Hit]]) -> KeyFile:
     """Return a file by its best find; each further query that found it adds a tenth."""
     score, hit = max(finds.values(), key=lambda one: one[0])
     return KeyFile(path=path, why=hit.why, place=hit.place, score=round(score + 0.1 * (len(finds) - 1), 4), queries=tuple(finds))
-
-
-def _ended(found: ResourceMap, stopped: str) -> ResourceMap:
-    return replace(found, stopped=stopped)

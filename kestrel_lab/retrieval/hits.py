@@ -108,8 +108,6 @@ class Retriever(Protocol):
     @property
     def name(self) -> str:
         """The name of the retriever in its hits."""
-        ...
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
         """Return at most `top_k` files, each with its best place; raises `UsageError` for a question without a word, or `top_k` below 1."""
-        ...

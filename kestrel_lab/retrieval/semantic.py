@@ -22,11 +22,9 @@ class Embedder(Protocol):
     @property
     def name(self) -> str:
         """What its vectors are filed under."""
-        ...
 
     def __call__(self, texts: Sequence[str]) -> Any:
         """One row of length 1 per text."""
-        ...
 
 
 class Meaning:

@@ -11,6 +11,8 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 
 _QUESTION_CHARS = 2_000
+_WITHOUT: dict[str, Any] = {"path": "", "first": 1, "last": 1, "hash": "", "how": "", "why": "", "score": 0.0, "trust": ""}
+"""The fields of a hit that an event has, each with its value where another version has written none."""
 
 
 def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
@@ -38,31 +40,12 @@ def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
 
 
 def _as_json(hit: Hit) -> dict[str, Json]:
-    return {
-        "path": hit.path,
-        "first": hit.first,
-        "last": hit.last,
-        "hash": hit.hash,
-        "how": hit.how,
-        "why": hit.why,
-        "score": round(hit.score, 4),
-        "trust": hit.trust,
-    }
+    return {name: getattr(hit, name) for name in _WITHOUT} | {"score": round(hit.score, 4)}
 
 
-def _hit(told: Mapping[str, Any]) -> Hit:
-    """Return a hit from what `_as_json` wrote; fields that another version lacks are empty."""
-    return Hit(
-        path=str(told.get("path", "")),
-        first=told.get("first", 1),
-        last=told.get("last", 1),
-        text="",
-        hash=str(told.get("hash", "")),
-        how=str(told.get("how", "")),
-        why=str(told.get("why", "")),
-        score=told.get("score", 0.0),
-        trust=str(told.get("trust", "")),
-    )
+def _hit(written: Mapping[str, Any]) -> Hit:
+    """Return a hit from what `_as_json` wrote."""
+    return Hit(text="", **{name: written.get(name, default) for name, default in _WITHOUT.items()})
 
 
 def retrievals(events: Iterable[RetrievalStep]) -> list[Retrieval]:

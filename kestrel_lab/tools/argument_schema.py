@@ -29,15 +29,12 @@ class Arguments(Protocol):
     @property
     def schema(self) -> dict[str, Json]:
         """JSON Schema, an object schema."""
-        ...
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
         """Return the arguments as JSON, converted and completed with defaults; raises `ToolArgumentsError`."""
-        ...
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
         """Return a new dict of the Python values to call the function with, from arguments that `validate` returned."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

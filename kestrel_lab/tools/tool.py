@@ -47,12 +47,8 @@ __all__ = [
 ]
 
 
-def _silent(_text: str, _fraction: float | None = None) -> None:
-    """Progress that nobody follows."""
-
-
-def _unheard(_text: str) -> None:
-    """What nobody listens to."""
+def _unheard(_text: str, _fraction: float | None = None) -> None:
+    """Take progress or output that nobody listens to."""
 
 
 def _unshown(_image: ImagePart) -> None:
@@ -64,15 +60,12 @@ class Parts(Protocol):
 
     def begin(self, macro: str, version: int, args: dict[str, Json]) -> None:
         """Say which macro begins, before its first call."""
-        ...
 
     async def __call__(self, place: int, tool: str, args: dict[str, Json]) -> Result:
         """Make call number `place`, counted from 1."""
-        ...
 
     def end(self, *, ok: bool, reason: str = "") -> None:
         """Say how it ended."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,7 +137,7 @@ class ToolContext:
     workspace: Workspace
     run_id: str = ""
     call_id: str = ""
-    progress: Callable[[str, float | None], None] = _silent
+    progress: Callable[[str, float | None], None] = _unheard
     """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
     time: Mapping[str, Json] = field(default_factory=dict)
     """What the run was told of the time at its beginning: see `tools.timeexpr.handshake`; empty outside a run."""

@@ -17,14 +17,14 @@ from kestrel_lab.lab import Lab
 def test_every_barrier_holds_here(tmp_path: Path) -> None:
     """With secrets in the environment, which are counted and not shown."""
     lab = Lab(tmp_path / "home", env={"A_API_KEY": "xyzzy-plugh-9"})
-    assert [(one.name, one.holds) for one in barriers(lab)] == [
+    assert [(one.what.removeprefix("barrier: "), one.ok) for one in barriers(lab)] == [
         ("secrets", True),
         ("web tools", True),
         ("paths", True),
         ("log's disk", True),
     ]
     told = repr(barriers(lab))
-    assert ("1 secret variable known; hidden in what tools say" in told, "xyzzy" in told) == (True, False)
+    assert ("1 secret variable known; hidden in tool output" in told, "xyzzy" in told) == (True, False)
     lab.close()
 
 
@@ -32,13 +32,13 @@ def test_a_barrier_that_does_not_hold_is_told(tmp_path: Path, monkeypatch: pytes
     """The mutants: a redactor that knows nothing, an address check that lets all pass or none, a log on a network disk."""
     lab = Lab(tmp_path / "home", env={"A_API_KEY": "xyzzy-plugh-9"})
     lab.session.redactor = Redactor()
-    assert (secrets_hidden(lab).holds, secrets_hidden(lab).found) == (False, "1 secret variable known; 1 come through")
+    assert (secrets_hidden(lab).ok, secrets_hidden(lab).found) == (False, "1 secret variable known; 1 not hidden")
     monkeypatch.setattr(trying, "refusal", lambda address: "")
     assert web_closed().found.startswith("would reach 127.0.0.1, ")
     monkeypatch.setattr(trying, "refusal", lambda address: "no")
-    assert not web_closed().holds
+    assert not web_closed().ok
     monkeypatch.setattr(trying, "kind_of_filesystem", lambda path: "nfs4")
-    assert (log_place(tmp_path).holds, "KESTREL_HOME" in log_place(tmp_path).advice) == (False, True)
+    assert (log_place(tmp_path).ok, "KESTREL_HOME" in log_place(tmp_path).advice) == (False, True)
     lab.close()
 
 

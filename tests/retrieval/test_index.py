@@ -308,7 +308,7 @@ def test_several_threads_may_ask_one_index_at_once(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_a_mistake_of_the_caller(tmp_path: Path) -> None:
     """Also from the thread."""
-    with pytest.raises(UsageError, match="no folder"):
+    with pytest.raises(UsageError, match="not a folder"):
         CodeIndex(tmp_path / "none", tmp_path / "home").up_to_date(10)
 
 

@@ -96,7 +96,7 @@ def test_where_no_level_can_be_had_a_server_is_not_started(sessions: Any, monkey
         DependencyError, match=r'S0: no sandbox; S3 and S2 and S1: not here\. It is not started: sandbox = "S0" in its table'
     ):
         ask(sessions())
-    with pytest.raises(DependencyError, match="no sandbox of level S2 or above can be had"):
+    with pytest.raises(DependencyError, match="no sandbox of level S2 or above is available"):
         ask(sessions(at_least="S2"))
     assert json.loads(ask(sessions("S0"), secret="/", target="/", port="1", parent=1))["names"] == []
 

@@ -301,5 +301,5 @@ def test_a_plan_is_verified_at_its_end() -> None:
     assert (verified(None, "g", "warn"), verified(None, "g", "off")) == (None, None)
     with pytest.raises(UsageError, match="ends in several steps"):
         verified(Plan(steps=(Step(id="a", goal="a"), Step(id="b", goal="b"))), "g", "judge")
-    with pytest.raises(UsageError, match="no level of verification; did you mean"):
+    with pytest.raises(UsageError, match="not a level of verification; did you mean"):
         verified(None, "g", "juge")

@@ -103,7 +103,7 @@ def test_leave_in_a_sandbox_is_no_leave_without_one(session: Session, bare: Path
 def test_a_level_that_cannot_be_had_is_refused_at_once(tmp_path: Path, bare: Path) -> None:
     """The run does not begin, nothing is in the log, and the message says what to install; without bash it is no matter."""
     session = Session(tmp_path / "home", env={}, sandbox="S3")
-    with pytest.raises(UsageError, match=r"sandbox level S3 cannot be had: bubblewrap is not installed \(apt install bubblewrap"):
+    with pytest.raises(UsageError, match=r"sandbox level S3 is not available: bubblewrap is not installed \(apt install bubblewrap"):
         asyncio.run(session.run("go", model=model("true"), workspace=bare))
     assert session.store.runs() == []
     run = asyncio.run(session.run("go", model=ScriptedModel(["done"]), tools=["read_file"], workspace=bare))

@@ -269,7 +269,7 @@ def test_a_port_that_is_taken_is_named(session: Session) -> None:
 
     async def body() -> None:
         async with Control(session) as control, serving(control) as (address, _):
-            with pytest.raises(UsageError, match=f"port {address.port} cannot be had .*leave --port out"):
+            with pytest.raises(UsageError, match=f"port {address.port} is not available .*leave --port out"):
                 await serving(control, port=address.port).__aenter__()
 
     asyncio.run(body())

@@ -37,9 +37,9 @@ def test_the_shipped_catalogue_is_whole() -> None:
 @pytest.mark.parametrize(
     ("package", "problem"),
     [
-        ({"identifier": "npx evil && curl x"}, "is not a name of a package"),
-        ({"identifier": "a;b"}, "is not a name of a package"),
-        ({"identifier": "--proxy=http://x"}, "is not a name of a package"),
+        ({"identifier": "npx evil && curl x"}, "is not a package name"),
+        ({"identifier": "a;b"}, "is not a package name"),
+        ({"identifier": "--proxy=http://x"}, "is not a package name"),
         ({"version": "latest"}, "is not one exact version"),
         ({"version": ">=1.0"}, "is not one exact version"),
         ({"version": ""}, "has no version"),
@@ -196,7 +196,7 @@ def test_a_registry_is_asked_word_by_word_and_page_by_page(address: str) -> None
 
 @pytest.mark.parametrize(
     ("how", "why"),
-    [("garbage", "no JSON"), ("deep", "no JSON"), ("huge", "larger than"), ("broken", "500"), ("slow", "0.5 s"), ("moved", "302")],
+    [("garbage", "not JSON"), ("deep", "not JSON"), ("huge", "larger than"), ("broken", "500"), ("slow", "0.5 s"), ("moved", "302")],
 )
 def test_a_registry_that_makes_no_sense_is_told_of_and_breaks_nothing(address: str, how: str, why: str) -> None:
     """Garbage, too much, errors, silence, a redirect elsewhere: one sentence with the reason, in bounded time."""

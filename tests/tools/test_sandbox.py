@@ -288,9 +288,9 @@ def test_bubblewrap_that_does_not_hold_is_not_relied_on(programs: Path, tmp_path
     choice = choose(Sandbox(), tmp_path)
     assert (choice.level, choice.wanted) == ((Level.S1, True) if not why_not(Level.S1, Sandbox()) else (Level.S0, False))
     assert [level for level, reason in choice.reasons if problem in reason][:2] == [Level.S3, Level.S2]
-    with pytest.raises(UsageError, match=f"sandbox level S3 cannot be had: .*{problem}"):
+    with pytest.raises(UsageError, match=f"sandbox level S3 is not available: .*{problem}"):
         choose(Sandbox(level=Level.S3), tmp_path)
-    with pytest.raises(UsageError, match=r"no sandbox of level S2 or above can be had"):
+    with pytest.raises(UsageError, match=r"no sandbox of level S2 or above is available"):
         choose(Sandbox(), tmp_path, minimum=Level.S2)
 
 

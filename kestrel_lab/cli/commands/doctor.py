@@ -35,73 +35,6 @@ from kestrel_lab.tools.web.urls import refusal
 from kestrel_lab.views.html.elements import table_html
 from kestrel_lab.views.text import table_text
 
-# What keeps agents from harm, tried out: each barrier is asked to stop something, and says whether it did.
-
-_CLOSED = ("127.0.0.1", "0.0.0.0", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "fd00::1")  # noqa: S104  # not bound to
-_OPEN = "93.184.215.14"
-_PROBE = "a-secret-that-nobody-has"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Barrier:
-    """One barrier after it was tried."""
-
-    name: str
-    holds: bool
-    found: str
-    advice: str = ""
-
-
-def barriers(lab: Lab) -> list[Barrier]:
-    """Each barrier but the sandbox, which has a canary of its own; talks to nothing, and starts nothing."""
-    return [secrets_hidden(lab), web_closed(), paths_held(), log_place(lab.session.store.path)]
-
-
-def secrets_hidden(lab: Lab) -> Barrier:
-    """Values of secret variables do not come out of the redactor; without any, one of our own does not."""
-    known = secret_values(lab.session.env)
-    redactor = lab.session.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
-    leaks = [value for value in known or {_PROBE} if redactor.text(f"<{value}>") != f"<{REDACTED}>"]
-    count = f"{len(known)} secret variable{'' if len(known) == 1 else 's'} known"
-    return Barrier(
-        name="secrets",
-        holds=not leaks,
-        found=f"{count}; hidden in tool output" if not leaks else f"{count}; {len(leaks)} not hidden",
-        advice="" if not leaks else "do not run agents: keys would be written into the log. Please report this",
-    )
-
-
-def web_closed() -> Barrier:
-    """This machine, its network and a cloud's metadata are refused to the web tools, and a public address is not."""
-    let_in = [address for address in _CLOSED if not refusal(address)]
-    shut = refusal(_OPEN)
-    return Barrier(
-        name="web tools",
-        holds=not let_in and not shut,
-        found=f"{len(_CLOSED)} private addresses refused" if not let_in else f"would reach {', '.join(let_in)}",
-        advice="" if not let_in and not shut else "do not let agents use the web. Please report this",
-    )
-
-
-def paths_held() -> Barrier:
-    """Links are followed by the kernel's own rules, or not at all."""
-    found = "kept inside the workspace by the kernel (openat2)" if has_openat2() else "links are refused (the kernel has no openat2)"
-    return Barrier(name="paths", holds=True, found=found)
-
-
-def log_place(path: Path) -> Barrier:
-    """The log lies where locks and syncing mean what they say."""
-    kind = kind_of_filesystem(path)
-    return Barrier(
-        name="log's disk",
-        holds=not is_shared(kind),
-        found=kind or "not known",
-        advice=""
-        if not is_shared(kind)
-        else "a log on a network disk may be damaged: set KESTREL_HOME to a folder on this machine's own disk",
-    )
-
-
 _LOOK_S, _NAMED = 3.0, 5
 """How long the log is looked through, and how many damaged runs are named."""
 _COLUMNS = ("", "what", "found", "what to do")
@@ -157,7 +90,7 @@ def examine(lab: Lab) -> Doctor:
             _vectors(),
             _ripgrep(),
             *_sandbox(lab),
-            *_barriers(lab),
+            *barriers(lab),
             _git(),
             *_notebook(),
         )
@@ -288,8 +221,51 @@ def _canaries(lab: Lab) -> list[Finding]:
     ]
 
 
-def _barriers(lab: Lab) -> list[Finding]:
-    return [Finding(ok=one.holds, what=f"barrier: {one.name}", found=one.found, advice=one.advice, optional=True) for one in barriers(lab)]
+# What keeps agents from harm: each barrier is asked to stop something, and says whether it did.
+
+_CLOSED = ("127.0.0.1", "0.0.0.0", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "fd00::1")  # noqa: S104  # not bound to
+_OPEN = "93.184.215.14"
+_PROBE = "a-secret-that-nobody-has"
+
+
+def barriers(lab: Lab) -> list[Finding]:
+    """Try each barrier but the sandbox, which has a canary of its own; talks to nothing, and starts nothing."""
+    return [secrets_hidden(lab), web_closed(), paths_held(), log_place(lab.session.store.path)]
+
+
+def secrets_hidden(lab: Lab) -> Finding:
+    """Check that the redactor hides the values of secret variables, or a made-up secret where there are none."""
+    known = secret_values(lab.session.env)
+    redactor = lab.session.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
+    leaks = [value for value in known or {_PROBE} if redactor.text(f"<{value}>") != f"<{REDACTED}>"]
+    count = f"{len(known)} secret variable{'' if len(known) == 1 else 's'} known"
+    found = f"{count}; hidden in tool output" if not leaks else f"{count}; {len(leaks)} not hidden"
+    return _barrier("secrets", found, "" if not leaks else "do not run agents: keys would be written into the log. Please report this")
+
+
+def web_closed() -> Finding:
+    """Check that the web tools refuse this machine, its network and a cloud's metadata, and not a public address."""
+    let_in = [address for address in _CLOSED if not refusal(address)]
+    found = f"{len(_CLOSED)} private addresses refused" if not let_in else f"would reach {', '.join(let_in)}"
+    return _barrier("web tools", found, "do not let agents use the web. Please report this" if let_in or refusal(_OPEN) else "")
+
+
+def paths_held() -> Finding:
+    """Say how links in a workspace are followed: by the kernel's own rules, or not at all."""
+    found = "kept inside the workspace by the kernel (openat2)" if has_openat2() else "links are refused (the kernel has no openat2)"
+    return _barrier("paths", found, "")
+
+
+def log_place(path: Path) -> Finding:
+    """Check that the log is on a disk where locks and syncing work."""
+    kind = kind_of_filesystem(path)
+    advice = "a log on a network disk may be damaged: set KESTREL_HOME to a folder on this machine's own disk"
+    return _barrier("log's disk", kind or "not known", advice if is_shared(kind) else "")
+
+
+def _barrier(name: str, found: str, advice: str) -> Finding:
+    """Return the finding about a barrier, which holds where there is nothing to do."""
+    return Finding(ok=not advice, what=f"barrier: {name}", found=found, advice=advice, optional=True)
 
 
 def _git() -> Finding:

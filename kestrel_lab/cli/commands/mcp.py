@@ -121,7 +121,7 @@ def find(
 ) -> FoundServers:
     """Look for MCP servers in the catalogue, and in the registry that mcp_registry names; installs nothing."""
     text = " ".join(need)
-    judged, problem = run_blocking(_lab(ctx).session.registry.sources.search(text, 8))
+    judged, problem = run_blocking(frontend_of(ctx).lab().session.registry.sources.search(text, 8))
     return FoundServers(need=text, judged=tuple(judged), problem=problem)
 
 
@@ -134,7 +134,7 @@ def install_server(
     yes: Annotated[bool, typer.Option("--yes", help="Install the server, and approve it with the tools it then has.")] = False,
 ) -> Offer:
     """Show exactly what installing an MCP server would do; with --yes do it, in a folder of its own."""
-    lab = _lab(ctx)
+    lab = frontend_of(ctx).lab()
     entry = lab.session.registry.sources.entry(name)
     if entry.package is None:
         raise UsageError(f"{entry.name} cannot be installed: {entry.problem}")
@@ -148,14 +148,14 @@ def install_server(
 
 def list_installed(ctx: typer.Context) -> InstalledTable:
     """List installed MCP servers, and whether their files are as they were left."""
-    return InstalledTable(tuple(_row(one) for one in _lab(ctx).session.registry.sources.installed()))
+    return InstalledTable(tuple(_row(one) for one in frontend_of(ctx).lab().session.registry.sources.installed()))
 
 
 def remove(
     ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp installed` lists it.")]
 ) -> str:
     """Remove an installed MCP server, and approve it no longer."""
-    lab = _lab(ctx)
+    lab = frontend_of(ctx).lab()
     known = {one.server: one for one in lab.session.registry.sources.installed()}
     if name not in known:
         raise UsageError(f"no MCP server {name!r} is installed: {nearest(name, known)}")
@@ -191,11 +191,6 @@ def _row(one: Installed) -> tuple[str, ...]:
 
 def _words(argv: tuple[str, ...]) -> str:
     return " ".join(word if word and all(sign.isalnum() or sign in "-_./:=@+,~" for sign in word) else repr(word) for word in argv)
-
-
-def _lab(ctx: typer.Context) -> Lab:
-    frontend = frontend_of(ctx)
-    return frontend.lab()
 
 
 # `kestrel mcp …`: servers of tools; and being one for other programs.

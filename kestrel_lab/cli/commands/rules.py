@@ -55,7 +55,7 @@ RulesFile = Annotated[str | None, typer.Option("--rules", metavar="FILE", help="
 @rules.callback()
 def list_rules(ctx: typer.Context) -> Rulebook | None:
     """List the rules about calls, or find the rule that decides on a call."""
-    return _lab(ctx).session.rules if ctx.invoked_subcommand is None else None
+    return frontend_of(ctx).lab().session.rules if ctx.invoked_subcommand is None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def try_rules(
     workspace: Annotated[str, typer.Option(help="The folder that the run would work in.")] = ".",
 ) -> Tried:
     """Show whether a call would be allowed, asked about or denied, and by which rule; nothing is run."""
-    lab = _lab(ctx)
+    lab = frontend_of(ctx).lab()
     call = _call(lab, tool, " ".join(arguments or ()))
     own = rulebook(rules)
     policy = ruled(approve or lab.session.options.approve, lab.session.rules, own, Workspace(Path(workspace)))
@@ -123,8 +123,3 @@ def _arguments(tool: Tool | None, text: str) -> dict[str, Json]:
     if not isinstance(args, dict):
         raise UsageError("the arguments must be a JSON object")
     return args
-
-
-def _lab(ctx: typer.Context) -> Lab:
-    frontend = frontend_of(ctx)
-    return frontend.lab()

@@ -124,10 +124,9 @@ def put(connection: apsw.Connection, path: str, stamp: Stamp, looked: int, conte
     """Store what was `found` in `path`, or why it was skipped; `content` is the hash of its bytes."""
     remove(connection, [path])
     language, title, skipped = ("", "", found) if isinstance(found, str) else (found.language, found.title, "")
-    row = (path, stamp.mtime, stamp.ctime, stamp.size, stamp.inode, looked, content, language, title, skipped)
     connection.execute(
         "INSERT INTO files(path, mtime, ctime, size, inode, looked, hash, language, title, skipped) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        row,
+        (path, stamp.mtime, stamp.ctime, stamp.size, stamp.inode, looked, content, language, title, skipped),
     )
     number = connection.last_insert_rowid()
     if isinstance(found, str):
@@ -137,7 +136,8 @@ def put(connection: apsw.Connection, path: str, stamp: Stamp, looked: int, conte
     for chunk in found.chunks:
         body = indexed("\n".join(lines[chunk.first - 1 : chunk.last]))
         bodies.append(body)
-        connection.execute("INSERT INTO chunks(file, first, last, kind, name) VALUES (?, ?, ?, ?, ?)", (number, *_chunk(chunk)))
+        row = (number, chunk.first, chunk.last, chunk.kind, chunk.name)
+        connection.execute("INSERT INTO chunks(file, first, last, kind, name) VALUES (?, ?, ?, ?, ?)", row)
         connection.execute(
             "INSERT INTO chunk_words(rowid, name, body) VALUES (?, ?, ?)", (connection.last_insert_rowid(), indexed(chunk.name), body)
         )
@@ -150,10 +150,6 @@ def put(connection: apsw.Connection, path: str, stamp: Stamp, looked: int, conte
         [(number, each.name, each.name.lower(), each.qualified, each.kind, each.first, each.last) for each in found.symbols],
     )
     connection.executemany("INSERT INTO edges VALUES (?, ?, ?, ?, ?)", [(number, e.kind, e.target, e.names, e.line) for e in found.edges])
-
-
-def _chunk(chunk: Any) -> tuple[int, int, str, str]:
-    return chunk.first, chunk.last, chunk.kind, chunk.name
 
 
 def touch(connection: apsw.Connection, path: str, stamp: Stamp, looked: int) -> None:

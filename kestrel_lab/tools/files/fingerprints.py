@@ -52,10 +52,6 @@ class PathFingerprint:
         return value
 
 
-def _of_path(args: dict[str, Json], ctx: ToolContext) -> str | None:
-    return _state(ctx.workspace, str(args.get("path", ".")))
-
-
 def _of_paths(args: dict[str, Json], ctx: ToolContext) -> str | None:
     paths = args.get("paths")
     if not isinstance(paths, list):
@@ -66,30 +62,28 @@ def _of_paths(args: dict[str, Json], ctx: ToolContext) -> str | None:
     return CHANGING if CHANGING in states else content_key(states)
 
 
-async def _of_names(args: dict[str, Json], ctx: ToolContext) -> str | None:
-    return await asyncio.to_thread(_names, ctx.workspace, str(args.get("path", ".")), None, _MOST_WATCHED, whole=True)
-
-
 async def _of_tree(args: dict[str, Json], ctx: ToolContext) -> str | None:
     depth = args.get("depth")
     if not isinstance(depth, int):
         return None
-    return await asyncio.to_thread(_names, ctx.workspace, str(args.get("path", ".")), depth, MOST_TREE_LINES + 1, whole=False)
+    return await asyncio.to_thread(_names, ctx.workspace, _path(args), depth, MOST_TREE_LINES + 1, whole=False)
 
 
-async def _of_contents(args: dict[str, Json], ctx: ToolContext) -> str | None:
-    return await asyncio.to_thread(_contents, ctx.workspace, str(args.get("path", ".")))
+def _path(args: dict[str, Json]) -> str:
+    return str(args.get("path", "."))
 
 
-path_fingerprint = PathFingerprint(("path",), _of_path)
+path_fingerprint = PathFingerprint(("path",), lambda args, ctx: _state(ctx.workspace, _path(args)))
 """The state of the file or directory under `path`."""
 paths_fingerprint = PathFingerprint(("paths",), _of_paths)
 """The states of all `paths` together."""
-names_fingerprint = PathFingerprint(("path",), _of_names)
+names_fingerprint = PathFingerprint(
+    ("path",), lambda args, ctx: asyncio.to_thread(_names, ctx.workspace, _path(args), None, _MOST_WATCHED, whole=True)
+)
 """The names and kinds of everything under `path`."""
 tree_fingerprint = PathFingerprint(("path",), _of_tree)
 """The names and kinds of what `tree` shows of `path`, to its `depth`."""
-contents_fingerprint = PathFingerprint(("path",), _of_contents)
+contents_fingerprint = PathFingerprint(("path",), lambda args, ctx: asyncio.to_thread(_contents, ctx.workspace, _path(args)))
 """The state of `path`, or of every file under it if it is a directory."""
 
 

@@ -6,28 +6,19 @@ import os
 import posixpath
 import stat
 
-from kestrel_lab.core.calls import Danger
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.directory_walk import Entry
 from kestrel_lab.tools.files.fingerprints import MOST_TREE_LINES, contents_fingerprint, names_fingerprint, tree_fingerprint
 from kestrel_lab.tools.files.glob import compile_pattern
 from kestrel_lab.tools.files.ripgrep import search_file, search_tree
+from kestrel_lab.tools.files.tools import READING
 from kestrel_lab.tools.tool import ToolContext
 
 _MOST_PATHS = 200
 _MOST_RESULTS = 1_000
 
 
-@tool(
-    danger_level=Danger.SAFE,
-    effect="pure",
-    version="1",
-    thread=True,
-    fingerprint=names_fingerprint,
-    reads="workspace",
-    shows="names",
-    reaches="nothing",
-)
+@tool(**READING, version="1", thread=True, fingerprint=names_fingerprint, shows="names")
 def glob(pattern: str, ctx: ToolContext, path: str = ".") -> str:
     """Find files by name, e.g. `*.py` (at any depth) or `src/**/test_*.py`. Returns one path per line.
 
@@ -51,15 +42,7 @@ def glob(pattern: str, ctx: ToolContext, path: str = ".") -> str:
     return "\n".join(found) or f"[no file matches {pattern}]"
 
 
-@tool(
-    danger_level=Danger.SAFE,
-    effect="pure",
-    version="2",
-    fingerprint=contents_fingerprint,
-    reads="workspace",
-    shows="lines",
-    reaches="nothing",
-)
+@tool(**READING, version="2", fingerprint=contents_fingerprint, shows="lines")
 async def grep(
     pattern: str,
     ctx: ToolContext,
@@ -101,16 +84,7 @@ async def grep(
     return "\n".join(lines) or f"[nothing matches {pattern}]"
 
 
-@tool(
-    danger_level=Danger.SAFE,
-    effect="pure",
-    version="1",
-    thread=True,
-    fingerprint=tree_fingerprint,
-    reads="workspace",
-    shows="names",
-    reaches="nothing",
-)
+@tool(**READING, version="1", thread=True, fingerprint=tree_fingerprint, shows="names")
 def tree(ctx: ToolContext, path: str = ".", depth: int = 3) -> str:
     """Show directories and files as an indented tree.
 

@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable
+from typing import Any, Final
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
@@ -22,9 +23,12 @@ _READ_CHARS = 18_000
 """What one read returns at most: less than a model is shown, so that the note on the range is never cut off."""
 _MOST_ENTRIES = 500
 _DIFF_CHARS = 4_000
+READING: Final[dict[str, Any]] = {"danger_level": Danger.SAFE, "effect": "pure", "reads": "workspace", "reaches": "nothing"}
+"""How a tool is declared that only reads files of the workspace."""
+_WRITING: Final[dict[str, Any]] = {"danger_level": Danger.MEDIUM, "reads": "workspace", "reaches": "workspace", "thread": True}
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="2", thread=True, fingerprint=path_fingerprint, reads="workspace", reaches="nothing")
+@tool(**READING, version="2", thread=True, fingerprint=path_fingerprint)
 def read_file(path: str, ctx: ToolContext, offset: int = 1, limit: int = 2000) -> str:
     """Read a text file and return its exact text. A note in brackets at the end tells if there is more of it.
 
@@ -38,9 +42,7 @@ def read_file(path: str, ctx: ToolContext, offset: int = 1, limit: int = 2000) -
     return _read(ctx, path, offset, limit, _READ_CHARS)
 
 
-@tool(
-    danger_level=Danger.SAFE, effect="pure", version="2", thread=True, fingerprint=paths_fingerprint, reads="workspace", reaches="nothing"
-)
+@tool(**READING, version="2", thread=True, fingerprint=paths_fingerprint)
 def batch_read(paths: list[str], ctx: ToolContext) -> str:
     """Read several text files at once, e.g. to compare them. A file that cannot be read is reported, the others are returned.
 
@@ -90,9 +92,7 @@ def _preview(args: dict[str, Json], ctx: ToolContext, what: str, change: Callabl
     return with_word(path, _change(before, after, path))
 
 
-@tool(
-    danger_level=Danger.MEDIUM, effect="idempotent", version="2", thread=True, preview=preview_write, reads="workspace", reaches="workspace"
-)
+@tool(**_WRITING, effect="idempotent", version="2", preview=preview_write)
 def write_file(path: str, content: str, ctx: ToolContext) -> str:
     """Write a text file, with its directories; an existing file is replaced as a whole and the change returned as a diff.
 
@@ -116,7 +116,7 @@ def write_file(path: str, content: str, ctx: ToolContext) -> str:
     return f"{done}\n{diff}" if diff else done
 
 
-@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edit, reads="workspace", reaches="workspace")
+@tool(**_WRITING, effect="opaque", version="1", preview=preview_edit)
 def edit_file(path: str, old: str, new: str, ctx: ToolContext, replace_all: bool = False) -> str:
     """Replace text in a file and return the change as a diff. The old text must be exact and occur once.
 
@@ -138,7 +138,7 @@ def preview_edits(args: dict[str, Json], ctx: ToolContext) -> str:
     return _preview(args, ctx, "these edits", lambda text: replace_in_order(text, edits))
 
 
-@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", thread=True, preview=preview_edits, reads="workspace", reaches="workspace")
+@tool(**_WRITING, effect="opaque", version="1", preview=preview_edits)
 def multi_edit(path: str, edits: list[Edit], ctx: ToolContext) -> str:
     """Make several exact replacements in one file, all of them or none, and return the change as a diff.
 
@@ -151,16 +151,7 @@ def multi_edit(path: str, edits: list[Edit], ctx: ToolContext) -> str:
     return _edit(path, ctx, lambda text: replace_in_order(text, edits))
 
 
-@tool(
-    danger_level=Danger.SAFE,
-    effect="pure",
-    version="1",
-    thread=True,
-    fingerprint=path_fingerprint,
-    reads="workspace",
-    shows="names",
-    reaches="nothing",
-)
+@tool(**READING, version="1", thread=True, fingerprint=path_fingerprint, shows="names")
 def list_directory(ctx: ToolContext, path: str = ".") -> str:
     """List what a directory holds, one name per line; directories end with /.
 
@@ -176,16 +167,7 @@ def list_directory(ctx: ToolContext, path: str = ".") -> str:
     return "\n".join(names) or f"[{path} is empty]"
 
 
-@tool(
-    danger_level=Danger.SAFE,
-    effect="pure",
-    version="1",
-    thread=True,
-    fingerprint=path_fingerprint,
-    reads="workspace",
-    shows="names",
-    reaches="nothing",
-)
+@tool(**READING, version="1", thread=True, fingerprint=path_fingerprint, shows="names")
 def file_exists(path: str, ctx: ToolContext) -> str:
     """Tell whether a path exists in the workspace and whether it is a file or a directory.
 

@@ -43,23 +43,18 @@ _KEYS = (
 _PASSWORDS = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh")
 
 
-def home() -> Path:
-    """Return the home folder of whoever runs this."""
-    return home_folder()
-
-
 @cache
 def pythons() -> tuple[Path, ...]:
     """Return the folders of the Python that runs this and of the one it was made from, where they are not the system's."""
     found = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
     named = {Path(os.path.abspath(sys.prefix))}  # scripts in it name it as it was called
     kept = [place for place in found | named if not any(within(place, Path(root)) for root in PROGRAMS)]
-    return tuple(sorted(place for place in kept if not within(home(), place)))
+    return tuple(sorted(place for place in kept if not within(home_folder(), place)))
 
 
 def secret_places(env: Mapping[str, str] = os.environ) -> list[Path]:
     """Files and folders with keys, of the user and of the machine, and where Jupyter's kernels tell how to drive them."""
-    found = list(_usual_secrets(home()))
+    found = list(_usual_secrets(home_folder()))
     if folder := env.get("JUPYTER_RUNTIME_DIR"):
         found.append(Path(folder))
     if folder := env.get("JUPYTER_DATA_DIR"):
@@ -77,7 +72,7 @@ def _usual_secrets(home: Path) -> tuple[Path, ...]:
 
 def private_places() -> list[Path]:
     """Folders that hold what belongs to others: homes, temporary files, sockets."""
-    return [home(), Path("/root"), Path("/home"), Path("/tmp"), Path("/var/tmp"), Path("/run"), Path(tempfile.gettempdir())]  # noqa: S108  # to be hidden
+    return [home_folder(), Path("/root"), Path("/home"), Path("/tmp"), Path("/var/tmp"), Path("/run"), Path(tempfile.gettempdir())]  # noqa: S108  # to be hidden
 
 
 def within(place: Path, folder: Path) -> bool:

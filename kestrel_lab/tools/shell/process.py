@@ -107,15 +107,12 @@ class Running(Protocol):
 
     async def wait(self) -> int:
         """Its exit code, negative for the signal that ended it."""
-        ...
 
     def kill(self) -> None:
         """Kill what is left of it; harmless when nothing is."""
-        ...
 
     async def gone(self) -> None:
         """Wait, not for ever, until what was killed has disappeared."""
-        ...
 
 
 @dataclass(slots=True)
