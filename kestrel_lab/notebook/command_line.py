@@ -66,8 +66,9 @@ def argument(text: str, variables: Mapping[str, object]) -> str:
 
 
 def as_text(value: object, name: str) -> str:
-    """What a model is given for a variable: a string itself, a path as one would type it, a small table whole, of a large one its schema,
-    statistics and head, else the `repr`.
+    """What a model is given for a variable.
+
+    A string itself, a path as one would type it, a small table whole, of a large one its schema, statistics and head, else the `repr`.
     """
     if isinstance(value, str):
         return value

@@ -201,7 +201,7 @@ def _of_frame(frame: Any) -> int:
 
 def _of_column(array: Any) -> int:
     pandas = sys.modules["pandas"]
-    if isinstance(array, pandas.arrays.NumpyExtensionArray) and array.dtype != object:
+    if type(array) is pandas.arrays.NumpyExtensionArray and array.dtype != object:
         return _of_array(array.to_numpy())
     step = max(1, len(array) // _SAMPLE)
     return hash((len(array), int(array.isna().sum()), tuple(map(str, array[::step].tolist()))))
