@@ -97,7 +97,7 @@ class Listed(list[int]):
 )
 def test_other_types_are_refused_with_their_name(value: object) -> None:
     """Subclasses, functions and objects are no plain data, wherever they lie."""
-    with pytest.raises(NotPlain, match="it is a|holds objects"):
+    with pytest.raises(NotPlain, match=r"it is a|holds objects"):
         there_and_back(value)
 
 
