@@ -1,4 +1,8 @@
-"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`; one bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|answers …`; the nearest vectors beside exact search: `python -m bench nearest`; recorded attacks: `python -m bench containment RUNS`."""
+"""Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`.
+
+One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|answers …`; the nearest vectors beside exact search:
+`python -m bench nearest`; recorded attacks: `python -m bench containment RUNS`; one of the others: `python -m bench kernel`.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from bench import (
     finding,
     headless,
     imports,
+    kernel,
     loop_overhead,
     nearest,
     panel,
@@ -36,7 +41,7 @@ from bench.rounds import Say, count_programs, make_environments, run_rounds
 
 BENCHMARKS = {
     module.BENCHMARK.name: module.BENCHMARK
-    for module in (imports, turns, trials, summaries, plans, loop_overhead, panel, headless, nearest, sandbox, toolcache)
+    for module in (imports, turns, trials, summaries, plans, loop_overhead, panel, headless, kernel, nearest, sandbox, toolcache)
 }
 NAMES = (*BENCHMARKS, *finding.BENCHES)
 
@@ -91,6 +96,8 @@ def main() -> int:
         return containment.main(sys.argv[2:])
     if sys.argv[1:2] == ["nearest"]:
         return nearest.main(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in BENCHMARKS:
+        sys.argv.insert(1, "--only")
     asked = _arguments()
     console = Console()
     if not console.is_terminal:

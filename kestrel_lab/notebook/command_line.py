@@ -66,7 +66,10 @@ def argument(text: str, variables: Mapping[str, object]) -> str:
 
 
 def as_text(value: object, name: str) -> str:
-    """Return what a model is given for a variable: a text as it is, a path as one would type it, of a large table its schema and statistics."""
+    """What a model is given for a variable.
+
+    A string itself, a path as one would type it, a small table whole, of a large one its schema, statistics and head, else the `repr`.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, PurePath):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, cast
 
 from kestrel_lab.core.events import union as e
@@ -95,3 +96,19 @@ def withdraw(view: RunView, call: str) -> list[Change]:
     step = call_row(view, call, "").step
     others = any(call_row(view, other, "").step == step for other in view.asks)
     return [{"op": "asked", "id": call}, *([] if others else view.plan.waits(step, waits=False))]
+
+
+_IMAGE = re.compile(r"image/(png|jpeg)")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+
+
+def figures_of(event: e.KernelPreviewed) -> list[str]:
+    """Return the figures of a preview as `data:` addresses; what is no image by its type and letters is left out."""
+    given = [(str(one.get("media")), str(one.get("data") or "")) for one in event.images]
+    return [f"data:{media};base64,{data}" for media, data in given if _IMAGE.fullmatch(media) and _BASE64.fullmatch(data)]
+
+
+def undone(event: e.KernelUndone) -> str:
+    """Return in words what was restored among the variables of a kernel."""
+    lost = "".join(f"; {name} could not be restored: {why}" for name, why in event.missing.items())
+    return f"undone {', '.join(event.calls)}: {', '.join(event.restored) or 'nothing'} restored{lost}"

@@ -6,7 +6,6 @@ Panel, terminal, saved HTML and plain text show this same model, so they cannot 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -44,12 +43,14 @@ from kestrel_lab.views.row_builders import (
     added_row,
     call_row,
     close_rows,
+    figures_of,
     health_changed,
     notice_row,
     stop_texts,
     task_row,
     text_id,
     text_row,
+    undone,
     withdraw,
 )
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
@@ -188,9 +189,10 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             row.note = "cached"
             return [row.whole()]
         case e.KernelPreviewed():
-            return _rehearsed(view, event)
+            view.figures[event.call] = figures_of(event)
+            return []
         case e.KernelUndone():
-            return [notice_row(view, "info", _undone(event))]
+            return [notice_row(view, "info", undone(event))]
         case e.ApprovalAsked():
             return _asked(view, event)
         case e.ApprovalGiven():
@@ -412,24 +414,6 @@ def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         contained=bool(event.contained),
     )
     return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
-
-
-_IMAGE = re.compile(r"image/(png|jpeg)")
-_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-
-
-def _rehearsed(view: RunView, event: e.KernelPreviewed) -> list[Change]:
-    """Keep the figures of a preview for its card; what is no image by name and letters is left out."""
-    given = [(str(one.get("media")), str(one.get("data") or "")) for one in event.images]
-    view.figures[event.call] = [
-        f"data:{media};base64,{data}" for media, data in given if _IMAGE.fullmatch(media) and _BASE64.fullmatch(data)
-    ]
-    return []
-
-
-def _undone(event: e.KernelUndone) -> str:
-    lost = "".join(f"; {name} could not be restored: {why}" for name, why in event.missing.items())
-    return f"undone {', '.join(event.calls)}: {', '.join(event.restored) or 'nothing'} restored{lost}"
 
 
 _WHY = {

@@ -65,8 +65,9 @@ class Effects:
         sys.addaudithook(self._heard)
 
     def sizes(self) -> list[list[Any]]:
-        """Return path and bytes of each file that was written."""
-        return [[path, os.path.getsize(place)] for path, place in self.written.items() if os.path.exists(place)]
+        """Return path and bytes of each file that was written; one in the working folder by its name there."""
+        here = os.path.join(os.getcwd(), "")
+        return [[path.removeprefix(here), os.path.getsize(place)] for path, place in self.written.items() if os.path.exists(place)]
 
     def opened(self, file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
         """Open a file as `open` does; one that is written lies in the folder that is thrown away."""

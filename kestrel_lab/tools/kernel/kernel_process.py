@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from pathlib import Path
 from typing import Any
 
 from kestrel_lab.tools.kernel.inspection import inspected, listed
@@ -25,7 +26,7 @@ def main() -> None:
     if int(memory):
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    read = [*read_places(workspace), *_package()]
+    read = [*read_places(workspace), str(Path(__file__).parents[2])]
     # Before there are threads, which Landlock would not restrict. The sockets of a kernel are made after it.
     landlock.drop_privileges()
     landlock.restrict(read, [], [workspace, scratch], network=False)
@@ -40,12 +41,6 @@ def main() -> None:
     namespace[INSPECT] = lambda name: inspected(namespace, name)
     landlock.filter_calls(filter_program((), effects=False), all_threads=True)
     app.start()
-
-
-def _package() -> list[str]:
-    import kestrel_lab
-
-    return list(map(str, kestrel_lab.__path__))
 
 
 if __name__ == "__main__":

@@ -266,7 +266,7 @@ def encode_column(array: Any, buffers: Buffers) -> Tree:
     import pandas as pd
 
     dtype = array.dtype
-    if isinstance(dtype, np.dtype) or isinstance(array, pd.arrays.NumpyExtensionArray):
+    if isinstance(dtype, np.dtype) or type(array) is pd.arrays.NumpyExtensionArray:
         return encode(array.to_numpy(), buffers, 1)
     if isinstance(dtype, pd.DatetimeTZDtype):
         return ["zoned", buffers.add(np.asarray(array.tz_convert(None))), str(dtype.tz)]

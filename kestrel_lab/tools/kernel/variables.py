@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from reprlib import Repr
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
@@ -21,6 +22,7 @@ MOST_COLUMNS = 60
 MOST_HASHED = 512 * 1024**2
 """Bytes of one value that are compared whole; of a larger one, and of columns of objects, a sample."""
 _SAMPLE = 20_000
+_BLOCK, _SUMMED = 4_096, 1 << 20
 _DEEP = 3
 _MANY = 1_000
 _OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open", "display"})
@@ -76,7 +78,7 @@ def describe(value: object) -> Description:
     if pandas is not None and isinstance(value, pandas.DataFrame):
         columns = tuple((str(name), str(kind)) for name, kind in zip(value.columns, value.dtypes, strict=True))
         text = f"{value.shape[0]:,} rows × {value.shape[1]:,} columns"
-        missing = int(value.isna().to_numpy().sum())
+        missing = _missing(value)
         return Description(type="DataFrame", text=text, rows=len(value), columns=columns, missing=missing, shape=tuple(value.shape))
     if pandas is not None and isinstance(value, pandas.Series):
         text = f"{len(value):,} values of {value.dtype}"
@@ -88,6 +90,21 @@ def describe(value: object) -> Description:
     if isinstance(value, list | tuple | set | frozenset | dict) and len(value) > _REPR.maxlist:
         return Description(type=kind, text=f"{len(value):,} items: {short(value)}", shape=(len(value),))
     return Description(type=kind, text=short(value))
+
+
+def _missing(frame: Any) -> int:
+    numpy = sys.modules["numpy"]
+    if frame.shape[1] and (kind := _block_kind(frame)):
+        return int(numpy.count_nonzero(numpy.isnan(frame.to_numpy()))) if kind in "fc" else 0
+    return int(frame.isna().to_numpy().sum())
+
+
+def _block_kind(frame: Any) -> str:
+    """Return the kind of numpy's type that all columns of a frame have, which then lie in memory as one array; empty where there is none."""
+    numpy = sys.modules["numpy"]
+    kinds = set(frame.dtypes)
+    kind = next(iter(kinds)) if len(kinds) == 1 else None
+    return str(kind.kind) if isinstance(kind, numpy.dtype) and kind.kind in "biufc" else ""
 
 
 def short(value: object) -> str:
@@ -188,20 +205,35 @@ def _of_array(array: Any) -> int:
     step = max(1, array.nbytes // MOST_HASHED)
     flat = array.T if array.flags.f_contiguous and not array.flags.c_contiguous else array
     flat = numpy.ascontiguousarray(flat).reshape(-1)[::step]
-    return hash((head, zlib.crc32(numpy.ascontiguousarray(flat).view(numpy.uint8).data))) if flat.size else hash(head)
+    return hash((head, _of_bytes(numpy.ascontiguousarray(flat).view(numpy.uint8)))) if flat.size else hash(head)
+
+
+@cache
+def _weights() -> Any:
+    """Return random odd numbers, one for each word of a block, the same in every copy of this process."""
+    numpy = sys.modules["numpy"]
+    return numpy.random.default_rng(0).integers(1, 2**63, _BLOCK // 8, dtype=numpy.uint64) | numpy.uint64(1)
+
+
+def _of_bytes(data: Any) -> int:
+    """Hash an array of bytes: many by a weighted sum of the words of each block, which is five times as fast as a checksum of them."""
+    numpy = sys.modules["numpy"]
+    whole = len(data) // _BLOCK * _BLOCK
+    if whole < _SUMMED:
+        return zlib.crc32(data.data)
+    sums = numpy.einsum("ij,j->i", data[:whole].view(numpy.uint64).reshape(-1, _BLOCK // 8), _weights())
+    return hash((zlib.crc32(sums.data), zlib.crc32(data[whole:].data)))
 
 
 def _of_frame(frame: Any) -> int:
-    numpy = sys.modules["numpy"]
-    kinds = set(frame.dtypes)
-    if len(kinds) == 1 and isinstance(next(iter(kinds)), numpy.dtype) and next(iter(kinds)).kind in "biufc":
+    if _block_kind(frame):
         return _of_array(frame.to_numpy())
     return hash(tuple(_of_column(frame.iloc[:, place].array) for place in range(frame.shape[1])))
 
 
 def _of_column(array: Any) -> int:
     pandas = sys.modules["pandas"]
-    if isinstance(array, pandas.arrays.NumpyExtensionArray) and array.dtype != object:
+    if type(array) is pandas.arrays.NumpyExtensionArray and array.dtype != object:
         return _of_array(array.to_numpy())
     step = max(1, len(array) // _SAMPLE)
     return hash((len(array), int(array.isna().sum()), tuple(map(str, array[::step].tolist()))))

@@ -1,0 +1,135 @@
+"""The kernel tools in a real notebook kernel: adoption without a question, execution with one, interrupt, undo, and who gets them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "notebook"))
+from typist import Typist, typist
+
+from kestrel_lab.tools.kernel.lockdown import impossible
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.skipif(bool(impossible()), reason=impossible())]
+
+SETUP = """%load_ext kestrel_lab
+from kestrel_lab import Lab
+from kestrel_lab.testing import ScriptedModel
+import pandas as pd, numpy as np
+df = pd.DataFrame({"day": pd.date_range("2025-01-01", periods=90), "sales": np.arange(90.0)})
+items = [1]
+def lab_of(*codes, **options):
+    return Lab(model=ScriptedModel([*[[("run_python", {"code": code})] for code in codes], "done"]), **options)
+def kinds(run): return [event.type for event in run.events() if event.type.startswith(("kernel", "approval"))]
+def said(run): return [event.text for event in run.events() if event.type == "tool_answered"]
+"""
+
+
+def test_reading_passes_and_changes_are_asked_about(tmp_path: Path) -> None:
+    """New names are taken over unasked; a change inside of a frame is asked about, run, shown and undone."""
+    with typist(tmp_path) as person:
+        person.run(SETUP)
+        person.run("lab = lab_of('m = df.sales.mean(); m')\n%kestrel run 'mean' --as r", answer="n")
+        adopted = person.run("print(m, kinds(r), said(r))")
+        asked = person.run("lab = lab_of('df[\"month\"] = df.day.dt.month; print(len(df))')\n%kestrel run 'month' --as r", answer="y")
+        executed = person.run("print(list(df.columns), kinds(r), said(r))")
+        undone = person.run("%kestrel undo")
+        after = person.run("print(list(df.columns))\nr.undo()")
+
+    assert adopted == "44.5 ['kernel_previewed', 'kernel_changed'] ['np.float64(44.5)\\n[m: new float64, np.float64(44.5)]']\n"
+    assert "run_python (MEDIUM, runs in your kernel) asks for approval" in asked
+    assert "90\n" in asked
+    assert "['day', 'sales', 'month'] ['kernel_previewed', 'approval_asked', 'approval_given', 'kernel_changed']" in executed
+    assert "[df: + column month]" in executed
+    assert "restored df" in undone
+    assert after.startswith("['day', 'sales']\n")
+
+
+def test_no_level_of_danger_lets_code_into_the_kernel(tmp_path: Path) -> None:
+    """Under `auto` code that only makes a function waits for a person; under `deny` it is denied; a rule allows it."""
+    code = "'f = lambda: 0'"
+    with typist(tmp_path) as person:
+        person.run(SETUP)
+        asked = person.run(f"lab = lab_of({code}, approve='auto')\n%kestrel run 'make' --as r", answer="y")
+        person.run(f"lab = lab_of({code}, approve='deny')\n%kestrel run 'make' --as r", answer="y")
+        denied = person.run("print(said(r))")
+        rule = "{'tool': 'run_python', 'verdict': 'allow'}"
+        person.run(f"del f\nlab = lab_of({code}, rules=[{rule}])\n%kestrel run 'make' --as r", answer="n")
+        ruled = person.run("print(said(r))")
+
+    assert "asks for approval" in asked
+    assert "run_python was denied by policy" in denied
+    assert "f: new function" in ruled
+
+
+def test_code_is_always_asked_about_after_words_of_others(tmp_path: Path) -> None:
+    """A rule and a yes for the whole run do not hold any more once the model has read what others wrote; adoption goes on."""
+    with typist(tmp_path) as person:
+        person.run(SETUP)
+        person.run(
+            "from kestrel_lab import tool\n@tool(reads='untrusted', reaches='nothing')\ndef page() -> str:\n    'Read a page.'\n    return 'words of others'\n"
+            "lab = Lab(model=ScriptedModel([[('page', {})], [('run_python', {'code': 'n = 1'})], [('run_python', {'code': 'g = lambda: 1'})], 'done']),\n"
+            "          tools=[page], rules=[{'tool': 'run_python', 'verdict': 'allow'}])"
+        )
+        asked = person.run("%kestrel run 'read' --as r", answer="n")
+        result = person.run("print(n, 'g' in dir(), [e.contained.get('untrusted') for e in r.events() if e.type == 'approval_asked'])")
+
+    assert asked.count("asks for approval") == 1
+    assert result == "1 False [['page']]\n"
+
+
+def test_a_second_call_of_a_turn_sees_the_first(tmp_path: Path) -> None:
+    """Two calls of one turn: the preview of the second is made again after the first, and what it takes over fits."""
+    with typist(tmp_path) as person:
+        person.run(SETUP)
+        calls = "[('run_python', {'code': 'a = 1'}), ('run_python', {'code': 'b = len([one for one in dir() if one == \"a\"])'})]"
+        person.run(f"lab = Lab(model=ScriptedModel([{calls}, 'done']))\n%kestrel run 'two' --as r", answer="n")
+        result = person.run("print(a, b)")
+
+    assert result == "1 1\n"
+
+
+def test_stop_interrupts_code_and_the_kernel_goes_on(tmp_path: Path) -> None:
+    """The kernel's own stop button reaches code that runs; what it had done is known and can be undone."""
+    code = "import pathlib, time\\nitems.append(2)\\npathlib.Path(\\'begun\\').touch()\\nwhile True: time.sleep(.01)"
+    with typist(tmp_path) as person:
+        person.run(SETUP + "import time, threading, os, signal")
+        person.run(
+            "def stop():\n    while not os.path.exists('begun'): time.sleep(.01)\n    os.kill(os.getpid(), signal.SIGINT)\n"
+            "threading.Thread(target=stop, daemon=True).start()\n"
+            f"lab = lab_of('{code}', rules=[{{'tool': 'run_python', 'verdict': 'allow'}}])"
+        )
+        person.run("from kestrel_lab.tools.kernel import preview\npreview.PREVIEW_S = .2\n%kestrel run 'loop' --as r", answer="y")
+        result = person.run("print(items)\n%kestrel undo")
+        after = person.run("print(items)")
+
+    assert result.startswith("[1, 2]\n")
+    assert after == "[1]\n"
+
+
+def test_the_tools_are_not_offered_where_nobody_looks(tmp_path: Path) -> None:
+    """A notebook that a program executes has none of them by default, so that suites and cassettes are the same anywhere."""
+    with typist(tmp_path, {"KESTREL_HEADLESS": "1"}) as person:
+        person.run(SETUP)
+        person.run("lab = lab_of('x = 1')\n%kestrel run 'x' --as r", answer="y")
+        result = person.run("print(said(r))")
+
+    assert "there is no tool 'run_python'" in result
+
+
+def named(person: Typist, text: str) -> str:
+    """What the completion of a cell offers."""
+    listed = f"print([one.text for one in get_ipython().Completer.completions({text!r}, {len(text)})])"
+    return person.run(f"from IPython.core.completer import provisionalcompleter\nwith provisionalcompleter():\n    {listed}")
+
+
+def test_variables_complete_in_a_goal(tmp_path: Path) -> None:
+    """`@` and the beginning of a name, in a line and in the body of a cell."""
+    with typist(tmp_path) as person:
+        person.run(SETUP)
+        cell, line = named(person, "%%kestrel\nlook at @d"), named(person, "%kestrel run look at @it")
+
+    assert "@df" in cell
+    assert "@items" in line
