@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kestrel_lab.answers.abstention import abstains
 from kestrel_lab.answers.intent import Intent
 from kestrel_lab.answers.patches import patch_problem
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.verification.abstention import abstains
 from kestrel_lab.verification.mentions import file_names
 from kestrel_lab.verification.workspace_files import Files
 

@@ -8,11 +8,11 @@ import unicodedata
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
+from kestrel_lab.answers.abstention import abstains
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
-from kestrel_lab.verification.abstention import abstains
 
 MAX_MATCHED: Final = 10_000
 """Characters of an answer that are searched: half of them from its beginning and half from its end."""

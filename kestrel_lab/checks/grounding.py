@@ -1,4 +1,4 @@
-"""Grounding checks: what an answer names exists, its claims are supported by what the run saw, and sources are cited."""
+"""Grounding checks: what an answer names exists, its claims cite what is there or are supported as a model judges, and sources are cited."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from kestrel_lab.checks.model_judge import ModelEntailment
 from kestrel_lab.checks.trajectory import made_calls
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.union import ToolAnswered
@@ -15,8 +16,7 @@ from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
 from kestrel_lab.verification.engine import VerifierEngine
-from kestrel_lab.verification.entailment import ModelEntailment
-from kestrel_lab.verification.evidence import evidence_of, with_entailment
+from kestrel_lab.verification.evidence import cited_share, evidence_of, summary, wrong_citations
 from kestrel_lab.verification.subject import subject_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grounded:
-    """Every file, line, name, number, quote, command and tool output that the answer names is there; no model is asked.
+    """Every place, quote and deed that the answer names is there; no model is asked.
 
     `most` is how many things may be wrong with it; what is only questionable does not count. An empty answer fails.
     """
@@ -50,43 +50,83 @@ class Grounded:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Faithful:
-    """At least this share of the answer's claims is held up by what it cites, or else by what the run saw.
+class CitesWhatIsThere:
+    """At least this share of the answer's claims cite a place that exists, a call that was made or a page that was read, and none is wrong.
 
-    By words alone: additions are noticed, contradictions are not. With `judge`, the suite's grader (or the model of that
-    name) is asked about each claim too, and one that is contradicted fails the answer. An answer without a claim fails.
+    Whether it shows what the claim says is not looked at. An answer without a claim fails.
     """
 
     needs: ClassVar[str] = "the workspace"
 
     share: float = 0.8
-    judge: Literal["no", "yes"] = "no"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise UsageError(f"faithful.share is from 0 to 1, not {self.share}")
+        _check_share("cited", self.share)
 
     @property
     def label(self) -> str:
         """The check in words."""
-        return f"{self.share:.0%} of the claims are supported" + (" and none contradicted" if self.judge == "yes" else "")
+        return f"{self.share:.0%} of the claims are cited"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when enough is supported; `value` is the share that is."""
+        """Pass when enough is cited and nothing wrongly; `value` is the share that is."""
         backed = await asyncio.to_thread(evidence_of, _subject(trial))
+        value, wrong = cited_share(backed), next(wrong_citations(backed), None)
+        passed = bool(backed) and value >= self.share and wrong is None
+        reason = wrong.what if wrong else summary([one.state for one in backed])
+        return Score(check=self.label, passed=passed, value=value, reason="" if passed else one_line(reason, 300))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Faithful:
+    """A model judge finds at least this share of the answer's claims entailed by what they cite, else by what tools answered, and none contradicted.
+
+    The judge is the suite's grader, or the model of that name; `kestrel eval judge` measures how often it is right. An answer without a claim fails.
+    """
+
+    needs: ClassVar[str] = "the workspace"
+
+    share: float = 0.8
+    model: str = ""
+
+    def __post_init__(self) -> None:
+        _check_share("faithful", self.share)
+
+    @property
+    def label(self) -> str:
+        """The check in words."""
+        return f"a model finds {self.share:.0%} of the claims supported and none contradicted"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when enough is supported; `value` is the share that is. Raises `CheckError` without a judge."""
+        if trial.grader is None:
+            msg = "faithful asks a model: give the suite a `grader`"
+            raise CheckError(msg)
+        subject = _subject(trial)
+        backed = await asyncio.to_thread(evidence_of, subject)
         if not backed:
             return Score(check=self.label, passed=False, value=0.0, reason="the answer claims nothing")
-        if self.judge == "yes":
-            if trial.grader is None:
-                raise CheckError("faithful with a judge needs a model: give the suite a `grader`")
-            backed = await with_entailment(backed, ModelEntailment(trial.grader("")))
-        words = [one.support.word for one in backed]
-        value = words.count("supported") / len(words)
-        wrong = next((one for one in backed if one.support.word == "contradicted"), None)
-        weak = next((one.said.text for one in backed if one.support.word != "supported"), "")
-        passed = value >= self.share and wrong is None
-        reason = f"contradicted: {wrong.said.text}" if wrong else f"{words.count('supported')} of {len(words)} supported; weak: {weak}"
-        return Score(check=self.label, passed=passed, value=value, reason="" if passed else one_line(reason, 300))
+        judge = ModelEntailment(trial.grader(self.model))
+        seen = [span.text for span in reversed(subject.whole_spans)]
+        verdicts = [
+            (await judge(claim.text, [one.span.text for one in claim.cited if one.span] or seen)).verdict
+            if seen or claim.cited
+            else "neither"
+            for claim in backed
+        ]
+        value = verdicts.count("entailed") / len(verdicts)
+        worst: Literal["contradicted", "neither", ""] = (
+            "contradicted" if "contradicted" in verdicts else "neither" if "neither" in verdicts else ""
+        )
+        passed = value >= self.share and worst != "contradicted"
+        told = f"{verdicts.count('entailed')} of {len(verdicts)} supported; {worst}: {backed[verdicts.index(worst)].text}" if worst else ""
+        return Score(check=self.label, passed=passed, value=value, reason="" if passed else one_line(told, 300))
+
+
+def _check_share(name: str, share: float) -> None:
+    if not 0 <= share <= 1:
+        msg = f"{name}.share is from 0 to 1, not {share}"
+        raise UsageError(msg)
 
 
 def _subject(trial: Trial) -> Subject:

@@ -11,7 +11,7 @@ from kestrel_lab.checks.answer_format import AnswerForm, AnswerSchema
 from kestrel_lab.checks.behaviour import CostAtMost, SecondsAtMost, TokensAtMost, ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
-from kestrel_lab.checks.grounding import AnswerCites, Faithful, Grounded
+from kestrel_lab.checks.grounding import AnswerCites, CitesWhatIsThere, Faithful, Grounded
 from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.checks.retrieval import RecallAt, Recalled
@@ -33,6 +33,7 @@ CHECKS: Final[dict[str, Any]] = {
     "answer_schema": AnswerSchema,
     "command_succeeds": CommandSucceeds,
     "cost_at_most": CostAtMost,
+    "cited": CitesWhatIsThere,
     "faithful": Faithful,
     "file_absent": FileAbsent,
     "file_contains": FileContains,

@@ -33,9 +33,9 @@ from kestrel_lab.verification.engine import CHECKS
 # not reach an answer, is in no rate: nothing found and nobody looked are not the same.
 
 PREFIX: Final = "concerns:"
-_KIND: Final = {check.__name__: kind for kind, checks in CHECKS.items() for check in checks} | {"support": "support"}
+_KIND: Final = {check.__name__: kind for kind, checks in CHECKS.items() for check in checks}
 KINDS: Final = tuple(dict.fromkeys(_KIND.values()))
-"""`files`, `names`, `code` … as `verification.engine.CHECKS` has them, and `support`: most of what it says is weakly held up."""
+"""`files`, `citations`, `quotes` and `deeds`, as `verification.engine.CHECKS` has them."""
 CONCERN_COLUMNS: Final = ("config", "kind", "share", "low", "high", "trials")
 
 

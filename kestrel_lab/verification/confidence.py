@@ -1,33 +1,27 @@
-"""How sure a run is of its answer: one number of what verifiers said, what the run saw, and what the review of the answer found.
+"""The number that a run states for its answer: what a model judge was sure of, or else the share of its claims that cite what is there.
 
-It is made so:
+- With verdicts that state a confidence: the least of the last of each verifier, one minus it where the answer did not pass.
+- Else, of an answer that was given as claims with citations, the share of the claims that are cited.
 
-- from verifiers, of the last verdict of each that states a confidence the least: the confidence where it passed the
-  answer, one minus it where it did not;
-- from the run, the mean support of the answer's claims in what tools answered;
-- the mean of these two, or the one there is;
-- times `PER_CONCERN` for each concern of the review that is not minor.
-
-With neither of the two nothing is stated. The number is not calibrated: nothing here says how often answers with .8 are
-right. Trials of a suite say that, see `evals.stored.calibration`.
+Where there is neither nothing is stated. The number says nothing of how often such answers are right: trials of a suite say that, see
+`evals.stored.calibration`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal
 
 from kestrel_lab.core.events.union import Event, RunFinished, VerifierFinished
 
-PER_CONCERN: Final = 0.8
-Basis = Literal["verdict", "support", "verdict and support"]
+Basis = Literal["verdict", "claims"]
 """What a confidence rests on; those of another basis mean something else, and are not calibrated together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stated:
-    """A confidence, from 0 to 1, and what it was made of."""
+    """A confidence, from 0 to 1, and what it rests on."""
 
     value: float
     basis: Basis
@@ -35,7 +29,7 @@ class Stated:
 
 
 def stated(events: Iterable[Event]) -> Stated | None:
-    """The confidence that a run's events state, by the formula above; `None` where nothing says how sure the answer is."""
+    """Return the confidence that a run's events state; `None` where nothing says how sure the answer is."""
     last: dict[str, VerifierFinished] = {}
     end: RunFinished | None = None
     for event in events:
@@ -44,22 +38,15 @@ def stated(events: Iterable[Event]) -> Stated | None:
         elif isinstance(event, RunFinished):
             end = event
     sure = [each.confidence if each.passed else 1 - each.confidence for each in last.values() if each.confidence is not None]
-    support = None if end is None else end.support
-    parts = [*([min(sure)] if sure else []), *([] if support is None else [support])]
-    if not parts:
+    if sure:
+        return Stated(value=min(sure), basis="verdict", why=f"verifiers are sure of it by {short(min(sure))}")
+    if end is None or not end.claims:
         return None
-    found = 0 if end is None else sum(one.get("severity") != "minor" for one in end.concerns)
-    why = [f"its claims have a support of {short(support)} in what the run saw"] if support is not None else []
-    why += [f"verifiers are sure of it by {short(min(sure))}" if sure else "no verifier said how sure it is"]
-    why += [f"{found} concern{' takes' if found == 1 else 's take'} from it"] if found else []
-    return Stated(
-        value=sum(parts) / len(parts) * PER_CONCERN**found,
-        basis="verdict and support" if len(parts) == 2 else "verdict" if sure else "support",
-        why="; ".join(why),
-    )
+    cited = sum(claim.get("state") == "cited" for claim in end.claims)
+    return Stated(value=cited / len(end.claims), basis="claims", why=f"{cited} of {len(end.claims)} claims cite what is there")
 
 
 def short(value: float) -> str:
-    """A share with two places: `.62`, `1.0`."""
+    """Return a share with two places: `.62`, `1.0`."""
     text = f"{value:.2f}"
     return text[1:] if text.startswith("0") else "1.0"

@@ -87,6 +87,22 @@ def deeds_were_done(subject: Subject) -> Iterator[Issue]:
                 yield issue("critical", said.text, f"the answer says “{claimed.words}”, but {why}", "do it, or say that it was not done")
 
 
+def confirmed(subject: Subject) -> int:
+    """Return how many deeds that the answer claims the log has as done."""
+    if not subject.deeds:
+        return 0
+    done = [deed for deed in subject.deeds if deed.outcome == "done"]
+    with subject.files.work.allowed():
+        claims = [one for said in subject.claims for one in claims_in(said)]
+    return sum(_is_in(one, done) for one in claims)
+
+
+def _is_in(claimed: Claimed, done: Sequence[Deed]) -> bool:
+    if claimed.command:
+        return any(_squeezed(claimed.command) in _squeezed(str(deed.args.get("command", ""))) for deed in done)
+    return bool(claimed.files) and all(any(_touches(deed, path) for deed in done) for path in claimed.files)
+
+
 def claims_in(said: Said) -> Iterator[Claimed]:
     """Yield the deeds that a sentence claims in the first person, or reports without a subject."""
     if said.kind == "code":

@@ -1,160 +1,232 @@
-"""What an answer claims, claim by claim, with the spans that hold each claim up and how far they do."""
+"""Claims of an answer with what each cites, every citation resolved exactly: the place exists, the quote is in it, the call was made.
+
+Whether a cited place shows what a claim says is not decided here; a model may be asked, see `checks.model_judge`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.citations import Citation, Span, Standing, citations, resolve, standing
-from kestrel_lab.core.protocols import Entailment
-from kestrel_lab.language.words import claim_terms
-from kestrel_lab.verification.claims import Said
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.subject import Subject
-from kestrel_lab.verification.support import THRESHOLD, Support, Word, absent_numbers, score
-from kestrel_lab.verification.work_limit import ALIKE, PARSED, TOKEN, WorkSpent
+from kestrel_lab.verification.text_match import coded_in, quoted_in
+from kestrel_lab.verification.work_limit import ALIKE, PARSED, WorkSpent
 
-MOST_SPANS: Final = 3
-"""How many spans a claim that cites nothing is held against: those with most of its words."""
-_READ: Final = 400_000
-"""Characters of all spans that are looked through; the newest are."""
+State = Literal["cited", "uncited", "unknown", "changed", "wrong"]
+"""Of a claim: all that it cites is there; it cites nothing; what it cites cannot be read; it was there when it was read; it is not there."""
+TITLE: Final = "ClaimedAnswer"
+"""The title of the JSON Schema of `claim_form`, by which a step that is asked for claims is known."""
+STATES: Final[tuple[State, ...]] = ("cited", "unknown", "changed", "wrong")
+"""Of a citation, the best first: a claim is as good as the worst of its citations."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cited:
-    """A citation, what it points at, and whether that still stands there."""
+    """A citation, what it points at, and whether it is right."""
 
     citation: Citation
-    span: Span | None
+    quote: str = ""
+    span: Span | None = None
     """`None` where there is nothing of the kind."""
+    state: State = "cited"
+    why: str = ""
+    """What is wrong, or not known."""
     standing: Standing = "current"
+    """Whether lines that the run read are still as they were."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backed:
-    """A claim with what holds it up."""
+    """A claim with what it cites."""
 
-    said: Said
-    support: Support
+    text: str
     cited: tuple[Cited, ...] = ()
 
+    @property
+    def state(self) -> State:
+        """The state of its worst citation."""
+        return max((one.state for one in self.cited), key=STATES.index, default="uncited")
 
-def evidence_of(subject: Subject) -> tuple[Backed, ...]:
-    """Every claim of the answer but blocks of code, against what it cites, or else what of the run speaks most of the same.
+    def as_json(self) -> dict[str, Json]:
+        """The claim as it is kept with the answer."""
+        cites: list[Json] = [{"place": one.citation.text, "state": one.state, "why": one.why} for one in self.cited]
+        return {"text": self.text, "state": self.state, "citations": cites}
+
+
+def evidence_of(subject: Subject, claims: Sequence[Mapping[str, Any]] = ()) -> tuple[Backed, ...]:
+    """Return every claim of an answer: `claims` where it was given as claims with citations, else its sentences with what they cite in brackets.
 
     Claims that come when the work is spent are left out: `Subject.unseen` then says so.
     """
     found: list[Backed] = []
     with subject.files.work.allowed():
         try:
-            for one in _each(subject):
+            for one in _given(subject, claims) if claims else _said(subject):
                 found.append(one)  # noqa: PERF402  # what came before the work was spent is kept
         except WorkSpent:
             pass  # `Subject.unseen` tells
     return tuple(found)
 
 
-def _each(subject: Subject) -> Iterator[Backed]:
-    pool = _pool(subject)
+def _given(subject: Subject, claims: Sequence[Mapping[str, Any]]) -> Iterator[Backed]:
+    for claim in claims:
+        made = [(one, str(entry.get("quote", ""))) for entry in claim["citations"] for one in places_of(entry)]
+        yield Backed(text=str(claim["text"]), cited=tuple(_cited(subject, one, quote) for one, quote in made))
+
+
+def _said(subject: Subject) -> Iterator[Backed]:
     for said in subject.paid():
-        if said.kind == "code":
-            continue
-        subject.pay(ALIKE * len(citations(said.text)) * (1 + len(subject.spans) / ALIKE) + TOKEN * len(pool))
-        cited = cited_in(said.text, subject.spans, subject.files.read)
-        spans = tuple(one.span for one in cited if one.span is not None) or _nearest(said.text, pool)
-        texts = list(subject.through((span.text for span in spans), PARSED))
-        value = score(_bare(said.text, cited), texts)
-        absent = absent_numbers(_bare(said.text, cited), texts) if texts else ()
-        word: Word = "supported" if value >= THRESHOLD and not absent else "weak"
-        support = Support(word=word, score=value, spans=spans if value else (), warnings=absent)
-        yield Backed(said=said, support=support, cited=cited)
+        if said.kind != "code":
+            yield Backed(text=said.text, cited=tuple(_cited(subject, one) for one in citations(said.text)))
 
 
-async def with_entailment(backed: Iterable[Backed], port: Entailment) -> tuple[Backed, ...]:
-    """The same, where something that understands sentences was asked: the only way to `contradicted` and `not contradicted`."""
-    found: list[Backed] = []
-    for one in backed:
-        if not one.support.spans:
-            found.append(one)
-            continue
-        said = await port(one.said.text, [span.text for span in one.support.spans])
-        word: Word = "contradicted" if said.verdict == "contradicted" else "supported" if said.verdict == "entailed" else "not contradicted"
-        found.append(replace(one, support=replace(one.support, word=word)))
-    return tuple(found)
+def places_of(entry: Mapping[str, Any]) -> Iterator[Citation]:
+    """Yield what an entry of a claim cites: lines of a file, a call, the address of a page."""
+    place, call, address = (str(entry.get(key, "")).strip() for key in ("place", "call", "address"))
+    if place:
+        yield next((one for one in citations(place) if one.path), Citation(text=place, at=0, path=place))
+    if call:
+        yield Citation(text=call, at=0, call=call)
+    if address:
+        yield Citation(text=address, at=0, page=address)
 
 
-def cited_in(text: str, spans: Sequence[Span], read: Callable[[str], str | None]) -> tuple[Cited, ...]:
-    """The citations of a text, each with what it points at."""
-    found: list[Cited] = []
-    for citation in citations(text):
-        span = resolve(citation, spans, read)
-        found.append(Cited(citation=citation, span=span, standing="gone" if span is None else standing(span, read)))
-    return tuple(found)
+def _cited(subject: Subject, cited: Citation, quote: str = "") -> Cited:
+    subject.pay(ALIKE * (1 + len(subject.spans) / ALIKE))
+    read = subject.files.read
+    span = resolve(cited, subject.spans, read)
+    stands: Standing = "gone" if span is None else standing(span, read) if subject.ground is not None else "current"
+    if cited.path:
+        state, why = _place(subject, cited, quote, span)
+    elif span is not None:
+        state, why = ("cited", "") if _has(quote, span.text, subject) else ("wrong", f"“{one_line(quote, 80)}” is not in {cited.text}")
+    elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
+        state, why = "wrong", f"there was no tool call {cited.call}"
+    else:
+        state, why = "unknown", f"{one_line(cited.text, 80)} was not read in this run"
+    return Cited(citation=cited, quote=quote, span=span, state=cast("State", state), why=why, standing=stands)
 
 
-def summary(backed: Sequence[Backed]) -> str:
-    """How many claims are how well held up, in one line."""
-    if not backed:
-        return "no claims"
-    words = [one.support.word for one in backed]
-    parts = [f"{words.count(word)} {word}" for word in ("supported", "not contradicted", "weak", "contradicted") if word in words]
-    stale = sum(cited.standing != "current" for one in backed for cited in one.cited)
-    return f"{len(backed)} claim{'s' * (len(backed) != 1)}: {', '.join(parts)}" + (
-        f"; {stale} citation{'s' * (stale != 1)} not current" if stale else ""
+def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> tuple[str, str]:
+    """The state of a cited place by the file as it is now; what the run read before decides only whether it has changed."""
+    files, name = subject.files, cited.path
+    texts = {path: text for path in files.named(name) if (text := files.read(path)) is not None}
+    if not texts:
+        if subject.ground is None or not files.whole_listing or files.exists(name):
+            return (
+                ("cited", "")
+                if span is not None and _has(quote, span.text, subject)
+                else ("unknown", f"{name} cannot be read as text here")
+            )
+        return ("changed", f"{name} was there when it was read") if span is not None else ("wrong", f"{name} does not exist")
+    parts = [_lines(cited, text) for text in texts.values()]
+    if any(part is not None and _has(quote, part, subject) for part in parts):
+        return "cited", ""
+    if span is not None and _has(quote, span.text, subject):
+        return "changed", f"{cited.text} is not as it was when it was read"
+    longest = max(len(text.splitlines()) for text in texts.values())
+    if all(part is None for part in parts):
+        return "wrong", f"{cited.text} is not there: the file has {longest} line{'s' * (longest != 1)}"
+    at = next((f"{path}:{line}" for path, text in texts.items() if (line := _line_of(quote, text, subject))), "")
+    return "wrong", f"“{one_line(quote, 80)}” is not at {cited.text}" + (f"; it is at {at}" if at else "")
+
+
+def _lines(cited: Citation, text: str) -> str | None:
+    """The cited lines, all of the text where none are named; `None` where they are not there."""
+    lines = text.splitlines()
+    if not cited.first:
+        return text
+    return "\n".join(lines[cited.first - 1 : cited.last]) if 1 <= cited.first <= cited.last <= len(lines) else None
+
+
+def _has(quote: str, text: str, subject: Subject) -> bool:
+    """Whether a text has a quote, however it is broken into lines; an empty one is anywhere."""
+    subject.pay(PARSED * len(text))
+    wanted = " ".join(quote.strip().strip('`"“”').split())
+    return (
+        not wanted
+        or wanted in " ".join(text.split())
+        or (len(wanted.split()) > 1 and (quoted_in(wanted, [text]) or coded_in(wanted, [text])))
     )
 
 
-def support_of(backed: Sequence[Backed]) -> float | None:
-    """How far the answer as a whole is held up: the mean over its claims; `None` without any."""
-    return sum(one.support.score for one in backed) / len(backed) if backed else None
+def _line_of(quote: str, text: str, subject: Subject) -> int:
+    first = quote.strip().splitlines()[0] if quote.strip() else ""
+    return next((number for number, line in enumerate(text.splitlines(), 1) if first and _has(first, line, subject)), 0)
+
+
+def wrong_citations(backed: Iterable[Backed]) -> Iterator[Issue]:
+    """Yield an issue for each citation that is wrong or out of date."""
+    for claim in backed:
+        for one in claim.cited:
+            if one.state in ("wrong", "changed"):
+                yield issue(
+                    "critical", claim.text, one.why, "cite what shows it as it is now, or leave the citation out", check="citations"
+                )
+
+
+def cited_share(backed: Sequence[Backed]) -> float:
+    """Return the share of claims that cite something that is there; 0 without claims."""
+    return sum(one.state == "cited" for one in backed) / len(backed) if backed else 0.0
+
+
+def summary(states: Sequence[str]) -> str:
+    """Return how many claims are in which state, in one line."""
+    if not states:
+        return "no claims"
+    parts = [f"{states.count(state)} {word}" for state, word in _WORDS.items() if state in states]
+    return f"{len(states)} claim{'s' * (len(states) != 1)}: {', '.join(parts)}"
+
+
+_WORDS: Final[dict[str, str]] = {
+    "cited": "cited", "uncited": "uncited", "unknown": "cited, not known to be there", "changed": "changed since", "wrong": "wrong",
+}  # fmt: skip
 
 
 def evidence_rows(backed: Sequence[Backed]) -> list[dict[str, Any]]:
-    """A row per claim and span: claim, support, score, span, found, trust, standing, warnings, text."""
+    """Return a row per claim and citation; a claim without any has one."""
     rows: list[dict[str, Any]] = []
-    for number, one in enumerate(backed, 1):
-        stands = {cited.span.id: cited.standing for cited in one.cited if cited.span is not None}
-        base = {"claim": number, "text": one.said.text, "support": one.support.word, "score": round(one.support.score, 3)}
-        base["absent numbers"] = ", ".join(one.support.warnings)
-        spans: Sequence[Span | None] = one.support.spans or (None,)
-        rows += [
-            {
-                **base,
-                "span": "" if span is None else span.id,
-                "found": "" if span is None else span.found,
-                "trust": "" if span is None else span.trust,
-                "standing": "" if span is None else stands.get(span.id, "current"),
-                "evidence": "" if span is None else span.text,
-            }
-            for span in spans
-        ]
+    for number, claim in enumerate(backed, 1):
+        for one in claim.cited or (None,):
+            span = None if one is None else one.span
+            rows.append(
+                {
+                    "claim": number,
+                    "text": claim.text,
+                    "state": "uncited" if one is None else one.state,
+                    "why": "" if one is None else one.why,
+                    "cites": "" if one is None else plain(re.sub(r"\s+", " ", one.citation.text)),
+                    "quote": "" if one is None else one.quote,
+                    "found": "" if span is None else span.found,
+                    "trust": "" if span is None else span.trust,
+                    "standing": "" if one is None else one.standing,
+                    "evidence": "" if span is None else span.text,
+                }
+            )
     return rows
 
 
-def _bare(text: str, cited: Sequence[Cited]) -> str:
-    for one in cited:
-        text = text.replace(one.citation.text, " ")
-    return text
+def claims_given(value: Json) -> list[Mapping[str, Any]]:
+    """Return the claims of an answer that has the form of `claim_form`; none of any other."""
+    claims = value["claims"] if isinstance(value, dict) and value.keys() == {"claims"} else None
+    if not isinstance(claims, list) or not all(isinstance(one, dict) and one.keys() == {"text", "citations"} for one in claims):
+        return []
+    return cast("list[Mapping[str, Any]]", claims)
 
 
-def _pool(subject: Subject) -> list[tuple[Span, frozenset[str]]]:
-    """What the run saw, in pieces, with the words of each."""
-    room, pool = _READ, []
-    parts = {span.call for span in subject.spans if span.path}
-    for span in reversed(subject.spans):
-        if (not span.path and span.call in parts) or room < 0:
-            continue
-        room -= len(span.text)
-        pool.append((span, claim_terms(span.text)))
-    return pool
+def as_markdown(claims: list[Mapping[str, Any]]) -> str:
+    """Return the answer as a person reads it: a paragraph per claim, what it cites behind it in square brackets."""
+    return "\n\n".join(_paragraph(claim) for claim in claims)
 
 
-def _nearest(text: str, pool: list[tuple[Span, frozenset[str]]]) -> tuple[Span, ...]:
-    left, chosen = set(claim_terms(text)), []
-    for _ in range(MOST_SPANS):
-        best = max(pool, key=lambda one: len(left & one[1]), default=None)
-        if best is None or not left & best[1]:
-            break
-        chosen.append(best[0])
-        left -= best[1]
-    return tuple(chosen)
+def _paragraph(claim: Mapping[str, Any]) -> str:
+    text = str(claim["text"]).strip()
+    cites = [str(one[key]).strip() for one in claim["citations"] for key in ("place", "call", "address") if str(one.get(key, "")).strip()]
+    known = [f"[{one}]" for one in dict.fromkeys(cites) if f"[{one}]" not in text]
+    return f"{text}{chr(10) if text.endswith(('```', '~~~')) else ' '}{' '.join(known)}" if known else text

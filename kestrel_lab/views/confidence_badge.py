@@ -1,4 +1,4 @@
-"""The confidence badge of an answer: a number, a word, and how often answers with such a number were right in trials."""
+"""The confidence badge of an answer: what was checked and found, what a judge said, and how often such answers were right in trials."""
 
 from __future__ import annotations
 
@@ -7,28 +7,38 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.events.union import Event, RunFinished, VerifierFinished
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.verification.confidence import Basis, short, stated
+from kestrel_lab.views.formatting import count
 from kestrel_lab.views.html.elements import macros
 
-Word = Literal["high", "medium", "low", "unknown"]
-HIGH: Final = 0.8
-MEDIUM: Final = 0.5
+Word = Literal["wrong", "checked", "partly checked", "unchecked"]
+_CERTAIN: Final = frozenset({"facts", "citations", "form"})
+"""The verifiers that ask no model."""
+_UNFINISHED: Final = "unfinished"
+"""The check of the concern that says that a review stopped early."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Badge:
-    """The confidence of a run in its answer; `verification.confidence` says how the value is made."""
+    """What is certain or measured about an answer, and nothing else."""
 
-    value: float | None
-    """From 0 to 1; `None` where nothing says it."""
     word: Word
-    """`high` from .8, `medium` from .5, `low`, or `unknown`; of the calibrated share where there is one.
-
-    Of support alone, not calibrated, it is `medium` at most and `unknown` below that: to be told in the words of what
-    was read speaks for an answer, to be told in other words does not speak against it.
-    """
-    why: str
+    """`wrong` with a concern that is not minor, `partly checked` where the checks stopped early, `unchecked` where nobody looked."""
+    concerns: int = 0
+    """Concerns that are not minor."""
+    stopped: str = ""
+    """Why the checks stopped early; empty where they did not."""
+    claims: int | None = None
+    """Claims of an answer that was asked for as claims with citations; `None` of any other."""
+    cited: int = 0
+    """Those of them that cite what is there."""
+    deeds: int = 0
+    """Deeds that the answer claims and the log has."""
+    judge: bool | None = None
+    """Whether model judges passed it; `None` where none was asked."""
+    value: float | None = None
+    """The confidence that the run states, from 0 to 1; `verification.confidence` says how it is made."""
     basis: Basis | None = None
     calibrated: float | None = None
     """The share of answers stated this sure that were right in trials of the same model; `None` where none were kept."""
@@ -36,42 +46,54 @@ class Badge:
     suite: str = ""
 
     def __str__(self) -> str:
-        if self.value is None:
-            return f"confidence: {self.word}"
-        if self.calibrated is None:
-            alone = " by support alone" if self.basis == "support" else ""
-            return f"confidence: {self.word} ({short(self.value)}{alone}, not calibrated)"
-        right = f"of answers this sure, {self.calibrated:.0%} were right".replace("%", " %")
-        return f"confidence: {self.word} ({short(self.value)}; {right}: {self.trials} trials of suite {plain(self.suite)})"
+        told = {"wrong": f"{count(self.concerns, 'concern')}", "unchecked": "not checked"}.get(self.word, "no error found by the checks")
+        parts = [told, f"the checks stopped early: {plain(self.stopped)}" if self.stopped else ""]
+        parts.append("" if self.claims is None else f"{self.cited} of {count(self.claims, 'claim')} cited")
+        parts.append(f"{count(self.deeds, 'deed')} confirmed by the log" if self.deeds else "")
+        parts.append("" if self.judge is None else f"{'passed' if self.judge else 'refused'} by a model judge")
+        if self.calibrated is not None:
+            share = f"{self.calibrated:.0%}".replace("%", " %")
+            parts.append(
+                f"of answers this sure ({short(self.value or 0)}), {share} were right: {self.trials} trials of suite {plain(self.suite)}"
+            )
+        return " · ".join(filter(None, parts))
 
     def __repr__(self) -> str:
-        return f"{self}\n{self.why}"
+        return str(self)
 
     def _repr_html_(self) -> str:
         return str(macros("elements.html").explained(str(self), self.why))
+
+    @property
+    def why(self) -> str:
+        """What the words rest on."""
+        if self.value is None:
+            return "places, quotes and deeds that the answer names are compared with the workspace and the log; prose is not judged"
+        return f"stated: {short(self.value)} by {'a model judge' if self.basis == 'verdict' else 'the share of claims cited'}" + (
+            "" if self.calibrated is not None else ", not calibrated"
+        )
 
 
 def badge_of(events: Iterable[Event]) -> Badge:
     """Return the badge of a run's answer, made of verdicts and the end of the run alone."""
     told = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
-    found = stated(told)
-    if found is None:
-        return Badge(value=None, word="unknown", why="no verifier said how sure it is, and there is nothing to hold the answer against")
-    known = cast("dict[str, Any]", next((event.calibrated for event in reversed(told) if isinstance(event, RunFinished)), {}))
-    share = known.get("share")
-    sure = found.value if share is None else float(share)
+    end = next((event for event in reversed(told) if isinstance(event, RunFinished)), RunFinished(outcome=""))
+    last = {event.verifier: event.passed for event in told if isinstance(event, VerifierFinished)}
+    judges = [passed for name, passed in last.items() if name not in _CERTAIN]
+    found, known = stated(told), cast("dict[str, Any]", end.calibrated)
+    wrong = sum(one.get("severity") != "minor" for one in end.concerns)
+    stopped = next((one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == _UNFINISHED), "")
     return Badge(
-        value=found.value,
-        word=_word(sure, alone=share is None and found.basis == "support"),
-        why=found.why,
-        basis=found.basis,
-        calibrated=None if share is None else float(share),
+        word="wrong" if wrong else "partly checked" if stopped else "checked" if end.looked else "unchecked",
+        concerns=wrong,
+        stopped=stopped.rpartition("end: ")[2],
+        claims=len(end.claims) if end.claims else None,
+        cited=sum(claim.get("state") == "cited" for claim in end.claims),
+        deeds=end.confirmed,
+        judge=all(judges) if judges else None,
+        value=None if found is None else found.value,
+        basis=None if found is None else found.basis,
+        calibrated=None if known.get("share") is None else float(known["share"]),
         trials=int(known.get("trials", 0)),
         suite=str(known.get("suite", "")),
     )
-
-
-def _word(sure: float, *, alone: bool) -> Word:
-    if alone:
-        return "medium" if sure >= MEDIUM else "unknown"
-    return "high" if sure >= HIGH else "medium" if sure >= MEDIUM else "low"

@@ -10,11 +10,13 @@ from typing import Any, Final
 from kestrel_lab.core.citations import Span, Standing, citations, resolve, spans_of, standing
 from kestrel_lab.core.events.union import ModelAnswered, ToolAnswered, ToolCalled
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
+from kestrel_lab.verification.evidence import STATES
 from kestrel_lab.views.html.elements import macros
 
 SHOWN: Final = 3_000
 """Characters of one span that are shown."""
-_MARKS: Final = {"supported": "✓", "not contradicted": "·", "weak": "?", "contradicted": "✗"}
+STATE_MARKS: Final = {"cited": "✓", "uncited": "○", "unknown": "?", "changed": "↻", "wrong": "✗"}
+"""Of the states of claims."""
 STANDING: Final[dict[Standing, str]] = {"current": "", "moved": "moved since", "stale": "changed since", "gone": "gone since"}
 
 
@@ -45,23 +47,31 @@ def claims_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _parts() -> Any:
-    return macros("evidence.html", marks=_MARKS, state=_state, one_line=one_line, shortened=lambda text: head_tail(text, SHOWN)[0])
+    return macros(
+        "evidence.html", worst=worst, marks=STATE_MARKS, state=_state, one_line=one_line, shortened=lambda text: head_tail(text, SHOWN)[0]
+    )
 
 
 def evidence_text(headline: str, rows: Sequence[dict[str, Any]]) -> str:
     """Return a line per claim and, below it, one per span."""
     lines = [headline]
     for claim in _claims(rows):
-        first = claim[0]
-        absent = f" (absent: {first['absent numbers']})" if first["absent numbers"] else ""
-        lines.append(f"{_MARKS[first['support']]} {first['support']} {first['score']:.2f}  {one_line(plain(first['text']), 100)}{absent}")
-        lines += [f"    {row['span']}{_state(row)}: {one_line(plain(row['evidence']), 90)}" for row in claim if row["span"]]
+        state = worst(claim)
+        lines.append(f"{STATE_MARKS[state]} {state}  {one_line(plain(claim[0]['text']), 100)}")
+        cites = (row for row in claim if row["cites"])
+        lines += [f"    {row['cites']}{_state(row)}: {one_line(plain(row['why'] or row['evidence']), 90)}" for row in cites]
     return "\n".join(lines)
 
 
 def _claims(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     for _, group in groupby(rows, key=itemgetter("claim")):
         yield list(group)
+
+
+def worst(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the state of a claim: that of its worst citation."""
+    order: list[str] = ["uncited", *STATES]
+    return max((str(row["state"]) for row in rows), key=order.index)
 
 
 def _state(row: dict[str, Any]) -> str:

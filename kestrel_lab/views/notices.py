@@ -11,7 +11,9 @@ from kestrel_lab.core.events.deeds import Deed, deed_lines
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import REPORTS
 from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.verification.evidence import summary
 from kestrel_lab.views.confidence_badge import Badge
+from kestrel_lab.views.evidence import STATE_MARKS
 from kestrel_lab.views.formatting import action_line, count, shown
 from kestrel_lab.views.rows import NoticeRow
 
@@ -115,8 +117,26 @@ def concerns(event: e.RunFinished) -> NoticeRow | None:
 
 
 def confidence(badge: Badge) -> NoticeRow | None:
-    """The row beside an answer that says how sure it is; `None` where nothing speaks for any word: `run.report.confidence` still has the number."""
-    return None if badge.word == "unknown" else _row("", str(badge), [badge.why])
+    """The row beside an answer that says what was checked; `None` where nobody looked."""
+    return None if badge.word == "unchecked" else _row("", str(badge), [badge.why])
+
+
+def claims_row(claims: Sequence[Mapping[str, Any]]) -> NoticeRow | None:
+    """The row beside an answer with its claims, each with its state and what it cites; `None` where it was not asked for as claims."""
+    if not claims:
+        return None
+    states = [str(claim.get("state")) for claim in claims]
+    bad = any(state in ("wrong", "changed") for state in states)
+    return _row("warning" if bad else "info", summary(states), map(_claim, claims))
+
+
+def _claim(claim: Mapping[str, Any]) -> str:
+    state = str(claim.get("state"))
+    cites = [f"{one.get('place')}" + (f" ({one['why']})" if one.get("why") else "") for one in claim.get("citations", ())]
+    return shown(
+        f"{STATE_MARKS.get(state, '?')} {state}: {one_line(str(claim.get('text', '')), 200)}" + (f" — {'; '.join(cites)}" if cites else ""),
+        500,
+    )
 
 
 def next_steps(event: e.RunFinished) -> NoticeRow | None:

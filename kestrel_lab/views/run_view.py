@@ -36,7 +36,18 @@ from kestrel_lab.views.formatting import (
     usage_line,
     visible_json,
 )
-from kestrel_lab.views.notices import concerns, confidence, deeds_done, imported_from, next_steps, notice_of, prompt, quality_row, verdict
+from kestrel_lab.views.notices import (
+    claims_row,
+    concerns,
+    confidence,
+    deeds_done,
+    imported_from,
+    next_steps,
+    notice_of,
+    prompt,
+    quality_row,
+    verdict,
+)
 from kestrel_lab.views.plan_view import PlanView
 from kestrel_lab.views.row_builders import (
     OPEN,
@@ -456,6 +467,8 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
             changes.append(row.whole())
     sure = confidence(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
     acted = deeds_done(view.deeds.deeds) if answer and any(isinstance(one, e.ToolCalled) for one in view.seen) else None
-    changes += [added_row(view, told) for told in (sure, acted, concerns(event), next_steps(event)) if told is not None]
+    changes += [
+        added_row(view, told) for told in (sure, claims_row(event.claims), acted, concerns(event), next_steps(event)) if told is not None
+    ]
     reason = shown(event.reason, 1_000)
     return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]

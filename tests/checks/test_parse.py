@@ -8,7 +8,7 @@ from kestrel_lab.checks.answer_format import AnswerForm, AnswerSchema
 from kestrel_lab.checks.behaviour import CostAtMost, SecondsAtMost, TokensAtMost, ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals
-from kestrel_lab.checks.grounding import AnswerCites, Faithful, Grounded
+from kestrel_lab.checks.grounding import AnswerCites, CitesWhatIsThere, Faithful, Grounded
 from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.checks.parse import CHECKS, check_definition, checks_schema, parse_check
 from kestrel_lab.checks.python_function import PythonCheck
@@ -33,6 +33,8 @@ WRITTEN = [
     ({"file_absent": "old.txt"}, FileAbsent(path="old.txt")),
     ({"file_contains": {"path": "out.txt", "text": "hi"}}, FileContains(path="out.txt", text="hi")),
     ({"file_equals": {"path": "out.txt", "text": "hi"}}, FileEquals(path="out.txt", text="hi")),
+    ({"cited": 0.7}, CitesWhatIsThere(share=0.7)),
+    ({"cited": 0.7}, CitesWhatIsThere(share=0.7)),
     ({"faithful": 0.7}, Faithful(share=0.7)),
     ({"grounded": {"most": 2}}, Grounded(most=2)),
     ({"graded": "names the cause"}, ModelGraded(rubric="names the cause")),

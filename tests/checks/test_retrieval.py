@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from kestrel_lab.answers.abstention import abstains
 from kestrel_lab.checks.answer import AnswerAbstains
 from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Record, RetrievalStep, StepFinished, ToolAnswered
 from kestrel_lab.core.protocols import Trial
-from kestrel_lab.verification.abstention import abstains
 
 
 def trial(*events, answer=""):

@@ -25,7 +25,7 @@ SCRIPT = """\
 rules:
   - when: Judge an answer
     turns: ['{"criteria": [{"criterion": 1, "met": true, "why": "so", "evidence": []}], "confidence": 0.9}']
-  - {when: talk, turns: [hello]}
+  - {when: talk, turns: ['{"claims": [{"text": "hello", "citations": []}]}']}
 """
 
 
@@ -67,16 +67,16 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     assert line.endswith("whose confidence rests on verdict, 20 trials of sure")
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     badge = run.report.confidence
-    assert (badge.value, badge.calibrated, badge.trials, badge.suite, badge.word) == (0.9, 0.5, 20, "work", "medium")
-    told = "confidence: medium (.90; of answers this sure, 50 % were right: 20 trials of suite work)"
-    assert (str(badge), told in repr(run.report), told in run._repr_html_()) == (told, True, True)
+    assert (badge.value, badge.calibrated, badge.trials, badge.suite, badge.word) == (0.9, 0.5, 20, "work", "checked")
+    told = "of answers this sure (.90), 50 % were right: 20 trials of suite work"
+    assert (told in str(badge), told in repr(run.report), told in run._repr_html_()) == (True, True, True)
 
     assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.3, basis="verdict", why="")) == {}
     assert calibrated(folder / ".kestrel", "another", Stated(value=0.9, basis="verdict", why="")) == {}
-    assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.9, basis="support", why="")) == {}
+    assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.9, basis="claims", why="")) == {}
     (folder / ".kestrel" / FILE).write_text(json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}}))
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
-    assert (str(run.report.confidence), run.answer) == ("confidence: high (.90, not calibrated)", "hello")
+    assert (run.report.confidence.calibrated, run.answer) == (None, "hello")
     assert "is not a calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep" in run.report.concerns[0]["what"]  # type: ignore[operator]
     (folder / ".kestrel" / FILE).unlink()
     lab.close()

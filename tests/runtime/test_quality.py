@@ -11,12 +11,13 @@ from typing import Any, cast
 import pytest
 
 from kestrel_lab.checks.parse import parse_check
-from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.errors import CheckError, ModelError, UsageError
 from kestrel_lab.core.events.union import StepFinished, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Claim, Evidence, Trial, Verification
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.scores import Score
 from kestrel_lab.runtime.operations.verifiers import ModelVerifier, Vote
 from kestrel_lab.runtime.operations.verify_plan import verified
 from kestrel_lab.runtime.run import Run
@@ -190,7 +191,7 @@ def report(tmp_path: Path, workspace: Path, mind: ScriptedModel, **args: Any) ->
 
 def test_quality_reports_and_makes_nothing(tmp_path: Path, workspace: Path) -> None:
     """The report has severity, place, fix and what has no evidence; no step is grown, and no model is asked unless told to."""
-    found = report(tmp_path, workspace, answers("The roof is red. See tower.txt. Zebras graze."))
+    found = report(tmp_path, workspace, answers("The roof is red [roof.txt:1]. See tower.txt. Zebras graze."))
     assert (found["pass"], [(one["severity"], one["place"], one["what"]) for one in found["issues"]]) == (
         False, [("critical", "See tower.txt.", "tower.txt does not exist")],
     )  # fmt: skip
@@ -235,10 +236,10 @@ def test_a_run_is_reported_on_where_it_is_asked_for(tmp_path: Path, workspace: P
     """`verify="quality"` adds one step behind the plan; its table is in `run.report.quality`, the text, the page and the row that a panel shows."""
     entry = {"severity": "major", "place": "is red", "what": "<b>which</b> red?", "fix": "say which"}
     said = json.dumps({"issues": [entry], "missing_evidence": ["Nobody saw it."]})
-    run = carry_out(tmp_path, workspace, answers("The roof is red.", said), verify="quality")
+    run = carry_out(tmp_path, workspace, answers("The roof is red [roof.txt:1].", said), verify="quality")
     assert (run.status, run.answer, [step.operation for step in run.plan.steps]) == (
         RunStatus.COMPLETE,
-        "The roof is red.",
+        "The roof is red [roof.txt:1].",
         ["", "quality"],
     )
     assert run.report.quality.frame[["severity", "place", "fix", "step"]].to_numpy().tolist() == [
@@ -269,25 +270,33 @@ def test_a_report_at_the_end_is_no_answer() -> None:
     assert [step.id for step in alone.ends()] == ["look"]
 
 
-def trial(workspace: Path, answer: str, run: Run) -> Trial:
-    """A trial with another answer."""
-    return Trial(goal="what colour?", answer=answer, records=tuple(run.records()), workspace=workspace)
+def trial(workspace: Path, answer: str, run: Run, judge: ScriptedModel | None = None) -> Trial:
+    """A trial with another answer, and a scripted judge."""
+    grader = None if judge is None else lambda _: judge
+    return Trial(goal="what colour?", answer=answer, records=tuple(run.records()), workspace=workspace, grader=grader)
+
+
+def claim_of(request: ModelRequest) -> str:
+    """The claim that a judge is asked about."""
+    return request.messages[0].text.partition("<claim>")[2].partition("</claim>")[0]
 
 
 def test_suites_check_what_answers_name_and_claim(tmp_path: Path, workspace: Path) -> None:
-    """`grounded` fails an answer that names what is not there, `faithful` one that the run does not hold up; both say why."""
+    """`grounded` fails an answer that names what is not there, `cited` one that cites too little, `faithful` one that a (scripted) judge refuses."""
     run = carry_out(tmp_path, workspace, answers("The roof is red."))
-    grounded, faithful = parse_check({"grounded": {}}), parse_check({"faithful": 0.9})
-    good, bad, loose = (trial(workspace, text, run) for text in ("The roof is red.", "See tower.txt.", "Zebras graze in the cellar."))
-    assert [(score.passed, score.value) for score in (asyncio.run(grounded(good)), asyncio.run(faithful(good)))] == [
-        (True, 1.0),
-        (True, 1.0),
-    ]
+    grounded, cited, faithful = parse_check({"grounded": {}}), parse_check({"cited": 0.9}), parse_check({"faithful": 0.9})
+    judge = ScriptedModel(lambda request: json.dumps({"verdict": "entailed" if "roof is red" in claim_of(request) else "contradicted"}))
+    good, bad, loose = (trial(workspace, text, run, judge) for text in ("The roof is red [roof.txt:1].", "See tower.txt.", "Zebras graze."))
+    for check in (grounded, cited, faithful):
+        assert asyncio.run(check(good)) == Score(check=check.label, passed=True, value=1.0)
     assert (asyncio.run(grounded(bad)).passed, asyncio.run(grounded(bad)).reason) == (False, "tower.txt does not exist")
+    assert (asyncio.run(cited(loose)).passed, asyncio.run(cited(loose)).reason) == (False, "1 claim: 1 uncited")
     assert (asyncio.run(faithful(loose)).passed, asyncio.run(faithful(loose)).reason) == (
         False,
-        "0 of 1 supported; weak: Zebras graze in the cellar.",
+        "0 of 1 supported; contradicted: Zebras graze.",
     )
+    with pytest.raises(CheckError, match="give the suite a `grader`"):
+        asyncio.run(faithful(trial(workspace, "So.", run)))
     with pytest.raises(UsageError, match="from 0 to 1"):
         parse_check({"faithful": 80})
 

@@ -14,11 +14,10 @@ from kestrel_lab.core.events.union import RunFinished, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.testing import ScriptedEntailment, ScriptedModel, Turn
+from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.verification.claims import claims_of, pieces
-from kestrel_lab.verification.evidence import evidence_of, summary, with_entailment
-from kestrel_lab.verification.subject import Ground, Subject
-from kestrel_lab.verification.support import THRESHOLD, absent_numbers, score
+from kestrel_lab.verification.evidence import cited_share, evidence_of, summary, wrong_citations
+from kestrel_lab.verification.subject import Ground, Made, Subject
 
 ROOF = "The roof is red.\nThe roof is 7 m high.\nThe door is green.\n"
 
@@ -116,44 +115,60 @@ def test_pieces_stand_where_they_say(answer: str) -> None:
             assert answer[said.at :].startswith(said.text)
 
 
-def test_support_is_told_in_honest_words(workspace: Path) -> None:
-    """What words hold up is supported, what they do not is weak, absent numbers are named; without evidence nothing is supported."""
-    spans = answered("m", "read_file", {"path": "roof.txt"}, ROOF)
-    answer = "The roof is red. The roof is 9 m high. The cellar floods every spring, they told me."
-    backed = evidence_of(Subject(answer=answer, spans=spans, ground=Ground(workspace)))
-    assert [(one.support.word, one.support.warnings) for one in backed] == [("supported", ()), ("weak", ("9",)), ("weak", ())]
-    assert [span.id for span in backed[0].support.spans] == ["roof.txt:1-3"]
-    assert summary(backed) == "3 claims: 1 supported, 2 weak"
-    bare = evidence_of(Subject(answer=answer, ground=Ground(workspace)))
-    assert [(one.support.word, one.support.score, one.support.spans) for one in bare] == [("weak", 0.0, ())] * 3
+def entry(place: str = "", quote: str = "", call: str = "", address: str = "") -> dict[str, str]:
+    """A citation of a claim."""
+    return {"place": place, "quote": quote, "call": call, "address": address}
 
 
-def test_only_a_port_says_contradicted(workspace: Path) -> None:
-    """Words alone never say that something is contradicted, or is not; what understands sentences may."""
-    spans = answered("m", "read_file", {"path": "roof.txt"}, ROOF)
-    backed = evidence_of(Subject(answer="The roof is red. The roof is not red. The door is green.", spans=spans, ground=Ground(workspace)))
-    assert {one.support.word for one in backed} <= {"supported", "weak"}
-    port = ScriptedEntailment({"The roof is red.": "entailed", "The roof is not red.": "contradicted"})
-    judged = asyncio.run(with_entailment(backed, port))
-    assert [one.support.word for one in judged] == ["supported", "contradicted", "not contradicted"]
-    assert port.asked[0] == ("The roof is red.", (ROOF,))
+@pytest.mark.parametrize(
+    ("cites", "state", "why"),
+    [
+        ([], "uncited", ""),
+        ([entry("roof.txt:2")], "cited", ""),
+        ([entry("roof.txt:2", "The roof is  7 m high")], "cited", ""),
+        ([entry("work/roof.txt:1-2"), entry("./roof.txt:3")], "cited", ""),
+        ([entry("roof.txt:1", "is 7 m")], "wrong", "“is 7 m” is not at roof.txt:1; it is at roof.txt:2"),
+        ([entry("roof.txt:9")], "wrong", "roof.txt:9 is not there: the file has 3 lines"),
+        ([entry("tower.txt:1")], "wrong", "tower.txt does not exist"),
+        ([entry("roof.txt:2"), entry("tower.txt:1")], "wrong", "tower.txt does not exist"),
+        ([entry("logo.png:1")], "unknown", "logo.png cannot be read as text here"),
+        ([entry(call="m.1.1")], "cited", ""),
+        ([entry(call="m.1.1", quote="door is green")], "cited", ""),
+        ([entry(call="m.1.1", quote="door is blue")], "wrong", "“door is blue” is not in m.1.1"),
+        ([entry(call="m.9.9")], "wrong", "there was no tool call m.9.9"),
+        ([entry(address="https://a.test/x")], "unknown", "https://a.test/x was not read in this run"),
+        ([entry("old.txt:1")], "changed", "old.txt was there when it was read"),
+        ([entry("new.txt:1", "first")], "changed", "new.txt:1 is not as it was when it was read"),
+        ([entry("new.txt:1", "second")], "cited", ""),
+    ],
+)
+def test_citations_are_resolved_exactly(workspace: Path, cites: list[dict[str, str]], state: str, why: str) -> None:
+    """By the files as they are now, whatever was read before; a claim is as good as its worst citation."""
+    (workspace / "logo.png").write_bytes(b"\0\1")
+    (workspace / "new.txt").write_text("second\n")
+    read = [answered("m.1.1", "read_file", {"path": "roof.txt"}, ROOF), answered("m.1.2", "read_file", {"path": "old.txt"}, "x\n")]
+    read.append(answered("m.1.3", "read_file", {"path": "new.txt"}, "first\n"))
+    calls = [Made(call=f"m.1.{number}", tool="read_file", args={}, ok=True) for number in (1, 2, 3)]
+    subject = Subject(answer="", spans=[span for spans in read for span in spans], calls=calls, ground=Ground(workspace))
+    (claim,) = evidence_of(subject, [{"text": "So it is.", "citations": cites}])
+    assert (claim.state, next((one.why for one in claim.cited if one.why), "")) == (state, why)
+    assert bool([*wrong_citations([claim])]) == (state in ("wrong", "changed"))
 
 
-@given(st.lists(st.sampled_from(["the", "roof", "is", "red", "door", "green", "7", "high", "a"]), min_size=1, max_size=12).map(" ".join))
-def test_the_score_is_a_share(claim: str) -> None:
-    """From 0 to 1, 0 without evidence; a sentence holds itself up better than nothing of it does."""
-    assert score(claim, []) == score(claim, [" "]) == 0.0
-    assert 0.0 < score(claim, ["zebras eat grass"]) <= score(claim, [claim]) < 1.0
-    assert absent_numbers(claim, [claim]) == ()
+def test_prose_has_claims_too(workspace: Path) -> None:
+    """Each sentence with what it cites in brackets; blocks of code are none."""
+    subject = Subject(answer="It is red [roof.txt:1]. It is high.\n\n```py\nx = 1\n```\n", ground=Ground(workspace))
+    backed = evidence_of(subject)
+    assert summary([one.state for one in backed]) == "2 claims: 1 cited, 1 uncited"
+    assert cited_share(backed) == 0.5
 
 
-def test_a_gate_that_needs_no_evidence_would_be_seen() -> None:
-    """The deliberate bug: where there is no evidence the claim is held against itself, and passes."""
-
-    def mutant(claim: str, evidence: list[str]) -> float:
-        return score(claim, evidence or [claim])
-
-    assert mutant("The roof is red.", []) >= THRESHOLD > score("The roof is red.", [])
+def test_a_resolver_that_believes_would_be_seen(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: where any quote is anywhere, a made-up one is cited."""
+    claims = [{"text": "So it is.", "citations": [entry("roof.txt:1", "is gold")]}]
+    assert evidence_of(Subject(answer="", ground=Ground(workspace)), claims)[0].state == "wrong"
+    monkeypatch.setattr("kestrel_lab.verification.evidence._has", lambda *_: True)
+    assert evidence_of(Subject(answer="", ground=Ground(workspace)), claims)[0].state == "cited"
 
 
 def reads(*answers: str) -> ScriptedModel:
@@ -179,8 +194,8 @@ def test_a_run_has_its_evidence(session: Session, workspace: Path) -> None:
         )
     )
     frame = run.report.evidence.frame
-    assert frame[["claim", "support", "span", "standing"]].to_numpy().tolist()[0] == [1, "supported", "roof.txt:2", "current"]
-    assert frame["support"].tolist()[-1] == "weak"
+    assert frame[["claim", "state", "cites", "standing"]].to_numpy().tolist()[0] == [1, "cited", "roof.txt:2", "current"]
+    assert frame["state"].tolist()[-1] == "uncited"
     (workspace / "roof.txt").write_text(ROOF.replace("7", "8"))
     assert run.report.evidence.frame["standing"].tolist()[0] == "stale"
     page = run.report.evidence._repr_html_()

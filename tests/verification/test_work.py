@@ -207,10 +207,11 @@ def test_thousands_of_spans_and_claims(ground: Ground) -> None:
     """Claims times what tools answered is bounded by work: what came before the end is kept, and that it ended is told."""
     spans = tuple(Span(id=f"main.{n}.1", source="grep", text="start the app " * 40_000, call=f"main.{n}.1") for n in range(3))
     subject = Subject(answer=". ".join(f"It starts the app {n}" for n in range(900)), ground=ground, spans=spans, calls=())
-    backed = evidence_of(subject)
+    claims = [{"text": "So.", "citations": [{"call": "main.0.1", "quote": f"start {n}"}]} for n in range(900)]
+    backed = evidence_of(subject, claims)
     assert 0 < len(backed) < 900
     assert "no more work" in subject.unseen
-    assert evidence_of(replace(subject, answer="It starts the app."))[0].support.spans
+    assert evidence_of(replace(subject, answer="It starts the app [main.0.1]."))[0].cited[0].span
 
 
 def test_what_can_be_done_next_is_looked_for_in_bounded_names(ground: Ground) -> None:

@@ -369,6 +369,35 @@ def show_calibration(
     return replace(found, notes=(*found.notes, *written, *kept))
 
 
+@evals.command("judge", epilog="Example: kestrel eval judge claims.jsonl --model openai/gpt-5 --limit 200")
+def measure_judge(
+    ctx: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Labelled claims, JSON Lines of {claim, evidence: [texts], supported, set}.")
+    ],
+    *,
+    model: Annotated[str | None, typer.Option("--model", "-m", help="The judge; by default the model of the settings.")] = None,
+    limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only N claims of each set, drawn at random.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rates with their intervals to this file.")] = None,
+) -> Any:
+    """Measure how often a model judge of claims is right: sensitivity and specificity against labels, with 95 % intervals.
+
+    It is the judge of `--verify judge` and of the check `faithful`.
+    """
+    from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sampled
+
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
+    rows = sampled(read_labelled(file), limit)
+
+    async def work(reporter: Any) -> Any:
+        found = await judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter)
+        write_csv(found.frame, csv)
+        return found
+
+    return frontend.wait(work)
+
+
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
 def import_files(
     ctx: typer.Context,

@@ -183,7 +183,11 @@ class RunFinished:
     looked: bool = False
     """Whether somebody looked: only then does it mean something that there are none."""
     support: float | None = None
-    """The mean support of the answer's claims in what the run saw, from 0 to 1, where it was looked for and there is something to compare with."""
+    """Logs of earlier versions only: how many words of the answer the run had read, from 0 to 1."""
+    claims: list[dict[str, Json]] = field(default_factory=list)
+    """Of an answer that was asked for as claims with citations: `text`, `state`, `citations` of each, as they were when it was given."""
+    confirmed: int = 0
+    """Deeds that the answer claims in the first person and the log has."""
     calibrated: dict[str, Json] = field(default_factory=dict)
     """What confidences like this answer's were worth in trials of the same model: `share` that was right, `trials`, `suite`."""
     actions: list[dict[str, Json]] = field(default_factory=list)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kestrel_lab.checks.grounding import Faithful
 from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.calls import Danger
@@ -159,7 +160,7 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
             toolboxes[scenario.id] = _toolbox(session, own, scenario)
             sources[scenario.id] = locate(suite, scenario, session.home)
             for check in scenario.checks:
-                if isinstance(check, ModelGraded) and check.model not in graders:
+                if isinstance(check, ModelGraded | Faithful) and check.model not in graders:
                     graders[check.model] = _chosen(session, suite, check.model or suite.grader, as_written=True, replay=replay)
                 elif isinstance(check, PythonCheck) and check.function not in functions:
                     functions[check.function] = load_judge(check.function, suite.path.parent if suite.path else None, suite.root)

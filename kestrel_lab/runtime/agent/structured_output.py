@@ -20,6 +20,10 @@ RETRIES = 2
 """How often an answer that cannot be used goes back to the model."""
 
 
+class UnusableAnswer(ModelError):
+    """A model's answer did not have its form, also after it was told so."""
+
+
 class Dialogue:
     """Questions of one step to its model, each with an answer that passed a check.
 
@@ -31,10 +35,10 @@ class Dialogue:
         self._asked = 0
 
     async def ask(self, text: str, check: Callable[[str], T]) -> T:
-        """The answer to `text`, as `check` makes it; tools are the step's.
+        """Return the answer to `text`, as `check` makes it; tools are the step's.
 
         `check` raises `UsageError` for an answer that cannot be used; the model is told why, twice at most. Raises
-        `ModelError` when it then still cannot be used, and what `run_agent` raises.
+        `UnusableAnswer` when it then still cannot be used, and what `run_agent` raises.
         """
         await asyncio.to_thread(import_module, "jsonschema")  # what checks use; its import would hold up whoever watches
         answer = await self._said(text)
@@ -47,7 +51,7 @@ class Dialogue:
             return check(answer)
         except UsageError as error:
             msg = f"step {self._step.id!r}: the model's answer could not be used after {RETRIES + 1} attempts: {error}"
-            raise ModelError(msg) from error
+            raise UnusableAnswer(msg) from error
 
     async def _said(self, text: str) -> str:
         number, self._asked = self._asked, self._asked + 1

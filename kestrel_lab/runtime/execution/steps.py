@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
+from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.calls import Call, Danger, Problem
 from kestrel_lab.core.errors import START_STEP, RunError, ToolError, UsageError, nearest
 from kestrel_lab.core.events.union import StepStarted
@@ -13,7 +14,7 @@ from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.step import STEPS
 from kestrel_lab.runtime.agent.loop import run_agent
-from kestrel_lab.runtime.agent.structured_output import Dialogue, read_typed
+from kestrel_lab.runtime.agent.structured_output import Dialogue, UnusableAnswer, read_typed
 from kestrel_lab.runtime.agent.tool_calls import run_requests
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
@@ -22,6 +23,7 @@ from kestrel_lab.runtime.execution.operation import Operation, Scope
 from kestrel_lab.runtime.execution.scheduler import Outcome
 from kestrel_lab.shell_syntax.template import check_command, render_call
 from kestrel_lab.tools.tool import ToolArgumentsError, Toolbox
+from kestrel_lab.verification.evidence import TITLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -132,9 +134,16 @@ class StepRunner:
         if step.schema is None:
             await run_agent(step, self._ctx, self._desk)
         else:
-            output = self._ctx.options.output
+            if claimed := step.schema.get("title") == TITLE:
+                from kestrel_lab.verification.claim_form import ClaimedAnswer  # with pydantic: only where it is asked for
+
+            output = OutputType.of(ClaimedAnswer) if claimed else self._ctx.options.output
             fits = output.value if output is not None and output.schema == step.schema else None
-            await Dialogue(step, self._ctx, self._desk).ask(step.goal, lambda text: read_typed(text, step.schema, fits))
+            try:
+                await Dialogue(step, self._ctx, self._desk).ask(step.goal, lambda text: read_typed(text, step.schema, fits))
+            except UnusableAnswer:
+                if not claimed:  # claims that have not the form are prose, which is read sentence by sentence
+                    raise
 
     async def _operate(self, step: Step, inputs: Mapping[str, Json]) -> Outcome:
         scope = Scope(

@@ -8,11 +8,12 @@ issue of the model counts only if its place is in the answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from kestrel_lab.core.citations import Span
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.expressions.templates import escape
 from kestrel_lab.core.json_types import Json
@@ -23,8 +24,8 @@ from kestrel_lab.runtime.agent.structured_output import read_json
 from kestrel_lab.runtime.execution.artifacts import told
 from kestrel_lab.runtime.execution.operation import Done, Scope
 from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed, dialogue, without_chance
-from kestrel_lab.runtime.review.evidence_table import checked, subject_in
-from kestrel_lab.verification.evidence import Backed, evidence_of
+from kestrel_lab.runtime.review.evidence_table import checked, spans_shown, subject_in
+from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
@@ -84,9 +85,9 @@ async def quality(scope: Scope) -> Done:
         found.append(_entry(issue("critical", "", "there is no answer", "answer the goal", check="answer"), maker))
     subject = subject_in(ctx.state, root, answer, goal=goal, but=scope.step.id)
     backed = await asyncio.to_thread(evidence_of, subject) if answer else ()
-    missing = [one.said.text for one in backed if not one.support.spans] if subject.spans else []
+    missing = [one.text for one in backed if one.state != "cited"]
     if asked and answer:
-        said, more = await _asked(scope, goal, answer, backed)
+        said, more = await _asked(scope, goal, answer, spans_shown(subject, backed))
         found += [{**entry, "step": entry["step"] or maker} for entry in said]
         missing += [text for text in more if text not in missing]
     found.sort(key=lambda one: SEVERITIES.index(str(one["severity"])))
@@ -97,12 +98,12 @@ async def quality(scope: Scope) -> Done:
     return Done(output=cast("Json", {"pass": passed, "issues": found, "fixes": fixes, "missing_evidence": missing}))
 
 
-async def _asked(scope: Scope, goal: str, answer: str, backed: tuple[Backed, ...]) -> tuple[list[dict[str, Json]], list[str]]:
+async def _asked(scope: Scope, goal: str, answer: str, spans: Sequence[Span]) -> tuple[list[dict[str, Json]], list[str]]:
     """Return the model's issues, and the claims for which it sees no evidence."""
     step = scope.step
     steps = {other.id: other.work for other in scope.plan.steps if other.id != step.id and not other.operation}
     work = {"steps": "\n".join(f"{name}: {one_line(text, 200)}" for name, text in steps.items())} if len(steps) > 1 else {}
-    shown = cast("dict[str, Json]", {"answer": answer, **work, **_shown(backed)})
+    shown = cast("dict[str, Json]", {"answer": answer, **work, **_shown(spans)})
     try:
         said = await dialogue(scope, tools=(), schema=REPORT, temperature=without_chance(scope)).ask(
             _PROMPT.format(goal=goal, artifacts=told(shown)), lambda text: _report(text, answer)
@@ -126,8 +127,8 @@ def _maker(scope: Scope) -> str:
     return next((step.id for step in scope.plan.steps if step.id in scope.steps and set(step.produces) & scope.step.references), "")
 
 
-def _shown(backed: tuple[Backed, ...]) -> dict[str, str]:
-    return {f"span {span.id}": span.text[:4_000] for one in backed for span in one.support.spans}
+def _shown(spans: Sequence[Span]) -> dict[str, str]:
+    return {f"span {span.id}": span.text[:4_000] for span in spans}
 
 
 def _report(text: str, answer: str) -> dict[str, Any]:
@@ -167,7 +168,7 @@ class Quality:
 
     @property
     def missing_evidence(self) -> list[str]:
-        """Claims of the answer for which the run has no evidence."""
+        """Claims of the answer that cite what is not there, and those for which the model sees no evidence."""
         return list(self.report.get("missing_evidence", ()))
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,8 +17,9 @@ from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
 from kestrel_lab.runtime.execution.artifacts import told
 from kestrel_lab.runtime.operations.arguments import TEXTS, closed
-from kestrel_lab.runtime.review.evidence_table import checked
+from kestrel_lab.runtime.review.evidence_table import checked, subject_in
 from kestrel_lab.verification.engine import UNFINISHED
+from kestrel_lab.verification.evidence import evidence_of, wrong_citations
 
 if TYPE_CHECKING:
     from kestrel_lab.runtime.context.run_context import RunContext
@@ -121,6 +122,23 @@ class Grounded:
         wrong = tuple(str(one) for one in found if one.refuses)
         unseen = tuple(str(one) for one in found if one.check == UNFINISHED)
         return Verification(passed=not wrong, confidence=1.0 if wrong else None, issues=(*wrong, *unseen))
+
+
+@dataclass(frozen=True, slots=True)
+class Cites:
+    """Every citation of an answer that was given as claims is resolved exactly; a claim without one is no issue, it is shown as uncited."""
+
+    ctx: RunContext
+    claims: Sequence[Mapping[str, Any]]
+    but: str = ""
+    name: str = "citations"
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """Judge the citations, by the workspace as it is now and what the run read."""
+        subject = subject_in(self.ctx.state, Path(self.ctx.workspace.root), claim.answer, goal=claim.goal, but=self.but)
+        backed = await asyncio.to_thread(evidence_of, subject, self.claims)
+        wrong = tuple(str(one) for one in wrong_citations(backed))
+        return Verification(passed=not wrong, issues=wrong)
 
 
 @dataclass(frozen=True, slots=True)

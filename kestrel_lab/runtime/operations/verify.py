@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+from kestrel_lab.answers.abstention import abstains
 from kestrel_lab.answers.contracts import contract_named
+from kestrel_lab.checks.model_judge import SCHEMA, question, verdict_of
 from kestrel_lab.core.errors import UnmetError, UsageError
 from kestrel_lab.core.events.union import ModelEscalated, StepFinished, VerifierFinished, VerifierStarted
 from kestrel_lab.core.expressions.templates import escape
@@ -21,13 +23,14 @@ from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.runtime.execution.operation import Done, Operation, Scope
 from kestrel_lab.runtime.operations.arguments import Arguments, dialogue, without_chance
-from kestrel_lab.runtime.operations.verifiers import VERDICT, Formed, Grounded, ModelVerifier, Vote
+from kestrel_lab.runtime.operations.verifiers import VERDICT, Cites, Formed, Grounded, ModelVerifier, Vote
 from kestrel_lab.runtime.review.evidence_table import as_cited, subject_in
-from kestrel_lab.verification.abstention import abstains
-from kestrel_lab.verification.evidence import evidence_of, support_of
+from kestrel_lab.verification.evidence import as_markdown, cited_share, claims_given, evidence_of
 
 ROUNDS = 2
 """Repairs, unless a step says otherwise."""
+MOST_JUDGED = 30
+"""Claims that a model is asked about, one by one."""
 _DEFAULT = "The answer reaches the goal, and nothing in it is made up."
 _REPAIR = """\
 Put an answer to this goal right:
@@ -50,26 +53,27 @@ def verifying(judges: Judges) -> Operation:
     repair (the last of them for all that follow); `form`, the name of a contract that the answer has to keep (see
     `answers.contracts`), which is checked first; `facts`, whether its facts are checked in workspace and log (yes);
     `judge`, whether a model is asked beside the deterministic checks (yes);
-    `judges`, models of which most must pass it; `support`, from 0 to 1, the mean support that its claims must have in the
-    run's evidence, unless the answer says that it does not know. The plan's own acceptance criteria, and those that an operation
+    `judges`, models of which most must pass it; `support`, from 0 to 1, the share of its claims that must cite something that is
+    there, unless the answer says that it does not know. The plan's own acceptance criteria, and those that an operation
     `plan` proposed which the step waits for, hold as well. Steps it waits for that failed are issues too.
 
-    Its output is the answer that passed. One that does not pass grows a step `STEP/repair#N`, which produces the answer
+    Its output is the answer that passed; one that was given as claims with citations (`verification.claim_form`) is Markdown then. One that does not pass grows a step `STEP/repair#N`, which produces the answer
     anew, and the next round `STEP#N`. After the last round a `RunError` tells what is still wrong.
     """
 
     async def verify(scope: Scope) -> Done:
         order = _Order(scope)
-        answer = as_text(order.answer).strip()
+        claims = claims_given(order.answer)
+        answer = (as_markdown(claims) if claims else as_text(order.answer)).strip()
         issues = list(order.failed)
         if not answer:
             issues.append("there is no answer")
-        for judge in (*order.formed(), *judges(scope)) if answer else ():
+        for judge in (*order.formed(), *((Cites(scope.ctx, claims, scope.step.id),) if claims else ()), *judges(scope)) if answer else ():
             claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await shown_for(scope, answer, order.goal))
             issues += await _judged(judge, claim, scope)
         issues += await _unsupported(scope, order, answer)
         if not issues:
-            return Done(output=order.answer)
+            return Done(output=answer if claims else order.answer)
         if order.round > order.rounds:
             times = f"{order.rounds} repair{'s' * (order.rounds != 1)}"
             msg = f"the answer does not meet its criteria after {times}: {'; '.join(one_line(issue, 300) for issue in issues)}"
@@ -130,8 +134,12 @@ class _Order:
             given={"answer so far": answer, "what is wrong": list(issues), "criteria": list(self.criteria)},
             produces=(self.artifact,),
             model=self._model(self.round),
-            schema=self._schema(),
-            instructions="" if self.contract is None else self.contract.instructions,
+            schema=None if self._maker is None else self._maker.schema,
+            instructions=self.contract.instructions
+            if self.contract is not None
+            else ""
+            if self._maker is None
+            else self._maker.instructions,
             stage="repair" if step.stage else "",
         )
         if repair.model != (before := self._model(self.round - 1)):
@@ -160,9 +168,11 @@ class _Order:
         )
         return repair, again
 
-    def _schema(self) -> dict[str, Json] | None:
-        """Return the schema of the answer, as the step that gave it has it."""
-        return next((step.schema for step in reversed(self._scope.plan.steps) if self.artifact in step.produces and step.goal), None)
+    @property
+    def _maker(self) -> Step | None:
+        """The step that gave the answer its schema, which a repair keeps; `None` where the answer has none."""
+        makers = (step for step in self._scope.plan.steps if self.artifact in step.produces and step.goal)
+        return next((step for step in makers if step.schema is not None), None)
 
     def _model(self, repair: int) -> str:
         """Return the model of the n-th repair; empty for the run's."""
@@ -188,18 +198,18 @@ def _proposed(scope: Scope, args: Arguments) -> tuple[str, ...]:
 
 
 async def _unsupported(scope: Scope, order: _Order, answer: str) -> list[str]:
-    """Return the issue of an answer whose claims have too little support; none where it says that it does not know."""
+    """Return the issue of an answer of which too few claims cite something that is there; none where it says that it does not know."""
     if not answer or not order.support or abstains(answer):
         return []
     subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), answer, goal=order.goal, but=scope.step.id)
-    backed = await asyncio.to_thread(evidence_of, subject)
-    value = support_of(backed) or 0.0
-    if value >= order.support:
+    backed = await asyncio.to_thread(evidence_of, subject, claims_given(order.answer))
+    share = cited_share(backed)
+    if share >= order.support:
         return []
     unseen = f" ({subject.unseen})" if subject.unseen else ""
-    weak = "; ".join(one_line(one.said.text, 120) for one in backed if one.support.word == "weak")
+    bare = "; ".join(one_line(one.text, 120) for one in backed if one.state != "cited")
     return [
-        f"its support in what the run saw is {value:.2f}{unseen}, {order.support:g} is needed: show these or say that they are not known: {weak}"
+        f"{share:.0%} of its claims cite what is there{unseen}, {order.support:.0%} are needed: cite what shows these, or leave them out: {bare}"
     ]
 
 
@@ -237,7 +247,9 @@ def _judges(scope: Scope) -> Sequence[Verifier]:
     if not order.judge:
         return facts
     judges = tuple(_model_judge(scope, number, model) for number, model in enumerate(order.judges or ("",), 1))
-    return (*facts, judges[0] if len(judges) == 1 else Vote(judges))
+    claims = claims_given(order.answer)
+    each = (_ClaimJudge(scope, claims, order.judges[0] if order.judges else ""),) if claims else ()
+    return (*facts, *each, judges[0] if len(judges) == 1 else Vote(judges))
 
 
 def _model_judge(scope: Scope, number: int, model: str) -> Verifier:
@@ -251,6 +263,36 @@ def _model_judge(scope: Scope, number: int, model: str) -> Verifier:
     asked = dialogue(scope, id=own, schema=VERDICT, temperature=without_chance(scope), model=model or scope.step.model)
     judge = ModelVerifier(asked, knows, name=f"model {model}".strip())
     return judge if number == 1 else _Apart(judge, own, scope)
+
+
+@dataclass(frozen=True, slots=True)
+class _ClaimJudge:
+    """A model decides claim by claim whether what it cites entails it; what is contradicted or not shown is refused, what is uncited is not asked about."""
+
+    scope: Scope
+    claims: Sequence[Mapping[str, Any]]
+    model: str = ""
+    name: str = "claims"
+
+    async def __call__(self, claim: Claim) -> Verification:
+        """Judge; raises `ModelError` where the model comes to no verdict."""
+        scope = self.scope
+        subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), claim.answer, goal=claim.goal, but=scope.step.id)
+        backed = await asyncio.to_thread(evidence_of, subject, self.claims)
+        issues: list[str] = []
+        asked = [one for one in backed if one.state == "cited"][:MOST_JUDGED]
+        for number, one in enumerate(asked, 1):
+            own = f"{scope.step.id}/claim#{number}"
+            talk = dialogue(scope, id=own, schema=SCHEMA, temperature=without_chance(scope), model=self.model or scope.step.model, tools=())
+            try:
+                said = await talk.ask(question(one.text, [cited.span.text for cited in one.cited if cited.span]), verdict_of)
+            finally:
+                if not scope.ctx.state.finished_steps.get(own):
+                    scope.ctx.emit(StepFinished(step=own, ok=True))
+            if said.verdict != "entailed":
+                what = "contradicts it" if said.verdict == "contradicted" else "does not show it"
+                issues.append(f"what it cites {what}, says a model: {one_line(one.text, 160)}")
+        return Verification(passed=not issues, issues=tuple(issues))
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +318,9 @@ class _Apart:
 def _cited(scope: Scope) -> set[str]:
     """Return the ids of existing lines that only the answer cites."""
     order = _Order(scope)
-    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), as_text(order.answer), goal=order.goal, but=scope.step.id)
+    claims = claims_given(order.answer)
+    text = as_markdown(claims) if claims else as_text(order.answer)
+    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), text, goal=order.goal, but=scope.step.id)
     return {span.id for span in as_cited(subject)}
 
 

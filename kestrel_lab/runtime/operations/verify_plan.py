@@ -82,7 +82,7 @@ def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan
     if last.operation == "verify" and contract is not None:
         return _formed(known, last, contract)
     name = last.produces[0] if last.produces else ANSWER
-    made = _instructed(last if last.produces else replace(last, produces=(name,)), contract)
+    made = _claimed(_instructed(last if last.produces else replace(last, produces=(name,)), contract), contract)
     check = verification(_free("verify", {step.id for step in known.steps}), name, level, form)
     return replace(known, steps=(*(made if step.id == last.id else step for step in known.steps), check))
 
@@ -162,6 +162,17 @@ def _instructed(step: Step, contract: Contract | None) -> Step:
 
 def _added(instructions: str, more: str) -> str:
     return "\n\n".join(text for text in (instructions.strip(), more) if text)
+
+
+def _claimed(step: Step, contract: Contract | None) -> Step:
+    """Return an agent's step with its answer asked for as claims with citations, unless the answer has a form of its own."""
+    if contract is not None or not step.goal or step.schema is not None:
+        return step
+    from kestrel_lab.verification.claim_form import HOW, ClaimedAnswer  # with pydantic: only where it is asked for
+
+    output = OutputType.of(ClaimedAnswer)
+    assert output is not None
+    return replace(step, schema=output.schema, instructions=_added(_added(step.instructions, output.instructions), HOW))
 
 
 def _free(name: str, taken: set[str]) -> str:

@@ -1,4 +1,4 @@
-"""Review of an answer before it is given: concerns, support by evidence, and next actions. No model is asked."""
+"""Review of an answer before it is given: concerns, what its claims cite, and next actions. No model is asked."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kestrel_lab.answers.abstention import abstains
 from kestrel_lab.answers.next_actions import NextAction, next_actions
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.deeds import Deed
@@ -15,10 +16,9 @@ from kestrel_lab.core.events.union import RunFinished
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibrated, known_models
-from kestrel_lab.runtime.review.evidence_table import deeds_in, looked_at, made_in, subject_in
-from kestrel_lab.verification.abstention import abstains
+from kestrel_lab.runtime.review.evidence_table import claims_in, deeds_in, looked_at, made_in, subject_in
 from kestrel_lab.verification.confidence import Stated, short, stated
-from kestrel_lab.verification.evidence import evidence_of, support_of
+from kestrel_lab.verification.evidence import Backed, evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.diffs import split_diff
@@ -38,8 +38,10 @@ class Review:
     """The result of a review."""
 
     concerns: tuple[Issue, ...] = ()
-    support: float | None = None
-    """The mean support of the claims; `None` where no tool result is about them."""
+    claims: tuple[Backed, ...] = ()
+    """Those of an answer that was asked for as claims with citations."""
+    confirmed: int = 0
+    """Deeds that it claims and the log has."""
     actions: tuple[NextAction, ...] = field(default=())
 
 
@@ -54,7 +56,8 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
     found = await asyncio.to_thread(_review, ctx.state, Path(ctx.workspace.root), answer, await deeds_in(ctx, answer))
     told = [one.as_json() for one in found.concerns]
     actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
-    end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], support=found.support, actions=actions)
+    claims = [one.as_json() for one in found.claims]
+    end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], claims=claims, confirmed=found.confirmed, actions=actions)
     end = await _held_back(ctx, end)
     try:
         return await _calibrated(ctx, end)
@@ -90,17 +93,15 @@ async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
 
 
 def _review(state: RunState, root: Path, answer: str, deeds: Sequence[Deed] | None) -> Review:
+    from kestrel_lab.verification.deeds import confirmed  # with all its rules: only where an answer is checked
     from kestrel_lab.verification.engine import UNFINISHED, unfinished  # with all its rules: only where an answer is checked
 
     subject = subject_in(state, root, answer, seconds=REVIEW_S, deeds=deeds)
     found, actions = looked_at(subject), proposed(state, subject.files, answer)
-    if abstains(answer) or not any(talk.cycles > 1 for talk in state.conversations.values()):
-        return Review(concerns=found, actions=actions)
-    backed = evidence_of(subject)
-    support = support_of(backed) if any(one.support.spans for one in backed) else None
+    claims = evidence_of(subject, given) if (given := claims_in(state)) else ()
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
         found = (*found, unfinished(subject.unseen))
-    return Review(concerns=found, support=support, actions=actions)
+    return Review(concerns=found, claims=claims, confirmed=confirmed(subject), actions=actions)
 
 
 def proposed(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:

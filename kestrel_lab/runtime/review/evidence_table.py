@@ -1,19 +1,19 @@
-"""Evidence of an answer: its claims, the spans of tool results that support them, and the deterministic checks."""
+"""Evidence of an answer: its claims with what they cite, and the deterministic checks."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.citations import Span, answered
 from kestrel_lab.core.errors import KestrelError, RunError, boundary
 from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
 from kestrel_lab.core.events.union import Record
-from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.json_types import Json, values_in
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.verification.evidence import Backed, evidence_of, evidence_rows, summary
+from kestrel_lab.verification.evidence import TITLE, Backed, claims_given, evidence_of, evidence_rows, summary
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.subject import Ground, Made, Subject, subject_of
 from kestrel_lab.views.dataframes import shown_frame
@@ -25,16 +25,20 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.context.run_context import RunContext
 
 
+Claims = Sequence[Mapping[str, Any]]
+"""Claims with citations, as `verification.claim_form` has them."""
+
+
 class EvidenceTable:
-    """The claims of an answer with the spans that support each, as a frame and as a table."""
+    """The claims of an answer with what each cites and whether that is there, as a frame and as a table."""
 
     def __init__(self, backed: Sequence[Backed], unseen: str = "") -> None:
         self.claims = tuple(backed)
-        self._summary = summary(self.claims) + (f"; {unseen}" if unseen else "")
+        self._summary = summary([one.state for one in self.claims]) + (f"; {unseen}" if unseen else "")
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row per claim and span: `claim`, `text`, `support`, `score`, `absent numbers`, `span`, `found`, `trust`, `standing`, `evidence`."""
+        """A row per claim and citation: `claim`, `text`, `state`, `why`, `cites`, `quote`, `found`, `trust`, `standing`, `evidence`."""
         return shown_frame(evidence_rows(self.claims), columns=list(_COLUMNS), units={})
 
     def __len__(self) -> int:
@@ -56,21 +60,27 @@ class EvidenceTable:
         """No Markdown form: it would be rendered with remote images."""
 
 
-_COLUMNS = ("claim", "text", "support", "score", "absent numbers", "span", "found", "trust", "standing", "evidence")
+_COLUMNS = ("claim", "text", "state", "why", "cites", "quote", "found", "trust", "standing", "evidence")
 
 
-def evidence_table(records: Sequence[Record], *, answer: str, goal: str, workspace: str) -> EvidenceTable:
-    """Return the claims of a stored run's answer with evidence from its log and from the workspace as it is now."""
+def evidence_table(records: Sequence[Record], *, answer: str, goal: str, workspace: str, claims: Claims = ()) -> EvidenceTable:
+    """Return the claims of a stored run's answer with what they cite, by its log and the workspace as it is now."""
     subject = subject_of(records, answer=answer, goal=goal, root=_root(workspace))
-    backed = evidence_of(subject)
-    return EvidenceTable(backed, subject.unseen)
+    return EvidenceTable(evidence_of(subject, claims), subject.unseen)
 
 
-def report_html(records: Sequence[Record], *, answer: str, goal: str, workspace: str) -> str:
-    """Return the claims as HTML for the run's page; empty where there are no claims or no evidence."""
-    subject = subject_of(records, answer=answer, goal=goal, root=_root(workspace))
-    backed = evidence_of(subject) if subject.spans or any(said.kind != "code" for said in subject.claims) else ()
-    return claims_html(summary(backed), evidence_rows(backed)) if any(one.support.spans for one in backed) else ""
+def report_html(records: Sequence[Record], *, answer: str, goal: str, workspace: str, claims: Claims = ()) -> str:
+    """Return the claims as HTML for the run's page; empty where nothing is cited."""
+    backed = evidence_table(records, answer=answer, goal=goal, workspace=workspace, claims=claims)
+    return claims_html(str(backed), evidence_rows(backed.claims)) if claims or any(one.cited for one in backed) else ""
+
+
+def claims_in(state: RunState) -> Claims:
+    """Return the claims of a run's answer where it was asked for as claims with citations: those of the last agent that gave it."""
+    makers = [step for step in state.planned.steps if step.schema and step.schema.get("title") == TITLE]
+    done = [step for step in makers if state.finished_steps.get(step.id)]
+    said = state.conversation(done[-1].id).messages[-1].text if done else ""
+    return next((claims for value in values_in(said) if (claims := claims_given(value))), [])
 
 
 def subject_in(
@@ -149,8 +159,12 @@ def _root(workspace: str) -> Path | None:
 
 
 def as_cited(subject: Subject) -> tuple[Span, ...]:
-    """Return the spans that an answer cites; where it cites none, those that support its claims."""
-    backed = evidence_of(subject)
-    cited = [one.span for claim in backed for one in claim.cited if one.span is not None]
-    chosen = cited or [span for claim in backed for span in claim.support.spans]
-    return tuple({span.id: span for span in chosen}.values())
+    """Return the spans that an answer cites, each once."""
+    cited = (one.span for claim in evidence_of(subject) for one in claim.cited)
+    return tuple({span.id: span for span in cited if span is not None}.values())
+
+
+def spans_shown(subject: Subject, backed: Sequence[Backed]) -> tuple[Span, ...]:
+    """Return what a model is shown of an answer's evidence: the spans that it cites, else the answers of tools."""
+    cited = {one.span.id: one.span for claim in backed for one in claim.cited if one.span is not None}
+    return tuple(cited.values()) or subject.whole_spans

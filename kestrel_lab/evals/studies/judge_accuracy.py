@@ -1,0 +1,170 @@
+"""Accuracy of a model judge of claims: sensitivity and specificity against labels, with intervals.
+
+A claim that its evidence does not support is what the judge has to find: it finds one by calling it contradicted or neither.
+Intervals are Wilson's, 95 %.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kestrel_lab.checks.model_judge import ModelEntailment
+from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.json_types import loads
+from kestrel_lab.core.protocols import Model, Reporter
+from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.html.elements import headline_html, table_html
+from kestrel_lab.views.text import table_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_COLUMNS: Final = ("set", "claims", "unsupported found (sensitivity)", "supported passed (specificity)", "balanced accuracy", "no verdict")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Labelled:
+    """A claim with its evidence, and whether people say that it is supported."""
+
+    claim: str
+    evidence: tuple[str, ...]
+    supported: bool
+    set: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """Judged claims of one set."""
+
+    unsupported: int = 0
+    found: int = 0
+    """Unsupported ones that the judge found."""
+    supported: int = 0
+    passed: int = 0
+    """Supported ones that the judge passed."""
+    silent: int = 0
+    """Claims on which it came to no verdict; they count in no rate."""
+
+    @property
+    def balanced(self) -> float | None:
+        """The mean of both rates; `None` where one of them is not known."""
+        return (self.found / self.unsupported + self.passed / self.supported) / 2 if self.unsupported and self.supported else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class JudgeAccuracy:
+    """How often a judge is right, by set."""
+
+    judge: str
+    """The model's name, with its kind where it is not a real one."""
+    sets: Mapping[str, Counts]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per set: the counts, and each rate with its interval as shares."""
+        rows = [
+            {
+                "set": name,
+                "judge": self.judge,
+                **{field: getattr(one, field) for field in ("unsupported", "found", "supported", "passed", "silent")},
+                **_rates("sensitivity", one.found, one.unsupported),
+                **_rates("specificity", one.passed, one.supported),
+            }
+            for name, one in self.sets.items()
+        ]
+        return shown_frame(rows)
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return the headings, and a row of texts per set."""
+        rows: list[tuple[str, ...]] = [
+            (
+                name,
+                str(one.unsupported + one.supported),
+                _told(one.found, one.unsupported),
+                _told(one.passed, one.supported),
+                "" if one.balanced is None else f"{one.balanced:.0%}",
+                str(one.silent or ""),
+            )
+            for name, one in self.sets.items()
+        ]
+        return _COLUMNS, rows
+
+    def __repr__(self) -> str:
+        return f"judge: {self.judge}\n{table_text(*self.table())}"
+
+    def _repr_html_(self) -> str:
+        return headline_html(f"judge: {self.judge}") + table_html(*self.table())
+
+
+def _rates(name: str, count: int, of: int) -> dict[str, float | None]:
+    low, high = wilson(count, of) if of else (None, None)
+    return {name: count / of if of else None, f"{name}_low": low, f"{name}_high": high}
+
+
+def _told(count: int, of: int) -> str:
+    if not of:
+        return "unknown"
+    low, high = wilson(count, of)
+    return f"{count} of {of}: {count / of:.0%} ({low:.0%}–{high:.0%})"
+
+
+def read_labelled(path: Path) -> list[Labelled]:
+    """Return the claims of a JSON Lines file: `claim`, `evidence` (a list of texts), `supported` (true or false), and `set` if there are several.
+
+    Raises `UsageError` that names the line for anything else.
+    """
+    if not path.is_file():
+        msg = f"there is no file {str(path)!r} of labelled claims"
+        raise UsageError(msg)
+    found: list[Labelled] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row: Any = loads(line)
+            fits = isinstance(row["claim"], str) and isinstance(row["evidence"], list) and isinstance(row["supported"], bool)
+        except (ValueError, KeyError, TypeError):
+            fits = False
+        if not fits:
+            msg = f"{path}, line {number}: a labelled claim is {{claim: text, evidence: [texts], supported: true or false}}"
+            raise UsageError(msg)
+        found.append(
+            Labelled(claim=row["claim"], evidence=tuple(row["evidence"]), supported=row["supported"], set=str(row.get("set", path.stem)))
+        )
+    return found
+
+
+def sampled(rows: Iterable[Labelled], limit: int | None, seed: int = 1) -> list[Labelled]:
+    """Return at most `limit` claims of each set, drawn at random."""
+    rng, sets = random.Random(seed), dict[str, list[Labelled]]()  # noqa: S311  # a sample, no secret
+    for row in rows:
+        sets.setdefault(row.set, []).append(row)
+    return [row for kept in sets.values() for row in (kept if limit is None or len(kept) <= limit else rng.sample(kept, limit))]
+
+
+async def judge_accuracy(model: Model, rows: Sequence[Labelled], reporter: Reporter | None = None) -> JudgeAccuracy:
+    """Ask the judge about each claim, one at a time; raises `UsageError` without claims and `ModelError` where it never comes to a verdict."""
+    if not rows:
+        msg = "there are no labelled claims to judge"
+        raise UsageError(msg)
+    judge, counts = ModelEntailment(model), dict[str, dict[str, int]]()
+    problem: ModelError | None = None
+    for done, row in enumerate(rows, 1):
+        mine = counts.setdefault(row.set, dict.fromkeys(("unsupported", "found", "supported", "passed", "silent"), 0))
+        try:
+            entailed = (await judge(row.claim, row.evidence)).verdict == "entailed"
+        except ModelError as error:
+            mine["silent"] += 1
+            problem = error
+        else:
+            mine["supported" if row.supported else "unsupported"] += 1
+            mine["passed" if row.supported else "found"] += entailed is row.supported
+        if reporter is not None:
+            reporter(done, len(rows), row.set)
+    if problem is not None and sum(one["silent"] for one in counts.values()) == len(rows):
+        raise problem
+    kind = "" if model.kind == "real" else f" ({model.kind})"
+    return JudgeAccuracy(judge=f"{model.name}{kind}", sets={name: Counts(**one) for name, one in counts.items()})
