@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson")
 _QUEUED: Final = 4_000
 """Events that may wait for the disk, so that a file of any size takes little memory."""
+_PATIENCE_S: Final = 2.0
+"""Seconds after which progress is shown."""
 _TOLD: Final = 5
 """Broken records that are shown; all are in `Imported.broken`."""
 
@@ -117,7 +120,12 @@ async def import_runs(
     judge = None if suite is None else Judge(session, suite if isinstance(suite, Suite) else load_suite(suite))
     work = _Import(session, judge)
     sizes = [path.stat().st_size for path in files]
-    done, data = 0, []
+    done, data, began = 0, [], time.monotonic()
+
+    def tell() -> None:
+        if reporter is not None and time.monotonic() - began > _PATIENCE_S:
+            reporter(done // 1024, sum(sizes) // 1024, f"KB · {count(len(work.runs), 'run')}")
+
     for path, size in zip(files, sizes, strict=True):
         try:
             if is_routing(path):
@@ -125,15 +133,15 @@ async def import_runs(
             else:
                 for number, found in enumerate(_recordings(path)):
                     await work.take(found)
-                    if number % 50 == 0:
+                    if number % 50 == 49:
+                        tell()
                         await asyncio.sleep(0)
         except UsageError as error:
             if len(files) == 1:
                 raise
             work.broken.append(Broken(shown_path(path), str(error).removeprefix(f"{shown_path(path)}: ")))
         done += size
-        if reporter is not None:
-            reporter(done // 1024, sum(sizes) // 1024, f"KB · {count(len(work.runs), 'run')}")
+        tell()
     session.store.flush()
     if work.broken and not work.runs and not data:
         raise UsageError("\n".join(map(str, work.broken[: 2 * _TOLD])))
