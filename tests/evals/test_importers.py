@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import zstandard
 
+from kestrel_lab import Lab
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.importers.inspect_logs import read_inspect
-from kestrel_lab.evals.importers.load import read_files, summary_of
+from kestrel_lab.evals.importers.load import Imported
 from kestrel_lab.evals.summaries.result_table import COLUMNS
 
 LOG = Path(__file__).parent / "data" / "inspect-small.eval"
@@ -68,9 +69,17 @@ def test_agrees_with_inspect() -> None:
     assert set(frame.config) == {"mockllm/model"}
 
 
-def test_summary() -> None:
+def imported(home: Path, *paths: Path) -> Imported:
+    """What an import into a new log gives."""
+    with Lab(home=home) as lab:
+        found = lab.evals.import_runs_sync(*paths)
+        found.summary()
+        return found
+
+
+def test_summary(tmp_path: Path) -> None:
     """The summary has the rate with its interval over trials that count, says how many broke, and that no real model answered."""
-    (row,) = summary_of(read_files([LOG])).reset_index().to_dict(orient="records")
+    (row,) = imported(tmp_path, LOG).summary().reset_index().to_dict(orient="records")
     assert row == {
         "configuration": "mockllm/model (scripted)",
         "success (95 %)": "50 % (9–91)",
@@ -120,7 +129,7 @@ def test_unfinished_log_and_json(tmp_path: Path) -> None:
     zipped = log(tmp_path / "log.eval", {"_journal/start.json": head(), "samples/1_epoch_1.json": sample()})
     one, other = read_inspect(zipped), read_inspect(tmp_path / "log.json")
     assert one.equals(other)
-    assert read_files([zipped, tmp_path / "log.json"]).outcome.tolist() == ["pass", "pass"]
+    assert imported(tmp_path / "home", zipped, tmp_path / "log.json").frame.outcome.tolist() == ["pass"]  # one sample in two forms
 
 
 def test_cost_of_several_models(tmp_path: Path) -> None:
@@ -212,7 +221,7 @@ def test_text_that_is_no_log(tmp_path: Path, text: str, problem: str) -> None:
     """The same for files that are no zip files."""
     (tmp_path / "log.json").write_text(text)
     with pytest.raises(UsageError, match=problem):
-        read_files([tmp_path / "log.json"])
+        read_inspect(tmp_path / "log.json")
 
 
 def test_marks_that_are_no_shares(tmp_path: Path) -> None:
@@ -220,8 +229,11 @@ def test_marks_that_are_no_shares(tmp_path: Path) -> None:
     marks, shares = tmp_path / "marks.jsonl", tmp_path / "shares.jsonl"
     marks.write_text("\n".join(json.dumps({"prompt": str(n), "strong": 8 + n, "weak": 5}) for n in range(3)))
     shares.write_text("\n".join(json.dumps({"prompt": str(n), "strong": 1, "weak": n % 2}) for n in range(4)))
-    assert summary_of(read_files([marks]))["mean (95 %)"].to_dict() == {"strong": "9.00 (6.52–11.48)", "weak": "5.00 (5.00–5.00)"}
-    assert summary_of(read_files([shares]))["success (95 %)"].to_dict() == {"strong": "100 % (51–100)", "weak": "50 % (15–85)"}
+    assert imported(tmp_path / "home", marks).summary()["mean (95 %)"].to_dict() == {
+        "strong": "9.00 (6.52–11.48)",
+        "weak": "5.00 (5.00–5.00)",
+    }
+    assert imported(tmp_path / "home", shares).summary()["success (95 %)"].to_dict() == {"strong": "100 % (51–100)", "weak": "50 % (15–85)"}
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

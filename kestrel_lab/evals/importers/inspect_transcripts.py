@@ -77,7 +77,13 @@ def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passe
     total = sample.get("total_time")
     said = [_said(message, spent.get(message.get("id")), tools, attached) for message in messages if message["role"] != "system"]
     if not any(one.role == "user" for one in said):  # a sample that broke before anything was said
-        said.insert(0, Said(role="user", text=_text(sample.get("input"), attached)))
+        said.insert(
+            0,
+            Said(
+                role="user",
+                text=_text(sample.get("input"), attached) or f"Sample {sample['id']} of {about['task']}; the log has no messages",
+            ),
+        )
     offered = {tool["name"]: tool for event in spent.values() for tool in event.get("tools") or ()}
     return Recording(
         format="inspect",

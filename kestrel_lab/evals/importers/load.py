@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
 from kestrel_lab.evals.importers.imported_run import COMMIT, Broken, Recording, Records, events_of, trial_of
-from kestrel_lab.evals.importers.inspect_logs import is_inspect, read_inspect
+from kestrel_lab.evals.importers.inspect_logs import is_inspect
 from kestrel_lab.evals.importers.inspect_transcripts import inspect_recordings
 from kestrel_lab.evals.importers.routing_data import is_routing, read_routing
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 _ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson")
 _QUEUED: Final = 4_000
 """Events that may wait for the disk, so that a file of any size takes little memory."""
+_PATIENCE_S: Final = 2.0
+"""Seconds after which progress is shown."""
 _TOLD: Final = 5
 """Broken records that are shown; all are in `Imported.broken`."""
 
@@ -117,7 +120,12 @@ async def import_runs(
     judge = None if suite is None else Judge(session, suite if isinstance(suite, Suite) else load_suite(suite))
     work = _Import(session, judge)
     sizes = [path.stat().st_size for path in files]
-    done, data = 0, []
+    done, data, began = 0, [], time.monotonic()
+
+    def tell() -> None:
+        if reporter is not None and time.monotonic() - began > _PATIENCE_S:
+            reporter(done // 1024, sum(sizes) // 1024, f"KB · {count(len(work.runs), 'run')}")
+
     for path, size in zip(files, sizes, strict=True):
         try:
             if is_routing(path):
@@ -125,15 +133,15 @@ async def import_runs(
             else:
                 for number, found in enumerate(_recordings(path)):
                     await work.take(found)
-                    if number % 50 == 0:
+                    if number % 50 == 49:
+                        tell()
                         await asyncio.sleep(0)
         except UsageError as error:
             if len(files) == 1:
                 raise
             work.broken.append(Broken(shown_path(path), str(error).removeprefix(f"{shown_path(path)}: ")))
         done += size
-        if reporter is not None:
-            reporter(done // 1024, sum(sizes) // 1024, f"KB · {count(len(work.runs), 'run')}")
+        tell()
     session.store.flush()
     if work.broken and not work.runs and not data:
         raise UsageError("\n".join(map(str, work.broken[: 2 * _TOLD])))
@@ -283,32 +291,8 @@ def _read(path: Path, text: bytes, place: str) -> Records:
             yield Broken(shown + more, f"cannot be read as a conversation ({type(error).__name__}: {one_line(str(error), 100)})")
 
 
-def read_files(paths: Sequence[str | Path]) -> pd.DataFrame:
-    """Return the trials in all `paths` without storing them: logs of Inspect, and public routing data (JSON Lines).
-
-    Raises `UsageError` with file and place for what is neither.
-    """
-    import pandas as pd  # takes half a second
-
-    frames = []
-    for path in map(Path, paths):
-        if not path.is_file():
-            msg = f"there is no file {str(path)!r}" if not path.is_dir() else f"{str(path)!r} is a folder: name the files in it"
-            raise UsageError(msg)
-        frames.append(read_inspect(path) if is_inspect(path) or path.suffix in (".eval", ".json") else read_routing(path))
-    return pd.concat(frames, ignore_index=True)
-
-
-def summary_of(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row of texts per configuration, as below an eval run: rate with 95 % interval, trials, broken trials, means.
-
-    Marks that are not shares, such as those from 1 to 10, are summarised as `mean (95 %)` instead.
-    """
-    headings, rows = _table_of(frame)
-    return shown_frame(rows, columns=list(headings)).set_index("configuration")
-
-
 def _table_of(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
+    """Return the summary of routing data; marks that are no shares, such as those from 1 to 10, are summarised as `mean (95 %)`."""
     given = cast("list[dict[str, Any]]", frame.to_dict(orient="records"))
     if any(row["success"] < 0 or row["success"] > 1 for row in given):
         return ("configuration", "mean (95 %)", "trials"), list(_means_of(frame))
