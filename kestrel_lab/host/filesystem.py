@@ -29,14 +29,14 @@ def kind_of_filesystem(path: Path, mounts: Path = _MOUNTS) -> str:
         lines = mounts.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return ""
-    real, best = path.resolve(), ("", "")
+    real, best = f"{path.resolve()}/", ("", "")
     for line in lines:
         before, _, after = line.partition(" - ")
         words, kinds = before.split(" "), after.split(" ")
         if len(words) < 5 or not kinds[0]:
             continue
         place = _OCTAL.sub(lambda found: chr(int(found[1], 8)), words[4])
-        if (real == Path(place) or Path(place) in real.parents) and len(place) >= len(best[0]):
+        if real.startswith(f"{place.rstrip('/')}/") and len(place) >= len(best[0]):
             best = (place, kinds[0])
     return best[1]
 

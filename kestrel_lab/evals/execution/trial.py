@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal, cast
 
@@ -39,7 +40,7 @@ ANSWER_KEPT: Final = 4_000
 """Characters of an answer in a row; the whole is in the run's log."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Identity:
     """Everything a trial's outcome depends on, hashed part by part.
 
@@ -55,7 +56,7 @@ class Identity:
     """Version of kestrel_lab."""
     epoch: int
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A hash that is equal for trials which may replace each other."""
         return content_key("trial/1", self.as_json())

@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -115,7 +114,7 @@ class RunContext:
     _reading: Toolbox | None = None
     _queued: bool = False
     """Whether an event was recorded since `_durable` was made."""
-    _durable: Future[None] | None = None
+    _durable: asyncio.Future[None] | None = None
     """Resolves when everything recorded before it is on disk."""
     _failure: BaseException | None = None
     _in_order: bool = True
@@ -267,10 +266,10 @@ class RunContext:
         if self._queued:
             await asyncio.sleep(0)  # the other calls of a turn record that they begin, and share the commit
         if self._queued:
-            self._durable, self._queued = self.store.on_disk(), False
+            self._durable, self._queued = asyncio.wrap_future(self.store.on_disk()), False
         # Whoever emitted nothing since still has to wait for what others emitted.
         if self._durable is not None and not self._durable.done():
-            await asyncio.wrap_future(self._durable)
+            await asyncio.shield(self._durable)  # others wait for the same commit
         if self._failure is not None:
             raise self._failure
 
