@@ -136,7 +136,10 @@ class TextRow(Part):
 
     def append(self, text: str) -> Change:
         """Add a piece and return the patch that does the same elsewhere."""
-        self.text += text
+        # The row lets go of its text first: a string that only this name refers to grows in place, not by a copy for each piece.
+        whole, self.text = self.text, ""
+        whole += text
+        self.text = whole
         return {"op": "text", "id": self.id, "append": text}
 
 
