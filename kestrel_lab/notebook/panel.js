@@ -93,14 +93,20 @@ function headPart(el, send) {
 function textRow() {
   const root = make("div", "kst-text"), label = make("div", "kst-label", "Answer"), body = make("div", "kst-body"), note = make("div", "kst-note kst-soft");
   const step = make("span", "kst-step kst-soft");
-  const cites = make("div", "kst-cites");
-  root.append(label, step, body, cites, note);
+  const cites = make("div", "kst-cites"), thinking = make("details", "kst-thinking"), thought = make("pre", "kst-soft");
+  thinking.append(make("summary", "kst-soft", "Thinking"), thought);
+  thinking.hidden = true;
+  root.append(label, step, thinking, body, cites, note);
   return {
     root, step,
     update(c) {
       if (c.state !== undefined) root.dataset.state = c.state;
       if (c.role !== undefined) root.dataset.role = c.role;
       if (c.text !== undefined) put(body, c.text);
+      if (c.thinking !== undefined) {
+        put(thought, c.thinking);
+        thinking.hidden = !c.thinking;
+      }
       if (c.note !== undefined) put(note, c.note);
       if (c.cites !== undefined) cites.replaceChildren(...c.cites.map(([name, text, since]) => {
         const cite = make("details"), title = make("summary");
@@ -108,7 +114,7 @@ function textRow() {
         cite.append(title, block(text));
         return cite;
       }));
-      root.classList.toggle("kst-empty", !body.textContent);
+      root.classList.toggle("kst-empty", !body.textContent && !thought.textContent);
     },
     append(text) { body.append(text); root.classList.remove("kst-empty"); },
   };

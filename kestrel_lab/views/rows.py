@@ -129,6 +129,8 @@ class TextRow(Part):
     state: str = "thinking"
     """`thinking`, `streaming`, `done`, `error` or `stopped`."""
     text: str = ""
+    thinking: str = ""
+    """The model's reasoning before the text; shown folded, shortened in the middle where it is long."""
     note: str = ""
     """Which model, how many tokens, how long."""
     cites: list[list[str]] = field(default_factory=list)
