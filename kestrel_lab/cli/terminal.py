@@ -68,7 +68,7 @@ class TerminalDisplay:
             undecided = isinstance(row, TextRow) and row.id == last and not self.view.done
             if not undecided and (isinstance(row, StageRow) or row.state in _SETTLED):
                 del self._open[row.id]
-                if not isinstance(row, TextRow) or row.text.strip():
+                if not isinstance(row, TextRow) or row.text.strip() or row.thinking:
                     self._console.print(_settled(row))
 
     @contextmanager
@@ -143,7 +143,8 @@ def _settled(row: Row) -> Any:
                     subtitle=escape(row.note),
                     subtitle_align="right",
                 )
-            return Padding(Text(row.text, style="italic"), (0, 2))
+            thought = f"thinking: {one_line(row.thinking, 200)}\n" if row.thinking else ""
+            return Padding(Text.assemble((thought, "dim"), (row.text, "italic")), (0, 2))
         case CallRow():
             line = Text.assemble(
                 (f"{MARKS.get(row.state, '·')} ", _STYLES.get(row.state, "")),

@@ -142,6 +142,8 @@ class ModelRequest:
     """How much a reasoning model thinks: `none`, `minimal`, `low`, `medium`, `high` or another word that its provider knows."""
     response_format: dict[str, Json] | None = None
     """The provider's `response_format` as it is sent; `schema` goes before it."""
+    timeout_s: float | None = None
+    """Seconds of silence after which the call fails; the answer does not depend on it."""
     stream: bool = True
     """Whether somebody watches the text as it comes; a whole answer is cheaper to receive."""
 
@@ -193,6 +195,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "stop": (tuple,),
     "reasoning_effort": (str,),
     "response_format": (dict,),
+    "timeout_s": (int, float),
 }
 
 
@@ -214,6 +217,8 @@ class ModelParams:
     """`none`, `minimal`, `low`, `medium`, `high` or another word that the provider knows."""
     response_format: dict[str, Json] | None = None
     """As the provider takes it. A step with a schema of its own sends that."""
+    timeout_s: float | None = None
+    """Seconds of silence after which a call fails, as one whose endpoint hangs; 120 by default. The limit `model_seconds` bounds it whole."""
 
     def __post_init__(self) -> None:
         for name, value in self.as_json().items():

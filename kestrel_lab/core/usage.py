@@ -192,7 +192,7 @@ def working_time(records: Sequence[Record]) -> float:
 # Seconds in which a model call did nothing but wait: for its turn at the endpoint, and between its attempts.
 
 
-def _nothing() -> None:
+def _nothing(_seconds: float = 0.0) -> None:
     """Do nothing, where no clock has to be held."""
 
 
@@ -208,6 +208,13 @@ class Idle:
     """Told when it begins to wait."""
     release: Callable[[], None] = _nothing
     """Told when it goes on."""
+    give_back: Callable[[float], None] = _nothing
+    """Told how many seconds were no work, where that shows only afterwards."""
+
+    def lose(self, seconds: float) -> None:
+        """Count the seconds of an attempt that the endpoint let fail: they were no work of the agent."""
+        self.backoff += seconds
+        self.give_back(seconds)
 
     @contextmanager
     def queueing(self) -> Iterator[None]:

@@ -28,12 +28,16 @@ class Conversation:
     """Images of these answers, by call."""
     text: str = ""
     """What the assistant said last."""
+    finish: str = "stop"
+    """How its last answer ended: see `ModelAnswer.finish`."""
     error: str = ""
     """Why the call failed, when the step is a call of a tool."""
     value: Json = None
     """What it answered, as JSON, when the step is a call of a tool."""
     prompts: int = 0
     """How often the step has asked its model for an answer, its goal being the first."""
+    again: bool = False
+    """Whether the step has asked once more for the answer to its last question, which was empty."""
     replies: list[str] = field(default_factory=list)
     """The answers to these, in order."""
     folder: str = "."

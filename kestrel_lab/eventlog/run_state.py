@@ -298,6 +298,11 @@ class RunState:
 
     def _prompted(self, event: Prompted) -> None:
         self._say(event.step, event.text, event.system, event.images)
+        conversation = self.conversation(event.step)
+        conversation.again = event.again
+        if event.again:
+            conversation.prompts -= 1
+            del conversation.replies[-1:]
 
     def _retried(self, event: StepRetried) -> None:
         conversation = self.conversation(event.step)
@@ -329,7 +334,7 @@ class RunState:
         conversation.asked = False
         if event.error is not None:
             return
-        conversation.text = event.text or conversation.text
+        conversation.text, conversation.finish = event.text or conversation.text, event.finish
         conversation.requests = tuple(_request(call) for call in event.calls)
         conversation.answers, conversation.images = {}, {}
         thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking))

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A model that has to load something once in a process before it can be called."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can be called at once."""
+        ...
+
+    @property
+    def preparing(self) -> str:
+        """What it does meanwhile, in words for whoever waits."""
+        ...
+
+    async def prepare(self) -> None:
+        """Return once it can be called at once."""
+        ...
 
 
 class ModelWrapper:

@@ -222,8 +222,9 @@ class ThinkingText:
         """Take the next piece."""
         text, self._held = self._held + piece, ""
         out: list[str] = []
-        while text:
-            text = self._inside(text) if self._close else self._outside(text, out)
+        at = 0  # an index, as the rest of a long text is not to be copied for each line
+        while at < len(text):
+            at = self._inside(text, at) if self._close else self._outside(text, at, out)
         self._pass(out)
 
     def finish(self) -> tuple[str, tuple[str, ...]]:
@@ -246,36 +247,39 @@ class ThinkingText:
             self._said.append(text)
             self._on_text(text)
 
-    def _inside(self, text: str) -> str:
-        end = text.find(self._close)
+    def _inside(self, text: str, at: int) -> int:
+        """Take thinking from `at` on; return where it ends."""
+        end = text.find(self._close, at)
         if end < 0:
-            kept = max(0, len(text) - len(self._close) + 1)
-            self._thought[-1].append(text[:kept])
+            kept = max(at, len(text) - len(self._close) + 1)
+            self._thought[-1].append(text[at:kept])
             self._held = text[kept:]
-            return ""
-        self._thought[-1].append(text[:end])
-        rest, self._close = text[end + len(self._close) :], ""
-        self._line, self._behind = "", True
-        return rest
+            return len(text)
+        self._thought[-1].append(text[at:end])
+        at = end + len(self._close)
+        self._close, self._line, self._behind = "", "", True
+        return at
 
-    def _outside(self, text: str, out: list[str]) -> str:
-        if self._behind and not (text := text.lstrip("\n")):
-            return ""
+    def _outside(self, text: str, at: int, out: list[str]) -> int:
+        """Take a line of the answer from `at` on, or the tag that begins thinking; return where it ends."""
+        if self._behind and text[at] == "\n":
+            return at + 1
         self._behind = False
-        line, newline, rest = text.partition("\n")
+        end = text.find("\n", at) + 1
+        line = text[at : end or len(text)]
         if not self._line and not self._fenced:
             begun = line.lstrip(" \t")
             opened = next((tag for tag in _TAGS if begun.startswith(tag)), "")
             if opened:
                 self._close = _TAGS[opened]
                 self._thought.append([])
-                return text[text.index(opened) + len(opened) :]
-            if not newline and (not begun or any(tag.startswith(begun) for tag in _TAGS)):
-                self._held = text
-                return ""
-        out.append(line + newline)
+                return text.index(opened, at) + len(opened)
+            if not end and any(tag.startswith(begun) for tag in _TAGS):
+                self._held = line
+                return len(text)
+        out.append(line)
         self._line = (self._line + line[:80])[:80]
-        if newline:
+        if end:
             self._fenced ^= self._line.lstrip().startswith("```")
             self._line = ""
-        return rest
+        return end or len(text)

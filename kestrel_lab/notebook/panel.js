@@ -115,13 +115,15 @@ function textRow(tools) {
   const done = make("div", "kst-md"), tail = make("div", "kst-md kst-tail");
   body.append(done, tail);
   const step = make("span", "kst-step kst-soft");
-  const cites = make("div", "kst-cites");
+  const cites = make("div", "kst-cites"), thinking = make("details", "kst-thinking"), thought = make("pre", "kst-soft");
+  thinking.append(make("summary", "kst-soft", "Thinking"), thought);
+  thinking.hidden = true;
   const grow = c => {
     if (c.settled) done.append(rendered(c.settled));
     tail.replaceChildren(rendered(c.tail));
     root.classList.toggle("kst-empty", !body.textContent);
   };
-  root.append(label, step, body, cites, note);
+  root.append(label, step, thinking, body, cites, note);
   return {
     root, step,
     update(c) {
@@ -130,6 +132,10 @@ function textRow(tools) {
       if (c.html !== undefined) { done.replaceChildren(rendered(c.html)); tail.replaceChildren(); }
       if (c.settled !== undefined) grow(c);
       else if (c.html) dress(done, tools);
+      if (c.thinking !== undefined) {
+        put(thought, c.thinking);
+        thinking.hidden = !c.thinking;
+      }
       if (c.note !== undefined) put(note, c.note);
       if (c.cites !== undefined) cites.replaceChildren(...c.cites.map(([name, text, since]) => {
         const cite = make("details"), title = make("summary");
@@ -137,7 +143,7 @@ function textRow(tools) {
         cite.append(title, block(text));
         return cite;
       }));
-      root.classList.toggle("kst-empty", !body.textContent);
+      root.classList.toggle("kst-empty", !body.textContent && !thought.textContent);
     },
     grow,
   };

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from functools import partial
 
 from kestrel_lab.core.errors import DependencyError, LimitError, RunError, Signal, StoreError, UnmetError, UsageError
@@ -56,7 +57,7 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
         async with ctx.clock:
             answer = await _work(ctx, desk, plan)
         _check_type(ctx)
-        end = await finished(ctx, answer)  # no work of the run: a limit cannot take its answer away
+        end = _ending(ctx, await finished(ctx, answer))  # no work of the run: a limit cannot take its answer away
     except asyncio.CancelledError:
         stop(ctx)
         await asyncio.shield(ctx.on_disk())
@@ -94,6 +95,25 @@ def _check_type(ctx: RunContext) -> None:
     except UsageError as error:
         msg = f"the answer is not what output= asks for: {error}"
         raise UnmetError(msg) from error
+
+
+_ENDINGS = {
+    "length": "the answer is cut off: the model reached its output limit (parameter max_tokens)",
+    "content_filter": "the provider's content filter withheld the answer or the rest of it",
+    "refusal": "the model refused",
+    "empty": "the answer is empty: the model said nothing, also when it was asked again",
+}
+
+
+def _ending(ctx: RunContext, end: RunFinished) -> RunFinished:
+    """Return the end of a run with what is wrong with how its answer ended, if anything is."""
+    state = ctx.state
+    last = {step.id for step in state.planned.ends() if not step.operation and not step.tool}
+    ends = [talk.finish for name, talk in state.conversations.items() if name in last]
+    finish = next(
+        (word for word in ("refusal", "content_filter", "length") if word in ends), "" if end.answer.strip() or not last else "empty"
+    )
+    return replace(end, finish=finish, reason="; ".join(filter(None, (end.reason, _ENDINGS[finish])))) if finish else end
 
 
 def _limited(ctx: RunContext, error: LimitError) -> None:

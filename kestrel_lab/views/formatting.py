@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, cast
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Usage
-from kestrel_lab.core.events.union import ApprovalAsked
+from kestrel_lab.core.events.union import ApprovalAsked, ModelAnswered
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
 
@@ -154,15 +154,33 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def thinking_text(event: ModelAnswered) -> str:
+    """The reasoning before an answer, harmless to show; a block that the provider encrypted is named."""
+    blocks = [str(block.get("text") or "[a block that the provider keeps to itself]") for block in event.thinking]
+    return shown("\n\n".join(blocks))
+
+
+def cached_words(usage: Usage | ModelAnswered) -> str:
+    """What of the tokens came from the provider's cache, went into it and was reasoning, in brackets; empty where nothing did."""
+    read, written, thought = usage.tokens_cached, usage.tokens_cache_written, usage.tokens_reasoning
+    words = (
+        f"{read / usage.tokens_in:.0%} of the prompt from its cache" if read and usage.tokens_in else "",
+        f"{written:,} written to it" if written else "",
+        f"{thought:,} reasoning" if thought else "",
+    )
+    told = ", ".join(word for word in words if word)
+    return f" ({told})" if told else ""
+
+
 def usage_line(usage: Usage) -> str:
-    """Tokens, cost and calls; says where tokens are unknown and how many model calls have no known price."""
+    """Tokens, cost and calls; says where tokens are unknown, how many calls have no known price, and how much of the prompts came from a cache."""
     cost = f"${usage.cost_usd:.4f}" if usage.cost_usd or not usage.unpriced else ""
     unpriced = f"{usage.unpriced} unpriced" if usage.unpriced else ""
     money = " + ".join(word for word in (cost, unpriced) if word)
     tokens = count(usage.tokens, "token")
     if usage.unmetered:
         tokens = f"at least {tokens}" if usage.tokens else "tokens unknown"
-    parts = (tokens, money, count(usage.model_calls, "model call"), count(usage.tool_calls, "tool call"))
+    parts = (tokens + cached_words(usage), money, count(usage.model_calls, "model call"), count(usage.tool_calls, "tool call"))
     return " · ".join(parts)
 
 

@@ -129,6 +129,8 @@ class TextRow(Part):
     state: str = "thinking"
     """`thinking`, `streaming`, `done`, `error` or `stopped`."""
     text: str = ""
+    thinking: str = ""
+    """The model's reasoning before the text; shown folded, shortened in the middle where it is long."""
     note: str = ""
     """Which model, how many tokens, how long."""
     cites: list[list[str]] = field(default_factory=list)
@@ -136,7 +138,10 @@ class TextRow(Part):
 
     def append(self, text: str) -> Change:
         """Add a piece and return the patch that does the same elsewhere."""
-        self.text += text
+        # The row lets go of its text first: a string that only this name refers to grows in place, not by a copy for each piece.
+        whole, self.text = self.text, ""
+        whole += text
+        self.text = whole
         return {"op": "text", "id": self.id, "append": text}
 
 

@@ -93,12 +93,16 @@ def _step(step: StepPart, depth: int) -> str:
 
 def _row(row: Row, step: str) -> list[str]:
     match row:
-        case TextRow(text=""):
+        case TextRow(text="", thinking=""):
             return []
         case TextRow():
+            thought = [f"{step}thinking: {one_line(row.thinking, 200)}"] if row.thinking else []
+            if not row.text:
+                return thought
             label = "answer" if row.role == "answer" else f"{step}text"
             changed = [f"  cites {name}: {since}" for name, _, since in row.cites if since]
             return [
+                *thought,
                 f"{label}:{'' if row.state == 'done' else f' ({row.state})'}",
                 indent(head_tail(row.text, _TEXT_CHARS)[0], "  "),
                 *changed,

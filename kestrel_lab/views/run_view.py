@@ -27,12 +27,14 @@ from kestrel_lab.views.formatting import (
     WRITTEN_SHOWN,
     args_line,
     args_pairs,
+    cached_words,
     contained_words,
     duration,
     options_of,
     origin_pairs,
     sandbox_words,
     shown,
+    thinking_text,
     usage_line,
     visible_json,
 )
@@ -339,8 +341,10 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     took = "cached" if event.cached else "replayed" if event.replayed else duration(event.seconds) if view.timed else ""
     model = f"{plain(event.model)} ({plain(event.routed)})" if event.routed else plain(event.model)
     cost = f" · ${event.cost_usd:.4f}" if event.cost_usd else ""
-    tokens = f" · {event.tokens_in + event.tokens_out:,} tokens" if event.metered else ""
+    tokens = f" · {event.tokens_in + event.tokens_out:,} tokens{cached_words(event)}" if event.metered else ""
     note = _GIVEN if event.given else f"{model}{tokens}{cost}{took and f' · {took}'}"
+    if event.thinking:
+        changed["thinking"] = thinking_text(event)
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
     replayed = [_joined_by(view, "", "replay")] if event.replayed and view.head.model_kind != "replay" else []
     return [settled if known else row.whole(), view.head.change(usage=_used(view)), *replayed] + [

@@ -88,6 +88,8 @@ class Prompted:
     """The system message, if this is the first thing said and it is not the run's."""
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images beside the text: `{media_type, blob}`."""
+    again: bool = False
+    """Whether it asks once more for the answer to what was asked before; that answer takes the place of the last one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -79,6 +79,8 @@ class _Judged:
     outcome: Outcome
     reason: str = ""
     scores: tuple[Score, ...] = ()
+    finish: str = ""
+    """How the answer ended where it is not whole: see `RunFinished.finish`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -233,7 +235,7 @@ async def _judge(run: Run, scenario: Scenario, trial: Trial) -> _Judged:
         tools = ", ".join(sorted({asked.tool for asked in run.questions})) or "a tool"
         return _Judged(outcome="fail", reason=f"wanted to call {tools}, which only a person may allow", scores=scores)
     outcome, reason = outcome_of(trial.records, end, [(score.check, score.passed, score.reason) for score in scores])
-    return _Judged(outcome=outcome, reason=reason, scores=scores)
+    return _Judged(outcome=outcome, reason=reason, scores=scores, finish=end.finish)
 
 
 def outcome_of(records: Sequence[Record], end: RunFinished, checks: Iterable[tuple[str, bool, str]]) -> tuple[Outcome, str]:
@@ -243,7 +245,8 @@ def outcome_of(records: Sequence[Record], end: RunFinished, checks: Iterable[tup
     if end.outcome in ("limit", "unmet"):
         return "fail", end.reason
     failed = [f"{label}: {reason}" if reason else label for label, passed, reason in checks if not passed]
-    return ("fail" if failed else "pass"), "; ".join(failed)
+    ending = [end.reason] if end.finish and end.reason else []
+    return ("fail" if failed else "pass"), "; ".join([*ending, *failed])
 
 
 def hung_endpoint(records: Sequence[Record], end: RunFinished) -> str:
@@ -300,6 +303,7 @@ def _result(ask: Ask, run: Run, judged: _Judged, *, model_name: str, model_kind:
         "reason": judged.reason,
         "scores": [score_json(score) for score in judged.scores],
         "status": str(run.status),
+        **({"finish": judged.finish} if judged.finish else {}),
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
         "task": content_key(ask.scenario.task()),

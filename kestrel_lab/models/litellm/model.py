@@ -84,8 +84,18 @@ class LiteLLMModel:
         usage = usage_of(litellm, self.name, request, answer.text, incoming.usage)
         return replace(answer, usage=usage, model=incoming.model or self.name)
 
+    @property
+    def ready(self) -> bool:
+        """Whether litellm is imported."""
+        return is_loaded()
+
+    @property
+    def preparing(self) -> str:
+        """What `prepare` does, for whoever waits."""
+        return "loading litellm, once in this process"
+
     async def prepare(self) -> None:
-        """Return once a call can begin at once: litellm is imported."""
+        """Return once litellm is imported."""
         await load()
 
     async def _whole(self, litellm: Any, request: ModelRequest) -> Any:
@@ -135,7 +145,7 @@ class LiteLLMModel:
         arguments: dict[str, Any] = {
             "model": self.name,
             "stream": request.stream,
-            "timeout": self.timeout_s,
+            "timeout": request.timeout_s or self.timeout_s,
             "max_retries": 0,
             "drop_params": True,
             # Otherwise litellm imports its MCP gateway for any request that offers tools.

@@ -7,10 +7,11 @@ where the log ends: open tool calls first, then the next model turn.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, boundary
-from kestrel_lab.core.events.union import ModelDelta, Progress
+from kestrel_lab.core.events.union import ModelDelta, Progress, Prompted
 from kestrel_lab.core.messages import ModelParams, ModelRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
@@ -26,12 +27,18 @@ from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import spoken
 from kestrel_lab.runtime.supervision.model_guard import guarded
 
+SILENT: Final = "You ended without a text. Say what came of it: give your answer now, as plain text."
+"""What a model is told that falls silent, once."""
+WITHHELD: Final = ("content_filter", "refusal")
+"""Ends of an answer that the provider or the model withholds: asking again does not help."""
+
 
 async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
     """Work on `step` until the model answers without calling a tool; return that answer.
 
-    Raises `LimitError` when a limit is reached, `ModelError` when the model fails or says nothing, and
-    `ApprovalRequired` when a call needs a person and none is here.
+    A model that falls silent is asked once for an answer; if it then says nothing either, the answer is empty where tools were called
+    or the provider withheld it. Raises `LimitError` when a limit is reached, `ModelError` when the model fails or does nothing at
+    all, and `ApprovalRequired` when a call needs a person and none is here.
     """
     talk = ctx.state.conversation(step.id)
     while True:
@@ -39,7 +46,9 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
         if talk.requests:
             gave_way = await run_turn(step, talk, ctx, desk)
         elif talk.messages[-1].role == "assistant":
-            return _answer(talk)
+            if talk.messages[-1].text.strip() or talk.finish in WITHHELD or talk.again:
+                return _answer(talk)
+            ctx.emit(Prompted(step=step.id, text=SILENT, again=True))
         await ctx.give_way(turn=not gave_way)
         await make_room(step, ctx.model_of(step), talk, ctx, lambda asker, asking: _said(asker, asking, ctx))
         await _turn(step, talk, ctx)
@@ -77,7 +86,7 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
         effect="pure",
     )
 
-    idle = Idle(hold=ctx.clock.hold, release=ctx.clock.release)
+    idle = Idle(hold=ctx.clock.hold, release=ctx.clock.release, give_back=ctx.clock.give_back)
 
     async def ask(asked: Call) -> Result:
         assert asked.request is not None
@@ -104,7 +113,7 @@ def _params(step: Step, ctx: RunContext) -> ModelParams:
 
 def _answer(talk: Conversation) -> str:
     text = talk.messages[-1].text.strip()
-    if not text:
+    if not text and talk.finish not in WITHHELD and not any(message.role == "tool" for message in talk.messages):
         msg = "the model ended without an answer: neither text nor a tool call"
         raise ModelError(msg)
     return text

@@ -163,6 +163,13 @@ class WorkClock:
         if self._holds == 0 and self._entered:
             self._run()
 
+    def give_back(self, seconds: float) -> None:
+        """Add seconds that were taken for work and were none."""
+        if self._left is not None:
+            self._left += seconds
+            if self._entered and self._holds == 0 and (deadline := self._bound.when()) is not None and not self._bound.expired():
+                self._bound.reschedule(deadline + seconds)
+
     def _run(self) -> None:
         if self._left is not None and not self._bound.expired():
             self._bound.reschedule(asyncio.get_running_loop().time() + self._left)

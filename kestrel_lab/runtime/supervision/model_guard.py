@@ -20,7 +20,7 @@ from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.health_probe import endpoint_of, probe_of
 from kestrel_lab.models.retry import LONGEST_WAIT_S, RetryingModel
 from kestrel_lab.models.router import RoutedModel
-from kestrel_lab.models.wrapper import ModelWrapper, Stream, wrapped
+from kestrel_lab.models.wrapper import ModelWrapper, Prepares, Stream, wrapped
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
@@ -211,12 +211,20 @@ class MeteredModel(ModelWrapper):
         stream = Stream(on_delta)
         turns, refused_at = self.endpoint.turns, math.inf
         waiting = self.idle.queueing
+        if isinstance(self.model, Prepares) and not self.model.ready:
+            self.emit(Progress(text=self.model.preparing))
+            with waiting():  # what a process does once is no time of this call
+                await self.model.prepare()
+            self.emit(Progress(text=""))
         while True:
             with waiting():
                 ticket = await turns.enter()
+            began = time.monotonic()
             try:
                 answer = await self._in_time(request, stream)
             except BaseException as error:
+                if isinstance(error, ModelError) and error.transient:  # an endpoint that hangs uses up no time of the agent
+                    self.idle.lose(time.monotonic() - began)
                 if not _rate_limited(error):
                     turns.released()
                     raise
