@@ -53,7 +53,7 @@ class Counted:
 
 
 def test_a_goal_is_in_the_log_after_few_steps(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
-    """`Session.start` is called within 12 files, the first commit asked for within 40 files and 150 functions; the run takes 1,150 calls.
+    """`Session.start` is called within 12 files, the first commit asked for within 40 files and 150 functions; a new conversation takes 1,150 calls.
 
     Settings are read and commands are built when a shell first needs them, which is not counted.
     """
@@ -62,7 +62,7 @@ def test_a_goal_is_in_the_log_after_few_steps(shell: InteractiveShell, capsys: p
     threading.setprofile(counted)
     sys.setprofile(counted)
     try:
-        run = shell.run_line_magic("kestrel", 'run "Say done"')
+        run = shell.run_line_magic("kestrel", 'run "Say done" --new')
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]  # nothing counts any more
