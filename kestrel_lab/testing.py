@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from kestrel_lab.core.calls import Call, Result, Usage
 from kestrel_lab.core.errors import ModelError, UsageError
@@ -162,6 +162,39 @@ class ScriptedApprover:
         if isinstance(answer, str):
             return ApprovalGiven(call=asked.call, granted=False, by="script", how="prompt", reason=answer)
         return ApprovalGiven(call=asked.call, granted=answer, by="script", how="prompt")
+
+
+@dataclass
+class RecordingWatcher(ScriptedApprover):
+    """Records the runs that it is to show, and decides like a `ScriptedApprover`."""
+
+    runs: list[Any] = field(default_factory=list)
+    closed: bool = False
+
+    def follow(self, run: Any) -> None:
+        """Record the run."""
+        self.runs.append(run)
+
+    def close(self) -> None:
+        """Record the end."""
+        self.closed = True
+
+
+@dataclass
+class RecordingSurroundings:
+    """Surroundings in which somebody looks and gives prepared decisions."""
+
+    answers: list[bool | str | dict[str, Json]] = field(default_factory=list)
+    watchers: list[RecordingWatcher] = field(default_factory=list)
+
+    def watcher(self) -> RecordingWatcher:
+        """Return a watcher, and record it."""
+        self.watchers.append(RecordingWatcher(self.answers))
+        return self.watchers[-1]
+
+    def reporter(self) -> RecordingReporter:
+        """Return a reporter that records what it is told."""
+        return RecordingReporter()
 
 
 @dataclass

@@ -210,7 +210,9 @@ FAKES: dict[str, Any] = {
     "Middleware": testing.RecordingMiddleware(),
     "Model": testing.ScriptedModel([]),
     "Reporter": testing.RecordingReporter(),
+    "Surroundings": testing.RecordingSurroundings(),
     "Verifier": testing.ScriptedVerifier([]),
+    "Watcher": testing.RecordingWatcher([]),
 }
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 from weakref import WeakSet
@@ -70,8 +71,18 @@ class Notebook:
     def take(self, panel: Panel, run: Run) -> None:
         """Note that `panel` shows `run` in the running cell."""
         self.shown.add(run)
+        for earlier in self.panels:
+            earlier.rest()
+        if len(self.panels) == LOOKED_AT:
+            self.panels[0].retire()
         self.panels.append(panel)
+        panel.ask = partial(self.ask, self.lab(), panel, run)
         self.note(run)
+
+    def ask(self, lab: Lab, panel: Panel, run: Run, text: str) -> None:
+        """Go on with the conversation of `run` in the place of its panel."""
+        follower = Panel(user=user_name(), fallback=None, shown=self.take, before=panel)
+        follower.follow(lab.start(text, follow=run, approver=follower))
 
     def note(self, run: Run) -> None:
         """Remember `run` as the one that the next goal goes on with."""

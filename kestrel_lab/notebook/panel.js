@@ -82,13 +82,30 @@ function headPart(el, send) {
     stop.hidden = now.ended > 0;
     reason.hidden = !now.reason;
   };
+  let clockSeen = 0;
   const tick = clockNow => {
+    clockSeen = clockNow;
     put(clock, now.started ? seconds(Math.max(0, (now.ended || clockNow) - now.started)) : "");
     if (!now.seconds) return;
     const used = now.worked + (now.working && !now.ended ? Math.max(0, clockNow - now.working) : 0);
     gauge(worked, Math.floor(used) + " of " + now.seconds + " s", used / now.seconds);
   };
-  return { bar, goal, health, said, progress, reason, foot, update, tick };
+  const lost = resume => {
+    if (now.ended > 0 || el.dataset.lost) return;
+    el.dataset.lost = "true";
+    const row = make("div", "kst-buttons"), button = make("button", "kst-primary", "Resume in a new cell"), told = make("span", "kst-soft");
+    button.type = "button";
+    button.onclick = () => { if (resume(now.run) === false) put(told, "Type it into a cell: %kestrel resume " + now.run); else button.disabled = true; };
+    row.append(button, told);
+    health.hidden = false;
+    health.replaceChildren("The kernel has stopped, so nobody works on this run. Everything it did is in the log, and it can go on from there.", row);
+    now.ended = clockSeen;
+    put(pill, "interrupted");
+    put(said, "run interrupted: the kernel has stopped");
+    stop.hidden = true;
+    progress.hidden = true;
+  };
+  return { bar, goal, health, said, progress, reason, foot, update, tick, lost };
 }
 
 const rendered = html => document.createRange().createContextualFragment(html);
@@ -570,24 +587,61 @@ function view(el, send, tools) {
       }
       batch(changes);
     },
+    lost: head.lost,
     refused: (id, message) => parts.ask.get(id)?.refused(message),
-    tick(clockNow) { head.tick(clockNow); parts.row.forEach(part => part.tick?.(clockNow)); },
+    tick(clockNow) { if (!el.dataset.lost) { head.tick(clockNow); parts.row.forEach(part => part.tick?.(clockNow)); } },
   };
 }
 
 // A page that was loaded anew is not told of changes to outputs that were there before: the panel itself puts what is
-// to remain in its place, so that the notebook is saved with it. False where a front end keeps its notebook to itself.
-function keep(manager, id, data) {
+// to remain in its place, so that the notebook is saved with it. Nothing where a front end keeps its notebook to itself.
+const VIEW = "application/vnd.jupyter.widget-view+json";
+const widgetOf = data => data[VIEW]?.model_id;
+const label = run => "kestrel run " + run;
+function replace(manager, wanted, data) {
   try {
     const cells = manager.context.model.cells;
     for (let n = 0; n < cells.length; n++) {
       const outputs = cells.get(n).outputs;
       for (let i = 0; i < (outputs?.length ?? 0); i++)
-        if (outputs.get(i).data["application/vnd.jupyter.widget-view+json"]?.model_id === id)
-          outputs.set(i, { output_type: "display_data", data, metadata: {} });
+        if (wanted(outputs.get(i).data)) outputs.set(i, { output_type: "display_data", data, metadata: {} });
     }
-    return true;
-  } catch { return false; }
+  } catch { /* no notebook to write to */ }
+}
+
+// What a page adds to the static picture of a finished run, for as long as the kernel that knows the run lives: buttons on
+// code, and below the last run a line to go on with. None of it is saved.
+function tend(model) {
+  let last = {}, timer = 0;
+  const ask = make("form", "kst-goon"), input = make("input"), button = make("button", "kst-primary", "Ask"), problem = make("div", "kst-problem");
+  input.type = "text";
+  input.placeholder = "Go on with the conversation \u2026";
+  input.setAttribute("aria-label", "Go on with the conversation");
+  problem.setAttribute("role", "alert");
+  button.type = "submit";
+  ask.append(input, button, problem);
+  ask.onsubmit = event => {
+    event.preventDefault();
+    if (!input.value.trim()) return;
+    put(problem, "");
+    button.disabled = input.disabled = true;
+    model.send({ k: "ask", text: input.value });
+  };
+  for (const kind of ["keydown", "keypress", "keyup"]) ask.addEventListener(kind, event => event.stopPropagation());
+  ask.addEventListener("focusin", event => { event.target.dataset.lmSuppressShortcuts = "true"; });
+  const tools = model.widget_manager?.context && { insert: code => insertCell(model.widget_manager, code) };
+  const look = () => {
+    const found = [...document.querySelectorAll('section[aria-label="' + label(last.run) + '"]')].at(-1);
+    if (!found) return ask.remove();
+    found.classList.add("kst-still");
+    dress(found, tools);
+    if (!last.ask) ask.remove(); else if (ask.parentNode !== found) found.append(ask);
+  };
+  return {
+    still(m) { last = m; button.disabled = input.disabled = false; look(); timer ||= setInterval(look, 300); },
+    problem(message) { put(problem, message); button.disabled = input.disabled = false; },
+    end() { clearInterval(timer); ask.remove(); },
+  };
 }
 
 // A new code cell below the active one. False where a front end keeps its notebook to itself.
@@ -605,15 +659,27 @@ export default {
   // message can be sent before the front end has its channel to a busy kernel, so it is repeated until answered.
   initialize({ model }) {
     let tries = 0, heard = false;
-    const who = Math.random().toString(36).slice(2);
+    const finished = tend(model), manager = model.widget_manager;
     model.on("msg:custom", m => {
       heard = true;
-      if (m.k === "still") model.send({ k: "kept", ok: keep(model.widget_manager, m.id, m.data) });
+      if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id, m.data); finished.still(m); }
+      else if (m.k === "problem") finished.problem(m.message);
+      else if (m.k === "next") {
+        finished.end();
+        replace(manager, data => !widgetOf(data) && [data["text/html"]].flat().join("").includes(label(m.run)), m.data);
+      }
     });
-    const hello = () => { if (!heard && tries++ < 30) { model.send({ k: "hello", who }); setTimeout(hello, 300); } };
+    const hello = () => { if (!heard && tries++ < 30) { model.send({ k: "hello" }); setTimeout(hello, 300); } };
     hello();
+    return () => finished.end();
   },
   render({ model, el }) {
+    if (model.get("before")) {
+      const before = make("div", "kst-before"), own = make("div");
+      before.append(rendered(model.get("before")));
+      el.append(before, own);
+      el = own;
+    }
     const screen = view(el, message => model.send(message), { insert: model.widget_manager?.context && (code => insertCell(model.widget_manager, code)) });
     let seq = -1, skew = 0, tries = 0, whole = false;
     const resync = () => { if (!whole && tries++ < 30) { model.send({ k: "resync" }); setTimeout(resync, 500); } };
@@ -632,7 +698,13 @@ export default {
     model.on("change:picture", look);
     look();
     resync();
+    // The kernel was restarted, or is gone: nobody works on the run any more, and no button reaches anybody.
+    const lost = async () => {
+      const live = await model.widget_manager?.get_model?.(model.get("panel"))?.then(found => found.comm_live, () => false);
+      if (live === false) screen.lost(run => insertCell(model.widget_manager, "%load_ext kestrel_lab\n%kestrel resume " + run));
+    };
+    model.on("comm_live_update", lost);
     const timer = setInterval(() => screen.tick(Date.now() / 1000 - skew), 100);
-    return () => { clearInterval(timer); whole = true; model.off("msg:custom", hear); model.off("change:picture", look); };
+    return () => { clearInterval(timer); whole = true; model.off("msg:custom", hear); model.off("comm_live_update", lost); model.off("change:picture", look); };
   },
 };

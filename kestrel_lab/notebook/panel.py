@@ -15,9 +15,10 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.errors import ApprovalRequired
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import plain
 from kestrel_lab.notebook.patch_stream import PatchStream
 from kestrel_lab.notebook.prompt import settle
 from kestrel_lab.views.html.run_page import run_html
@@ -58,18 +59,29 @@ class Panel:
     """Shows one run and is its approver; call `follow` once the run has started."""
 
     def __init__(
-        self, *, user: str, fallback: Fallback | None, timeout: float | None = None, shown: Callable[[Panel, Run], object] = lambda *_: None
+        self,
+        *,
+        user: str,
+        fallback: Fallback | None,
+        timeout: float | None = None,
+        shown: Callable[[Panel, Run], object] = lambda *_: None,
+        before: Panel | None = None,
     ) -> None:
-        """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits. `shown` is called when the panel appears."""
-        self._shown = shown
+        """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits.
+
+        `shown` is called when the panel appears. It takes the place of `before`, whose run then stands above its own.
+        """
+        self.ask: Callable[[str], object] | None = None
+        """Goes on with the conversation; with it there is a line to type into below the finished run."""
+        self._shown, self._before = shown, before
+        self._loop: asyncio.AbstractEventLoop | None = None
         self.view = RunView()
         self._user = user
         self._fallback = fallback
         self._timeout = timeout
-        self._widget = _widget_class()(self.view)
+        self._widget = _widget_class()(self.view, "" if before is None else before.bundle()["text/html"])
         self._stream = PatchStream(self.view, self._send)
         self._heard = threading.Event()
-        self._front_ends: set[str] = set()
         self._watched = False
         self._waiting: dict[str, asyncio.Future[ApprovalGiven]] = {}
         self._early: dict[str, ApprovalGiven] = {}
@@ -88,11 +100,16 @@ class Panel:
         """Appear in the running cell and show `run` until it ends; call on its loop."""
         from IPython.display import DisplayHandle  # loaded on use
 
-        self._run = run
+        self._run, self._loop = run, asyncio.get_running_loop()
         self._shown_at = time.monotonic()
         self._stream.name(run.id)
-        self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
-        self._handle.display(self._widget)  # type: ignore[no-untyped-call]
+        if self._before is not None and self._before._handle is not None:
+            self._handle = self._before._handle
+            self._handle.update(self._widget)  # type: ignore[no-untyped-call]
+            self._before._replaced_by(self._widget)
+        else:
+            self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
+            self._handle.display(self._widget)  # type: ignore[no-untyped-call]
         self._shown(self, run)
         run.subscribe(self._take)
 
@@ -104,22 +121,47 @@ class Panel:
         self._stream.flush()
         if self._run is not None:
             self.view.mark(self._run.report.read_now())
-        if self._handle is not None:
-            self._handle.update(Still(self.view))  # type: ignore[no-untyped-call]
-        # The update does not reach a page that was loaded since, or is closed now and comes back:
-        # the widget stays until a page has said that the picture is in its place.
-        if self._heard.is_set():
-            self._say_still()
-        else:
-            self._widget.close()
+        self._put_still()
+        # The update does not reach a page that was loaded since, or is closed now and comes back: each page that says hello
+        # is told, until `retire`.
+        self._say_still()
 
     def look_again(self) -> None:
         """Mark in the picture which citations of the answer have changed since; where none has, nothing happens."""
         if not self._open and self._run is not None and self._handle is not None and self.view.mark(self._run.report.read_now()):
-            self._handle.update(Still(self.view))  # type: ignore[no-untyped-call]
+            self._put_still()
+
+    def bundle(self) -> dict[str, str]:
+        """The static picture, with those of the turns that stand above it."""
+        own = Still(self.view).bundle
+        earlier = {} if self._before is None else self._before.bundle()
+        return {mime: f"{earlier[mime]}\n{text}" if mime in earlier else text for mime, text in own.items()}
+
+    def rest(self) -> None:
+        """Take the line to type into away: the conversation goes on elsewhere."""
+        if self.ask is not None:
+            self.ask = None
+            self._say_still()
+
+    def retire(self) -> None:
+        """Close the widget; the static picture stays without the buttons that a page adds to it."""
+        self._widget.close()
+
+    def _put_still(self) -> None:
+        if self._handle is not None:
+            picture = Still(self.view)
+            picture.bundle = self.bundle()
+            self._handle.update(picture)  # type: ignore[no-untyped-call]
 
     def _say_still(self) -> None:
-        self._widget.send({"k": "still", "id": self._widget.model_id, "data": Still(self.view).bundle})
+        run = "" if self._run is None else self._run.id
+        self._widget.send({"k": "still", "id": self._widget.model_id, "run": run, "ask": self.ask is not None, "data": self.bundle()})
+
+    def _replaced_by(self, widget: Any) -> None:
+        """Have pages that were loaded since put `widget` in this panel's place: updates of displays do not reach them."""
+        self.ask = None
+        data, _ = widget._repr_mimebundle_()
+        self._widget.send({"k": "next", "run": "" if self._run is None else self._run.id, "id": widget.model_id, "data": data})
 
     def keep_clicks_coming(self) -> None:
         """Make clicks arrive although the kernel's main thread is busy waiting.
@@ -184,13 +226,11 @@ class Panel:
         """Take a front end's word, on whichever thread the kernel chose."""
         # Any word will do: a greeting sent before the page had its subshell lies in the busy main shell.
         self._heard.set()
-        if content.get("k") == "hello":
-            self._front_ends.add(str(content.get("who")))
         match content.get("k"):
             case "hello" | "resync" if not self._open:
                 self._say_still()
-            case "kept" if content.get("ok") or len(self._front_ends) < 2:
-                self._widget.close()
+            case "ask" if self.ask is not None and self._loop is not None:
+                self._loop.call_soon_threadsafe(self._asked, str(content.get("text") or "")[:ANSWER_CHARS])
             case "hello":
                 self._widget.send({"k": "heard"})
             case "resync":
@@ -200,6 +240,14 @@ class Panel:
                 self._run.cancel()
             case "decide":
                 self._decide(content)
+
+    def _asked(self, text: str) -> None:
+        if self.ask is None:
+            return
+        try:
+            self.ask(text)
+        except KestrelError as error:
+            self._widget.send({"k": "problem", "message": plain(str(error))})
 
     def _decide(self, content: dict[str, Json]) -> None:
         call, args, answer = str(content.get("id")), content.get("args"), content.get("answer")
@@ -225,7 +273,7 @@ class Panel:
 
 
 @cache
-def _widget_class() -> Callable[[RunView], Any]:
+def _widget_class() -> Callable[[RunView, str], Any]:
     """The widget; made at first use because importing anywidget takes half a second."""
     import anywidget  # loaded on use
     import traitlets
@@ -236,12 +284,17 @@ def _widget_class() -> Callable[[RunView], Any]:
         _esm = (here / "panel.js").read_text(encoding="utf-8")
         _css = (here / "panel.css").read_text(encoding="utf-8")
 
+        panel = traitlets.Unicode().tag(sync=True)
+        """The id of the widget, by which a page finds it."""
+        before = traitlets.Unicode().tag(sync=True)
+        """HTML of the turns above."""
         picture = traitlets.Dict().tag(sync=True)
         """The view when last nobody listened: messages to a front end that is still loading are lost, this is not."""
 
-        def __init__(self, view: RunView) -> None:
-            super().__init__()
+        def __init__(self, view: RunView, before: str) -> None:
+            super().__init__(before=before)
             self._view = view
+            self.panel = self.model_id
 
         def _repr_mimebundle_(self, **options: Any) -> Any:
             """The widget, with what a front end without widgets can show instead."""

@@ -32,10 +32,9 @@ class Budget:
         counted: list[Json] = []
         if turns := limits.get("cycles"):
             counted.append([f"{meter.turns:,} of {turns:,} turns", meter.turns / turns])
-        if usd := limits.get("cost_usd"):
-            known = f"${meter.cost_usd:.4f}" if meter.cost_usd or not meter.unpriced else ""
-            text = " + ".join(part for part in (known, "unknown cost" if meter.unpriced else "") if part)
-            counted.append([f"{text} of ${usd:g}", meter.cost_usd / usd])
+        if (usd := limits.get("cost_usd")) and (meter.cost_usd or not meter.unpriced):  # a price that nobody knows is no news
+            unknown = " + unknown cost" if meter.unpriced else ""
+            counted.append([f"${meter.cost_usd:.4f}{unknown} of ${usd:g}", meter.cost_usd / usd])
         if tokens := limits.get("tokens"):
             used = meter.tokens_in + meter.tokens_out
             counted.append([f"{used:,} of {tokens:,} tokens", used / tokens])

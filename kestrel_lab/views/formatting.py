@@ -70,13 +70,13 @@ def refuses_rest(word: str, asked: ApprovalAsked) -> bool:
 
 
 def origin_pairs(asked: ApprovalAsked) -> list[list[str]]:
-    """Place of each text among the arguments, and where it comes from; empty for a question that was asked before that was told."""
-    return [[plain(str(one.get("arg", ""))), _origin(one.get("from"))] for one in asked.origins]
+    """Place of each text among the arguments that comes from elsewhere than the model, and where it comes from."""
+    return [
+        [plain(str(one.get("arg", ""))), _origin(found)] for one in asked.origins if isinstance(found := one.get("from"), list) and found
+    ]
 
 
-def _origin(found: Json) -> str:
-    if not isinstance(found, list) or not found:
-        return "the model's own words"
+def _origin(found: list[Json]) -> str:
     return "; ".join(_source(one) for one in found if isinstance(one, dict))
 
 
@@ -173,15 +173,14 @@ def cached_words(usage: Usage | ModelAnswered) -> str:
 
 
 def usage_line(usage: Usage) -> str:
-    """Tokens, cost and calls; says where tokens are unknown, how many calls have no known price, and how much of the prompts came from a cache."""
-    cost = f"${usage.cost_usd:.4f}" if usage.cost_usd or not usage.unpriced else ""
-    unpriced = f"{usage.unpriced} unpriced" if usage.unpriced else ""
-    money = " + ".join(word for word in (cost, unpriced) if word)
+    """Tokens, cost and calls: says where tokens are unknown, how much of the prompts came from a cache, and which calls of a known cost have no price."""
+    unpriced = f" + {usage.unpriced} unpriced" if usage.unpriced else ""
+    money = f"${usage.cost_usd:.4f}{unpriced}" if usage.cost_usd or not usage.unpriced else ""
     tokens = count(usage.tokens, "token")
     if usage.unmetered:
         tokens = f"at least {tokens}" if usage.tokens else "tokens unknown"
     parts = (tokens + cached_words(usage), money, count(usage.model_calls, "model call"), count(usage.tool_calls, "tool call"))
-    return " · ".join(parts)
+    return " · ".join(part for part in parts if part)
 
 
 def _edges_hide(text: str) -> bool:

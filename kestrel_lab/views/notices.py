@@ -25,7 +25,7 @@ _MARKS = {"todo": "☐", "doing": "▶", "done": "☑", "dropped": "☒"}
 def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per event
     """Return the row for `event`, still without an id; `None` for an event that has another row or none."""
     match event:
-        case e.BudgetWarned():
+        case e.BudgetWarned() if event.limit != "cost_usd":  # that a price is not known stands in the log and is no news in each run
             return _row("warning", event.message)
         case e.ContextCompacted():
             return _compacted(event)

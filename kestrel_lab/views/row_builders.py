@@ -6,10 +6,11 @@ import re
 from typing import TYPE_CHECKING, cast
 
 from kestrel_lab.core.events import union as e
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.views.formatting import shown
 from kestrel_lab.views.notices import task_list
-from kestrel_lab.views.rows import CallRow, Change, NoticeRow, TextRow
+from kestrel_lab.views.rows import CallRow, Change, NoticeRow, StageRow, TextRow
 
 if TYPE_CHECKING:
     from kestrel_lab.views.run_view import RunView
@@ -65,12 +66,15 @@ def added_row(view: RunView, row: NoticeRow) -> Change:
 def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
     """Show that a dependency of the run is in another state."""
     name = plain(event.dependency)
-    view.unwell.pop(name, None)
+    was = view.unwell.pop(name, None)
     if event.target not in _WELL:
         view.unwell[name] = f"{name} {plain(event.target)}"
+    head = view.head.change(health=", ".join(view.unwell.values()))
+    if event.target in _WELL and was is None:  # what is in order as ever is no news
+        return [head]
     reason = f": {event.reason}" if event.reason else ""
     notice = notice_row(view, "info" if event.target in _WELL else "warning", f"{event.kind} {event.dependency} is {event.target}{reason}")
-    return [notice, view.head.change(health=", ".join(view.unwell.values()))]
+    return [notice, head]
 
 
 def close_rows(view: RunView, *, waits: bool = False) -> list[Change]:
@@ -112,3 +116,18 @@ def undone(event: e.KernelUndone) -> str:
     """Return in words what was restored among the variables of a kernel."""
     lost = "".join(f"; {name} could not be restored: {why}" for name, why in event.missing.items())
     return f"undone {', '.join(event.calls)}: {', '.join(event.restored) or 'nothing'} restored{lost}"
+
+
+def staged(view: RunView, event: e.StageStarted | e.StageFinished) -> list[Change]:
+    """Show that a stage, which is one row, is in another state."""
+    changes = view.plan.staged(event)
+    name = f"g:{event.stage}:{event.attempt}"
+    row = cast("StageRow", view.rows.setdefault(name, StageRow(id=name, stage=plain(event.stage), attempt=event.attempt)))
+    row.change(state=view.plan.stage_state(event.stage))
+    return [*changes, row.whole()]
+
+
+def told_args(view: RunView, call: str, args: dict[str, Json]) -> dict[str, Json]:
+    """The arguments without defaults that nobody named."""
+    named = view.asked_args.get(call)
+    return args if named is None else {name: value for name, value in args.items() if name in named}

@@ -59,14 +59,16 @@ from kestrel_lab.views.row_builders import (
     figures_of,
     health_changed,
     notice_row,
+    staged,
     stop_texts,
     task_row,
     text_id,
     text_row,
+    told_args,
     undone,
     withdraw,
 )
-from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StageRow, StepPart, TextRow
+from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
 
 _GIVEN = "given by hand"
 
@@ -89,6 +91,8 @@ class RunView:
     """How often the run's history parted from another's."""
     tasks: dict[str, e.TaskChanged] = field(default_factory=dict)
     """The task list, by number."""
+    asked_args: dict[str, set[str]] = field(default_factory=dict)
+    """The arguments that a model named, by call; a row leaves out the others, which have their defaults."""
     macros: dict[str, str] = field(default_factory=dict)
     """Macros that were called, by call."""
     seen: list[e.ModelAnswered | e.ToolCalled | e.ToolAnswered] = field(default_factory=list)
@@ -182,7 +186,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             report = quality_row(event, view.plan.operation(event.step))
             return [*view.plan.stepped(event), *([] if report is None else [added_row(view, report)])]
         case e.StageStarted() | e.StageFinished():
-            return _staged(view, event)
+            return staged(view, event)
         case e.ModelCalled():
             name = text_id(view, event.call)
             text = view.rows[name] = TextRow(id=name, step=event.step)
@@ -279,14 +283,6 @@ def _moved(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
     return changes
 
 
-def _staged(view: RunView, event: e.StageStarted | e.StageFinished) -> list[Change]:
-    changes = view.plan.staged(event)
-    name = f"g:{event.stage}:{event.attempt}"
-    row = cast("StageRow", view.rows.setdefault(name, StageRow(id=name, stage=plain(event.stage), attempt=event.attempt)))
-    row.change(state=view.plan.stage_state(event.stage))
-    return [*changes, row.whole()]
-
-
 def _prompted(view: RunView, event: e.Prompted) -> Change:
     again = any(isinstance(row, TextRow) and row.step == event.step for row in view.rows.values())
     return added_row(view, prompt(event, again=again))
@@ -355,6 +351,7 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
 def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
     row = call_row(view, str(call.get("id")), str(call.get("name")))
     args = cast("dict[str, Json]", call.get("args") or {})
+    view.asked_args[str(call.get("id"))] = set(args)
     row.change(step=step, summary=args_line(args), args=cast("Json", args_pairs(args)))
     return row.whole()
 
@@ -367,7 +364,8 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     if not row.note and event.leave and not event.leave.startswith("policy "):  # a person's yes is in the note already
         note = " · ".join(part for part in (note, f"allowed by {shown(event.leave, 200)}") if part)
     note = " · ".join(part for part in (note, sandbox_words(event.sandbox)) if part)
-    row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
+    args = told_args(view, event.call, event.args)
+    row.change(step=event.step, danger=event.danger, summary=args_line(args), args=cast("Json", args_pairs(args)))
     row.change(state="running", since=at, note=note, result="")
     return [row.whole()]
 
@@ -406,7 +404,8 @@ def _used(view: RunView) -> str:
 def _asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
     view.deeds.take(event)
     row = call_row(view, event.call, event.tool)
-    row.change(step=event.step, danger=event.danger, summary=args_line(event.args), args=cast("Json", args_pairs(event.args)))
+    args = told_args(view, event.call, event.args)
+    row.change(step=event.step, danger=event.danger, summary=args_line(args), args=cast("Json", args_pairs(args)))
     row.change(state="waiting", since=0.0)
     question = event.why == "question"
     ask = view.asks[event.call] = Ask(
@@ -444,6 +443,8 @@ _SCOPES = {"run": " for the whole run", "same": " for equal calls of the run", "
 
 def _decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     view.deeds.take(event)
+    if event.args is not None:  # what a person changed is shown whole
+        view.asked_args.pop(event.call, None)
     row = call_row(view, event.call, "")
     word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
     edited = " with edited arguments" if event.granted and event.args is not None else ""

@@ -112,7 +112,7 @@ def test_progress_and_budget_say_it_while_it_goes_on(result):
         for usage in (KNOWN, UNKNOWN, KNOWN + UNKNOWN)
     ]
     assert [text.partition('"')[2].partition('"')[0] for text in told] == [
-        "$0.1200 of $1", "unknown cost of $1", "$0.1200 + unknown cost of $1"
+        "$0.1200 of $1", "", "$0.1200 + unknown cost of $1"
     ]  # fmt: skip
 
 

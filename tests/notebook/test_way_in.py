@@ -62,7 +62,7 @@ def test_a_goal_is_in_the_log_after_few_steps(shell: InteractiveShell, capsys: p
     threading.setprofile(counted)
     sys.setprofile(counted)
     try:
-        run = shell.run_line_magic("kestrel", 'run "Say done"')
+        run = shell.run_line_magic("kestrel", 'run "Say done" --new')
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]  # nothing counts any more

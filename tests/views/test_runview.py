@@ -84,6 +84,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "list[str]": st.lists(TEXTS, max_size=2),
     "list[dict[str, Json]]": st.just([]),
     "dict[str, Json]": st.just({}),
+    "dict[str, str]": st.just({}),
     "dict[str, Json] | None": st.none(),
     "Json": st.none(),
 }
@@ -194,7 +195,6 @@ def test_a_contained_call_shows_what_met_and_where_its_words_come_from() -> None
     assert ask.origins == [
         ["url", f"from the goal; from {shown} (untrusted): x=1"],
         ["body", "from read_file notes.txt (private): the key"],
-        ["title", "the model's own words"],
     ]
 
 

@@ -140,12 +140,12 @@ def markdown_html(text: str, *, styled: bool = False) -> str:
             "td": {"align"},
             "th": {"align"},
             "ol": {"start"},
-            "pre": {"data-language"},
+            "pre": {"data-language", "style"} if styled else {"data-language"},
             **({"span": {"style"}} if styled else {}),
             **{name: set(_MATHML_ATTRIBUTES) for name in _MATHML},
         },
         allowed_classes=classes,
-        filter_style_properties={"color"},
+        filter_style_properties={"color", "background", "padding", "border-radius", "overflow-x"},
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
@@ -273,7 +273,8 @@ def _code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> 
 
 
 def _styled_code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
-    return _highlighted(tokens[place], lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>')
+    code = _highlighted(tokens[place], lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>')
+    return code.replace("<pre ", '<pre style="background:rgba(127,127,127,.12);padding:8px 10px;border-radius:4px;overflow-x:auto" ', 1)
 
 
 def _highlighted(token: Any, span: Any) -> str:

@@ -10,15 +10,19 @@ from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.evidence import STANDING
-from kestrel_lab.views.formatting import duration, ends
+from kestrel_lab.views.formatting import count, duration, ends
 from kestrel_lab.views.html.elements import macros, safe
 from kestrel_lab.views.html.markdown import markdown_html
-from kestrel_lab.views.rows import Row, StageRow
+from kestrel_lab.views.rows import CallRow, Row, StageRow, TextRow
 from kestrel_lab.views.run_text import MARKS, budget_line, in_order, left_out_line
 from kestrel_lab.views.run_view import RunView
 
 SAVED_CHARS = 400_000
 """About how much of a run's rows is saved with a notebook; a page of its own (`Run.report`) has everything."""
+_MOST_ROWS = 15
+"""Rows before the answer that are shown; more are folded, so that a long run stays a page high."""
+_LAST_ROWS = 8
+"""Rows that are shown of a long run without an answer."""
 TEXT_CHARS = 60_000
 """How much of one text is."""
 
@@ -54,7 +58,7 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
         parts.run(
             view.head,
             plan=_plan(view, limit, parts),
-            rows=[*map(safe, first), *missing, *map(safe, last)],
+            **_folded(view, [*map(safe, first), *missing, *map(safe, last)], limit),
             questions=[ask for ask in view.asks.values() if ask.kind == "question"],
             calls=[ask for ask in view.asks.values() if ask.kind != "question"],
             used=[line for line in used if line],
@@ -70,6 +74,22 @@ def _plan(view: RunView, limit: int | None, parts: Any) -> Any:
     missing = [parts.steps_left_out(left_out)] if left_out else []
     drawing = safe(plan_svg(view.plan.layout(), stages=view.plan.marks()))
     return parts.plan(drawing, view.plan.graph.summary, [*map(safe, first), *missing, *map(safe, last)])
+
+
+def _folded(view: RunView, rows: list[Any], limit: int | None) -> dict[str, Any]:
+    """Return the rows of the page: of many rows the ones before the answer as `earlier`, under one line that says what they are."""
+    answer = next(
+        (place for place, row in enumerate(reversed(view.rows.values()), 1) if isinstance(row, TextRow) and row.role == "answer"), 0
+    )
+    shown = answer or _LAST_ROWS
+    if limit is None or len(rows) - shown <= _MOST_ROWS:
+        return {"earlier": [], "told": "", "rows": rows}
+    calls = sum(isinstance(row, CallRow) for row in view.rows.values())
+    failed = sum(isinstance(row, CallRow) and row.state in ("error", "denied") for row in view.rows.values())
+    told = " · ".join(
+        [count(len(view.rows) - shown, "earlier row"), count(calls, "call"), *([f"{failed} failed or denied"] if failed else [])]
+    )
+    return {"earlier": rows[:-shown], "told": told, "rows": rows[-shown:]}
 
 
 def _shortened(text: str) -> str:
