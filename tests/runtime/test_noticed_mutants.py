@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import sys
 from pathlib import Path
@@ -23,6 +25,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.stats.change_points import find_steps
+from kestrel_lab.evals.suites.datasets import _plain
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import alive_elsewhere, cancel_in_log
@@ -36,6 +39,7 @@ from kestrel_lab.mcp.sandboxing import sandboxed_server
 from kestrel_lab.permissions.command_patterns import CommandPattern, Match
 from kestrel_lab.permissions.suggest import covers, offer
 from kestrel_lab.runtime.security.taint import Taint
+from kestrel_lab.server.presence import Attendance
 from kestrel_lab.tools.data_flow import Flow
 from kestrel_lab.tools.sandbox.levels import Sandbox
 
@@ -212,3 +216,22 @@ def test_a_server_starts_in_the_folder_of_its_table(tmp_path: Path) -> None:
         server = read_server("one", {"command": sys.executable, "sandbox": "S0", **table})
         launch, _ = sandboxed_server(server, env, Sandbox())
         assert launch.cwd == str(folder)
+
+
+def test_nobody_is_waited_for_once_a_server_has_ended() -> None:
+    """Also where clients might have come at any time, and when one that was there leaves afterwards."""
+
+    async def body() -> None:
+        attendance = Attendance(always=True)
+        attendance.end()
+        await attendance.over()
+        attendance.came()
+        attendance.left()
+        await asyncio.wait_for(attendance.over(), 10)
+
+    asyncio.run(body())
+
+
+def test_a_number_of_a_table_stays_and_what_is_not_a_number_becomes_null() -> None:
+    """A cell that holds no number is not taken for one, and the others are as they were."""
+    assert _plain([1.5, math.nan, math.inf, "x", None, True]) == [1.5, None, None, "x", None, True]

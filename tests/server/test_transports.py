@@ -162,7 +162,7 @@ def test_of_two_who_decide_at_once_one_wins_and_the_other_is_told(scripted: Sess
         else:
             replies = await asyncio.gather(ann.approve(asked), rival.deny(theirs))
             assert sorted(reply.partition(":")[0] for reply in replies) == ["accepted", "already_decided"]
-            assert next(reply for reply in replies if reply.startswith("already")).endswith("that stands ann")
+            assert next(reply for reply in replies if reply.startswith("already")).endswith("the first decision stands ann")
         await ann.ended()
         (given,) = decisions(scripted.get(run))
         assert (workspace / "a.txt").exists() == given.granted

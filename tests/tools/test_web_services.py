@@ -198,8 +198,8 @@ def test_errors_are_told_in_the_services_own_words() -> None:
         for route, error, message in (
             (recorded({"message": "slow down"}, "429 Too Many Requests"), ConnectionError, "slow down"),
             (answer("<html>", "503 Service Unavailable"), ConnectionError, "503"),
-            (answer("<html>"), ValueError, "no JSON"),
-            (answer("[" * 100_000), ValueError, "no JSON"),
+            (answer("<html>"), ValueError, "not JSON"),
+            (answer("[" * 100_000), ValueError, "not JSON"),
             (answer(b"x", kind="image/png"), ValueError, "was not read: its type is image/png"),
             (answer("", "302 Found", Location="http://evil.test/"), ValueError, "302 Found"),
         ):
