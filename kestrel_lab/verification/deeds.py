@@ -141,7 +141,7 @@ def claims_in(said: Said) -> Iterator[Claimed]:
 def _refuted(claimed: Claimed, deeds: Sequence[Deed], subject: Subject) -> str:
     """Why a claim is not true; empty where it is, or where nobody can know."""
     done = [deed for deed in deeds if deed.outcome in ("done", "unknown", "open")]
-    for path in claimed.files if claimed.kind != "run" else ():
+    for path in claimed.files if claimed.kind not in ("run", "send") else ():
         if why := _file_refuted(claimed, path, deeds, done, subject):
             return why
     if claimed.command:

@@ -87,6 +87,9 @@ def _is_located(subject: Subject, said: Said, name: Mention) -> bool:
         return False
     if subject.files.has_folder(name.text.partition(".")[0]):  # a module, such as `flask.json`
         return False
+    here = {span.call for span in subject.spans if span.path}
+    if any(name.text in span.text for span in subject.whole_spans if span.call not in here):  # a file of another place, such as a drive
+        return False
     quoted = said.text[name.start - 1 : name.start] == "`" == said.text[name.end : name.end + 1]
     return _LOCATES.search(said.text[: name.start - quoted]) is not None
 
