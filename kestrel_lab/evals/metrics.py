@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, overload
 
+from kestrel_lab.answers.confidence import stated
 from kestrel_lab.core.errors import CheckError, UsageError, boundary
 from kestrel_lab.core.events.union import (
     CacheHit,
@@ -24,7 +25,6 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.usage import MeteredRecords, metered, waiting_time, wall_time, working_time
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.verification.confidence import stated
 from kestrel_lab.verification.engine import CHECKS
 
 # What a look at answers found questionable, counted by kind: made-up files, names, numbers and so on, configuration by configuration.
@@ -204,7 +204,7 @@ def verifier_pass_rate(records: Records) -> float:
 
 
 def confidence(records: Records) -> float:
-    """The confidence of the answer, see `verification.confidence`; `nan` where nothing states one."""
+    """The confidence of the answer, see `answers.confidence`; `nan` where nothing states one."""
     found = stated(record.event for record in records)
     return math.nan if found is None else found.value
 

@@ -110,8 +110,8 @@ class SessionOptions:
     verify: str = "warn"
     """What is done about the claims of answers; see `runtime.operations.verify_plan`."""
     abstain: float | None = None
-    """The confidence that an answer has to state, from 0 to 1; a run whose answer states less ends FAILED and says so. Answers that
-    state none are given."""
+    """The confidence that an answer has to state, from 0 to 1, see `answers.confidence`: a judge's, or the share of its claims that are cited. A run
+    whose answer states less ends FAILED and says so. Answers that state none are given."""
     network_home: bool = False
     """Whether the home folder may lie on a network file system, where a log may be damaged."""
     form: str = NONE

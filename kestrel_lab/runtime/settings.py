@@ -212,7 +212,7 @@ _KNOWN: dict[str, _Known] = {
     "abstain": _Known(
         None,
         _share,
-        "confidence that an answer has to state, else its run fails and says so",
+        "what a judge of an answer, or the share of its claims that are cited, has to reach, else its run fails and says so",
         _more,
     ),
     "network_home": _Known(False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),

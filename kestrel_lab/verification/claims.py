@@ -51,11 +51,17 @@ class Said:
     """Of a block of code, as its fence says it."""
     header: str = ""
     """Of a row, the first of its table."""
+    shown: str = ""
+    """The block of code that it introduces."""
 
 
 def claims_of(answer: str) -> tuple[Said, ...]:
     """Everything that `answer` says, in its order; headings, labels before a list and pleasantries are not claims."""
-    return tuple(said for said in pieces(answer) if said.kind != "heading" and any(map(str.isalnum, said.text)) and not _says_nothing(said))
+    every = [*pieces(answer)]
+    for place, said in enumerate(every[1:]):
+        if said.kind == "code" and every[place].kind != "code":
+            every[place] = replace(every[place], shown=said.text)
+    return tuple(said for said in every if said.kind != "heading" and any(map(str.isalnum, said.text)) and not _says_nothing(said))
 
 
 def _says_nothing(said: Said) -> bool:

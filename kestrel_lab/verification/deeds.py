@@ -41,14 +41,21 @@ _CLAIM: Final = re.compile(
     rf"(?:\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+|(?<=[,;])\s+(?:and\s+)?(?:then\s+)?|\band{_ADVERBS}\s+)(?P<verb>{_ANY})\b",
     re.IGNORECASE,
 )
-_SUBJECT: Final = re.compile(
-    rf"\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+(?:\w+ed|\w+t|ran|run|wrote|written|did|made|went)\b", re.IGNORECASE
-)
+_SUBJECT: Final = re.compile(rf"\b(?:I|we)(?:['’]ve|\s+have)?{_ADVERBS}\s+(?:\w+ed|\w+t|did|made|went|{_ANY})\b", re.IGNORECASE)
 _BARE: Final = re.compile(
-    rf"^\W*(?:Successfully\s+)?(?P<verb>(?!run\b)(?:{_ANY}))\s+(?:the\s+|a\s+|an\s+|file\s+|command\s+|new\s+)*(?=`|[\w./-]+\.\w+\b|rm\b)",
+    rf"^\W*(?:(?:All\s+)?(?:done|finished|ok)\W+)?(?:Successfully\s+)?(?P<verb>(?!run\b)(?:{_ANY}))\s+(?:the\s+|a\s+|an\s+|file\s+|command\s+|new\s+)*(?=`|[\w./-]+\.\w+\b|rm\b)",
     re.IGNORECASE,
 )
 """A report without its subject, as in "Wrote `SUMMARY.md`": its object follows at once."""
+_PASSIVE: Final = re.compile(rf"^`?\s+(?:was|were|has been|have been|is now)\s+(?:\w+ly\s+)?(?:{_ANY})\b", re.IGNORECASE)
+"""What follows a file that something was done with."""
+_GREEN: Final = re.compile(
+    r"\b(?P<all>all\s+(?:of\s+)?(?:the\s+)?)?(?P<number>\d{1,6}\s+)?(?:\w+\s+)?tests?\s+(?:now\s+|still\s+|all\s+|have\s+)*"
+    r"(?:pass(?:es|ed)?|succeed(?:s|ed)?|(?:are|is)\s+(?:green|passing))\b|(?<![\w.])\d{1,6}\s+passed\b|\bno\s+tests?\s+fail(?:s|ed)?\b",
+    re.IGNORECASE,
+)
+"""A claim that tests pass."""
+_TESTING: Final = re.compile(r"test|tox|nox|check|make\b|npm|cargo|gradle|mvn", re.IGNORECASE)
 _SUPPOSED: Final = re.compile(r"\b(?:if|when|once|after|before|until|unless|had|would|could|should|whenever|as soon as)\b", re.IGNORECASE)
 _SUCCESS: Final = re.compile(r"\b(?:success\w*|pass(?:es|ed)?|without (?:any )?errors?|cleanly|green|works?|worked)\b", re.IGNORECASE)
 _COUNT: Final = re.compile(
@@ -85,6 +92,10 @@ def deeds_were_done(subject: Subject) -> Iterator[Issue]:
         for claimed in claims_in(said):
             if why := _refuted(claimed, subject.deeds, subject):
                 yield issue("critical", said.text, f"the answer says “{claimed.words}”, but {why}", "do it, or say that it was not done")
+        for name in files_in(said):
+            touching = [deed for deed in subject.deeds if _touches(deed, name.text)]
+            if _PASSIVE.match(said.text[name.end :]) and touching and all(deed.outcome in ("denied", "failed") for deed in touching):
+                yield issue("critical", said.text, f"{name.text}: {_how(touching)}", "do it, or say that it was not done")
 
 
 def confirmed(subject: Subject) -> int:
@@ -130,7 +141,7 @@ def claims_in(said: Said) -> Iterator[Claimed]:
 def _refuted(claimed: Claimed, deeds: Sequence[Deed], subject: Subject) -> str:
     """Why a claim is not true; empty where it is, or where nobody can know."""
     done = [deed for deed in deeds if deed.outcome in ("done", "unknown", "open")]
-    for path in claimed.files if claimed.kind != "run" else ():
+    for path in claimed.files if claimed.kind not in ("run", "send") else ():
         if why := _file_refuted(claimed, path, deeds, done, subject):
             return why
     if claimed.command:
@@ -190,6 +201,8 @@ def _squeezed(text: str) -> str:
 def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
     """Counts of passed and failed tests, and exit codes, are those that commands of the run gave, where they gave any."""
     ended = [deed for deed in subject.deeds or () if deed.kind == "command" and deed.outcome == "done"]
+    if subject.deeds is not None:
+        yield from _tests_pass(subject, subject.deeds, ended)
     outputs = "\n".join(deed.output for deed in ended)
     codes = {deed.exit_code for deed in ended if deed.exit_code is not None}
     for said in subject.paid() if ended else ():
@@ -215,6 +228,25 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
                     f"the answer says “{match[0]}”; the exit code was {', '.join(map(str, sorted(codes)))}",
                     "report the exit code",
                 )
+
+
+def _tests_pass(subject: Subject, deeds: Sequence[Deed], ended: Sequence[Deed]) -> Iterator[Issue]:
+    """Whoever says that tests pass has run them, and the last time they passed; where a tool may have run them unseen, or told of it, nothing is said."""
+    last = next((deed for deed in reversed(ended) if _TESTING.search(str(deed.args))), None)
+    refused = [deed for deed in deeds if deed.outcome in ("denied", "failed") and _TOOLS["run"].search(deed.tool)]
+    unseen = any(deed.outcome in ("done", "unknown", "open") and deed.kind != "change" for deed in deeds)
+    told = any(re.search(r"\bpass", text, re.IGNORECASE) for text in (subject.goal, *(span.text for span in subject.whole_spans)))
+    for said in subject.paid():
+        claim = None if said.kind == "code" or _SUPPOSED.search(said.text) else _GREEN.search(said.text) or _EXIT.search(said.text)
+        if claim is None:
+            continue
+        why, green = "", claim.re is _GREEN
+        if last is not None and green and last.exit_code not in (0, None) and (claim["all"] or not re.search(r"\d", claim[0])):
+            why = f"the last command that tests ended with exit code {last.exit_code}"
+        elif not unseen and not told and not ended and (refused or green):
+            why = _how(refused) if refused else "no command of this run did"
+        if why:
+            yield issue("critical", said.text, f"the answer says “{claim[0]}”, but {why}", "run them, or say that they were not run")
 
 
 def _sums(number: int, given: set[str]) -> bool:

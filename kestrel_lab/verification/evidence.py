@@ -5,14 +5,13 @@ Whether a cited place shows what a claim says is not decided here; a model may b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.citations import Citation, Span, Standing, citations, resolve, standing
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.text_match import coded_in, quoted_in
@@ -20,8 +19,6 @@ from kestrel_lab.verification.work_limit import ALIKE, PARSED, WorkSpent
 
 State = Literal["cited", "uncited", "unknown", "changed", "wrong"]
 """Of a claim: all that it cites is there; it cites nothing; what it cites cannot be read; it was there when it was read; it is not there."""
-TITLE: Final = "ClaimedAnswer"
-"""The title of the JSON Schema of `claim_form`, by which a step that is asked for claims is known."""
 STATES: Final[tuple[State, ...]] = ("cited", "unknown", "changed", "wrong")
 """Of a citation, the best first: a claim is as good as the worst of its citations."""
 
@@ -187,46 +184,3 @@ def summary(states: Sequence[str]) -> str:
 _WORDS: Final[dict[str, str]] = {
     "cited": "cited", "uncited": "uncited", "unknown": "cited, not known to be there", "changed": "changed since", "wrong": "wrong",
 }  # fmt: skip
-
-
-def evidence_rows(backed: Sequence[Backed]) -> list[dict[str, Any]]:
-    """Return a row per claim and citation; a claim without any has one."""
-    rows: list[dict[str, Any]] = []
-    for number, claim in enumerate(backed, 1):
-        for one in claim.cited or (None,):
-            span = None if one is None else one.span
-            rows.append(
-                {
-                    "claim": number,
-                    "text": claim.text,
-                    "state": "uncited" if one is None else one.state,
-                    "why": "" if one is None else one.why,
-                    "cites": "" if one is None else plain(re.sub(r"\s+", " ", one.citation.text)),
-                    "quote": "" if one is None else one.quote,
-                    "found": "" if span is None else span.found,
-                    "trust": "" if span is None else span.trust,
-                    "standing": "" if one is None else one.standing,
-                    "evidence": "" if span is None else span.text,
-                }
-            )
-    return rows
-
-
-def claims_given(value: Json) -> list[Mapping[str, Any]]:
-    """Return the claims of an answer that has the form of `claim_form`; none of any other."""
-    claims = value["claims"] if isinstance(value, dict) and value.keys() == {"claims"} else None
-    if not isinstance(claims, list) or not all(isinstance(one, dict) and one.keys() == {"text", "citations"} for one in claims):
-        return []
-    return cast("list[Mapping[str, Any]]", claims)
-
-
-def as_markdown(claims: list[Mapping[str, Any]]) -> str:
-    """Return the answer as a person reads it: a paragraph per claim, what it cites behind it in square brackets."""
-    return "\n\n".join(_paragraph(claim) for claim in claims)
-
-
-def _paragraph(claim: Mapping[str, Any]) -> str:
-    text = str(claim["text"]).strip()
-    cites = [str(one[key]).strip() for one in claim["citations"] for key in ("place", "call", "address") if str(one.get(key, "")).strip()]
-    known = [f"[{one}]" for one in dict.fromkeys(cites) if f"[{one}]" not in text]
-    return f"{text}{chr(10) if text.endswith(('```', '~~~')) else ' '}{' '.join(known)}" if known else text

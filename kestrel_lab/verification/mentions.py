@@ -18,14 +18,18 @@ _MARKS: Final = re.compile(r"[`*\"'“”(){}\[\],;|<>=]")
 _FOLDER: Final = re.compile(r"(?<![\w./@:#~+<-])(?:\./)?[\w.-]+(?:/[\w.-]+)+/?(?=`)")
 _ENDINGS_TEXT: Final = "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml cfg ini html htm css js ts tsx jsx mjs ipynb sh bash zsh sql xml log parquet db c h cc cpp hpp rs go java kt rb php lua lock conf env in typed svg png jpg pdf xlsx"
 _ENDINGS: Final = frozenset(_ENDINGS_TEXT.split())
-_DOTTED: Final = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
-_NAME: Final = re.compile(
-    rf"`(?P<quoted>{_DOTTED})(?:\([^`\n]*\))?`|(?<![\w`./])(?P<plain>[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+|_*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)(?:\(\))?(?![\w/`.-])"
-)
+_WORD: Final = re.compile(r"[^\W\d]\w*")
+_PLAIN: Final = r"(?<![\w`./])(?:[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+|_*[a-z][a-z0-9]*(?:_[a-z0-9]+)+)"
+_NAME: Final = re.compile(rf"{_PLAIN}(?![\w/`-])")
+_BEFORE: Final = re.compile(rf"`(?P<quoted>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\([^`\n]*\))?`|{_PLAIN}(?:\(\))?(?![\w/`.-])")
 _NEAR: Final = 80
 """Characters before a citation in which the name stands that it is about."""
 _BREAK: Final = re.compile(r"[;:]|`[^`\s]*[^`\w./][^`]*`|\b(?:and|but|which|when|calls?|uses?|by|with|via|from)\b")
 """What parts a citation from the name before it."""
+_USUAL: Final = frozenset(
+    {"self", "cls", "args", "kwargs", "str", "int", "bool", "dict", "list", "tuple", "set", "object", "None", "True", "False"}
+)
+"""Names that stand anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +73,23 @@ def code_in(said: Said) -> Iterator[tuple[str, int]]:
         yield match[1].strip(), match.start(1)
 
 
+def names_in(text: str, shown: str = "") -> list[str]:
+    """Return the names of code that a sentence has, in backticks or written as none but names are, and those of the code that it `shown`."""
+    plain = _URL.sub(" ", text)
+    code = [*_CODE.findall(plain), shown]
+    found = [name for one in code if not _is_place(one) for name in _WORD.findall(one)]
+    found += _NAME.findall(_CODE.sub(" ", _BARE_PATH.sub(" ", plain)))
+    return [name for name in dict.fromkeys(found) if len(name) > 2 and not keyword.iskeyword(name) and name not in _USUAL]
+
+
+def _is_place(code: str) -> bool:
+    found = _BARE_PATH.match(code)
+    return found is not None and ("/" in found[0] or found[0].rpartition(".")[2].lower() in _ENDINGS)
+
+
 def name_before(text: str, at: int) -> str:
     """Return the name of code that stands last before a place of a sentence, such as `Flask.run`; empty where there is none near."""
-    found = [match for match in _NAME.finditer(text, max(0, at - _NEAR), at) if not keyword.iskeyword(match[0].strip("`"))]
-    if not found:
+    found = [match for match in _BEFORE.finditer(text, max(0, at - _NEAR), at) if not keyword.iskeyword(match[0].strip("`"))]
+    if not found or _BREAK.search(text[found[-1].end() : at]):
         return ""
-    last = found[-1]
-    between = text[last.end() : at]
-    return "" if _BREAK.search(between) else (last["quoted"] or last["plain"]).removeprefix("self.")
+    return (found[-1]["quoted"] or found[-1][0].removesuffix("()")).removeprefix("self.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -18,13 +18,13 @@ from kestrel_lab.core.citations import Citation, citations
 from kestrel_lab.language.python_ast import tree_of
 from kestrel_lab.verification.claims import Said
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.mentions import Mention, files_in, folders_in, name_before
+from kestrel_lab.verification.mentions import Mention, files_in, folders_in, name_before, names_in
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.text_match import quoted_in, quotes_in
 from kestrel_lab.verification.work_limit import ALIKE, PARSED
 from kestrel_lab.verification.workspace_files import whole_word
 
-SLACK: Final = 5
+SLACK: Final = 8
 """Lines that a citation may be off and still be the ones meant."""
 _ABSENT: Final = re.compile(
     r"\b(?:missing|absent|removed|deleted|renamed|nonexistent|gone)\b"
@@ -87,6 +87,9 @@ def _is_located(subject: Subject, said: Said, name: Mention) -> bool:
         return False
     if subject.files.has_folder(name.text.partition(".")[0]):  # a module, such as `flask.json`
         return False
+    here = {span.call for span in subject.spans if span.path}
+    if any(name.text in span.text for span in subject.whole_spans if span.call not in here):  # a file of another place, such as a drive
+        return False
     quoted = said.text[name.start - 1 : name.start] == "`" == said.text[name.end : name.end + 1]
     return _LOCATES.search(said.text[: name.start - quoted]) is not None
 
@@ -144,12 +147,32 @@ def _wrong_lines(subject: Subject, said: Said, cited: Citation, *, others: bool 
     subject.pay(PARSED * sum(map(len, texts.values())))
     if words := _words_elsewhere(said, cited, texts):
         return f"{where} does not have “{words}”, which is elsewhere in the file"
-    name = name_before(said.text, cited.at)
-    places = {path: [one for one in _definitions(path, text) if fits_name(one, name)] for path, text in texts.items()} if name else {}
-    if not any(places.values()) or any(_holds(name, cited, places[path], text) for path, text in texts.items()):
+    if (name := name_before(said.text, cited.at)) and (at := _defined_elsewhere(name, cited, texts)):
+        return f"{where} has nothing of {name}, which is defined at {at}"
+    names = [name for name in names_in(said.text, said.shown) if not any(name in part for part in cited.path.split("/"))]
+    known = {name: f"{path}:{line}" for path, text in texts.items() for name in reversed(names) if (line := _first_line(name, text))}
+    if not known or any(_holds(name, cited, path, text, alone=len(known) == 1) for path, text in texts.items() for name in known):
         return ""
-    path, first = next((path, found[0].first) for path, found in places.items() if found)
-    return f"{where} has nothing of {name}, which is defined at {path}:{first}"
+    if any(quoted_in(quote, [around(cited, text)]) for quote in quotes_in(said) for text in texts.values()):
+        return ""
+    first = next(iter(reversed(known)))
+    return f"{where} has nothing of {', '.join(list(known)[:3])}; {first} is at {known[first]}"
+
+
+def _defined_elsewhere(name: str, cited: Citation, texts: Mapping[str, str]) -> str:
+    """Where a name is defined that the cited lines neither have nor are in; empty where they do, or where it is not defined."""
+    short, places = name.rpartition(".")[2], [(path, one) for path, text in texts.items() for one in _definitions(path, text)]
+    fits = [(path, one) for path, one in places if f".{one.name}".endswith(f".{name}")]
+    fits = fits or [(path, one) for path, one in places if "." in name and not name[0].isupper() and one.short == short]
+    near = any(one.first <= cited.last and cited.first <= one.last for _, one in fits)
+    if not fits or near or any(whole_word(short).search(around(cited, text)) for text in texts.values()):
+        return ""
+    return f"{fits[0][0]}:{fits[0][1].first}"
+
+
+def _first_line(name: str, text: str) -> int:
+    found = whole_word(name).search(text)
+    return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
 def _words_elsewhere(said: Said, cited: Citation, texts: Mapping[str, str]) -> str:
@@ -168,20 +191,11 @@ def around(cited: Citation, text: str) -> str:
     return "\n".join(text.splitlines()[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
 
 
-def fits_name(one: Definition, name: str) -> bool:
-    """Whether a definition is what a dotted name of a sentence means: `Flask.run` is no other `run`."""
-    return (
-        one.name == name
-        or one.name.endswith(f".{name}")
-        or (one.short == name.rpartition(".")[2] and not name[:1].isupper() and "." in name)
-    )
-
-
-def _holds(name: str, cited: Citation, places: Sequence[Definition], text: str) -> bool:
-    """Whether the name is in or around the cited lines, or is defined there."""
-    if whole_word(name.rpartition(".")[2]).search(around(cited, text)):
+def _holds(name: str, cited: Citation, path: str, text: str, *, alone: bool) -> bool:
+    """Whether a name is in or around the cited lines, or is that of a function that they are in, or `alone` of a class."""
+    if whole_word(name).search(around(cited, text)):
         return True
-    return any(one.first <= cited.last and cited.first <= one.last for one in places)
+    return any(name in one.name.split(".") and one.first <= cited.last and cited.first <= one.last for one in _definitions(path, text))
 
 
 class Definition(NamedTuple):
@@ -191,6 +205,8 @@ class Definition(NamedTuple):
     """With the classes and functions that it is in, such as `Flask.run`."""
     first: int
     last: int
+    type: bool = False
+    """Whether it is a class."""
 
     @property
     def short(self) -> str:
@@ -212,7 +228,12 @@ def _defined_in(body: list[ast.stmt], holder: str) -> Iterator[Definition]:
     for node in body:
         last = node.end_lineno or node.lineno
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield Definition(f"{holder}{node.name}", min([node.lineno, *(mark.lineno for mark in node.decorator_list)]), last)
+            yield Definition(
+                f"{holder}{node.name}",
+                min([node.lineno, *(mark.lineno for mark in node.decorator_list)]),
+                last,
+                isinstance(node, ast.ClassDef),
+            )
             yield from _defined_in(node.body, f"{holder}{node.name}.")
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

@@ -22,6 +22,8 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][\w.]* = \S")
 """Code in backticks that can only be copied; a call may be an example of use."""
 _NO_SOURCE: Final = frozenset({"diff", "patch", "mermaid"})
 """Blocks that are not excerpts."""
+_LITERAL: Final = re.compile(r"(?<!\w)[\"']{1,3}([^\"'\n]{12,400})[\"']")
+"""A text in code."""
 _FIX: Final = "quote it word by word, or say it without quotation marks"
 
 
@@ -87,6 +89,9 @@ def _block(subject: Subject, said: Said) -> Iterator[Issue]:
     body = [line for line in map(_bare, said.text.splitlines()) if len(line) <= MOST_CHARS and len(tokens(line)) > 1]
     for text in subject.through([*_named_texts(subject, said), *_told(subject)]):
         there = [line for line in body if coded_in(line, [text])]
+        for literal in (match[1] for line in body if there and line not in there for match in _LITERAL.finditer(line)):
+            if not quoted_in(literal, [text]) and (found := nearly_in(literal, subject.through([text], cost=len(spoken(literal))))):
+                yield issue("critical", literal, f"the text “{literal}” is not exact; the source reads: {found}", _FIX)
         if len(there) < 2 or 2 * len(there) < len(body):
             continue
         for line in body:

@@ -1,4 +1,4 @@
-"""Find a quoted text in others: word for word, filled into a template, or there but for a small change.
+"""Find a quoted text in others: word for word, or there but for a small change.
 
 Prose is compared by its words alone, code by its tokens: how it is broken into lines, marked up or punctuated is the writer's affair.
 """
@@ -15,13 +15,13 @@ from typing import Final
 
 from kestrel_lab.verification.claims import Said
 
+_FILLED: Final = "filledin"
+"""Stands for what a text fills in."""
 _GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
 _HOLE: Final = re.compile(r"\{[^{}\n]*\}|%(?:\([\w]+\))?[-+#0 ]?\d*(?:\.\d+)?[srdifgxc](?!\w)")
 _QUOTE: Final = re.compile(r"\"([^\"\n]{8,400})\"|“([^“”\n]{8,400})”|„([^„“”\n]{8,400})[“”]|«\s?([^«»\n]{8,400}?)\s?»")
 _FEWEST_WORDS: Final = 4
 """Words of a quote that is compared: shorter ones are names and turns of phrase."""
-_STRING: Final = re.compile(r"\"([^\"\n]{6,})\"|'([^'\n]{6,})'")
-_BLOCK: Final = re.compile(r"\"{3}(.+?)\"{3}|'{3}(.+?)'{3}", re.DOTALL)
 _TOKEN: Final = re.compile(
     r"[rbfuRBFU]{0,2}(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|\d[\w.]*|[A-Za-z_]\w*|\.\.\.|…|[-+*/%=!<>&|^~@:]+|[^\s\w]"
 )
@@ -49,7 +49,7 @@ def spoken(text: str) -> list[str]:
 def said_in(text: str) -> str:
     """The words of a file's text, strings and comments that go on over lines put together."""
     text = re.sub(r"\n[ \t]*(?:#+|//+|\*|>|\.\.)[ \t]?", " ", text)
-    text = re.sub(r"\\[nrt]", " ", _ON.sub("", text))
+    text = _HOLE.sub(f" {_FILLED} ", re.sub(r"\\[nrt]", " ", _PUT_IN.sub("{}", _ON.sub("", text))))
     return f" {' '.join(spoken(text))} "
 
 
@@ -69,77 +69,18 @@ def quoted_in(quote: str, texts: Iterable[str]) -> bool:
     parts = [
         " ".join(words) for part in _GAP.split(_HOLE.sub("…", quote)) if len(words := spoken(part)) > 1 or (words and len(words[0]) > 3)
     ]
-    return any(all(f" {part} " in said_in(text) for part in parts) or _filled(quote, text) for text in texts)
+    return any(all(f" {part} " in said_in(text) for part in parts) for text in texts)
 
 
-def _filled(quote: str, text: str) -> bool:
-    """Whether the quote is what a template of the text, or a part of it, becomes with something put in."""
-    words, left = spoken(quote), _MOST_STEPS
-    for template in _templates(text):
-        if not template.isdisjoint(words):
-            left -= len(words) * len(template.words)
-            if left < 0 or _fills(words, template):  # where nobody can look through them all, nothing is said against the quote
-                return True
-    return False
-
-
-@lru_cache(maxsize=128)
-def _templates(text: str) -> tuple[Template, ...]:
-    """The texts in quotation marks that have places to be filled in."""
-    joined = _PUT_IN.sub("{}", _ON.sub("", text)).replace("\\n", " ")
-    found = [match[1] or match[2] for match in _STRING.finditer(joined)]
-    found += [line for match in _BLOCK.finditer(text) for line in (match[1] or match[2]).splitlines()]
-    every = [Template(_HOLE.split(one)) for one in found if _HOLE.search(one)]
-    return tuple(one for one in every if sum(map(bool, one.words)) >= 2)
-
-
-class Template:
-    """A text with holes: its words, an empty one where something is put in."""
-
-    def __init__(self, parts: Sequence[str]) -> None:
-        self.words: Final = [word for place, part in enumerate(parts) for word in (*([""] if place else []), *spoken(part))]
-        self.isdisjoint: Final = frozenset(self.words).isdisjoint
-
-
-_MOST_STEPS: Final = 400_000
-"""Words of a quote times words of the templates that it is held against."""
 _MOST_ALIKE: Final = 200
 """Stretches of a text that are compared with a quote in full."""
-_MOST_PUT_IN: Final = 8
-_MOST_OPEN: Final = 3
-"""Words that a hole holds at the begin or the end of a quote of a part: more would let any words be a quote."""
-
-
-def _fills(words: Sequence[str], template: Template) -> bool:
-    """Whether the words are the template's, or a part of them, one after the other, with up to eight words in each hole.
-
-    What is not a whole template has to have at least half of its words from it.
-    """
-    known, size = template.words, len(words)
-    for start in range(len(known)):
-        states = {(start, 0): 0}  # where in the template, words in the hole there: words that are its own
-        for word in words:
-            following: dict[tuple[int, int], int] = {}
-            for (place, held), own in states.items():
-                for at in (place, place + 1) if place < len(known) and not known[place] else (place,):
-                    if at >= len(known):
-                        continue
-                    inside = held if at == place else 0
-                    most = _MOST_OPEN if at == start and start else _MOST_PUT_IN
-                    if known[at] == word:
-                        following[at + 1, 0] = max(own + 1, following.get((at + 1, 0), 0))
-                    elif not known[at] and inside < most:
-                        following[at, inside + 1] = max(own, following.get((at, inside + 1), 0))
-            states = following
-        for (place, held), own in states.items():
-            ended = place >= len(known) - (held > 0)
-            if (ended and not start and own >= 2) or (2 * own >= size and (ended or held <= _MOST_OPEN)):
-                return True
-    return False
 
 
 def nearly_in(quote: str, texts: Iterable[str]) -> str:
-    """What stands in one of the texts that the quote is a changed form of; empty if there is nothing like it."""
+    """Return what stands in one of the texts that the quote is a changed form of; empty if there is nothing like it.
+
+    Empty too where something is filled in at that place of the text: then nobody can know what it becomes.
+    """
     words = spoken(quote)
     if len(words) < 4:
         return ""
@@ -162,7 +103,7 @@ def nearly_in(quote: str, texts: Iterable[str]) -> str:
                 if ratio >= best[0] and (ratio > best[0] or not best[1]):
                     best = (ratio, " ".join(found))
         if best[1]:
-            return best[1]
+            return "" if _FILLED in best[1] else best[1]
     return ""
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
+from kestrel_lab.answers.confidence import Basis, short, stated
 from kestrel_lab.core.events.union import Event, RunFinished, VerifierFinished
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.verification.confidence import Basis, short, stated
 from kestrel_lab.views.formatting import count
 from kestrel_lab.views.html.elements import macros
 
@@ -38,7 +38,7 @@ class Badge:
     judge: bool | None = None
     """Whether model judges passed it; `None` where none was asked."""
     value: float | None = None
-    """The confidence that the run states, from 0 to 1; `verification.confidence` says how it is made."""
+    """The confidence that the run states, from 0 to 1; `answers.confidence` says how it is made."""
     basis: Basis | None = None
     calibrated: float | None = None
     """The share of answers stated this sure that were right in trials of the same model; `None` where none were kept."""

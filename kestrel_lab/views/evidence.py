@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -10,7 +11,7 @@ from typing import Any, Final
 from kestrel_lab.core.citations import Span, Standing, citations, resolve, spans_of, standing
 from kestrel_lab.core.events.union import ModelAnswered, ToolAnswered, ToolCalled
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
-from kestrel_lab.verification.evidence import STATES
+from kestrel_lab.verification.evidence import STATES, Backed
 from kestrel_lab.views.html.elements import macros
 
 SHOWN: Final = 3_000
@@ -66,6 +67,29 @@ def evidence_text(headline: str, rows: Sequence[dict[str, Any]]) -> str:
 def _claims(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     for _, group in groupby(rows, key=itemgetter("claim")):
         yield list(group)
+
+
+def evidence_rows(backed: Sequence[Backed]) -> list[dict[str, Any]]:
+    """Return a row per claim and citation; a claim without any has one."""
+    rows: list[dict[str, Any]] = []
+    for number, claim in enumerate(backed, 1):
+        for one in claim.cited or (None,):
+            span = None if one is None else one.span
+            rows.append(
+                {
+                    "claim": number,
+                    "text": claim.text,
+                    "state": "uncited" if one is None else one.state,
+                    "why": "" if one is None else one.why,
+                    "cites": "" if one is None else plain(re.sub(r"\s+", " ", one.citation.text)),
+                    "quote": "" if one is None else one.quote,
+                    "found": "" if span is None else span.found,
+                    "trust": "" if span is None else span.trust,
+                    "standing": "" if one is None else one.standing,
+                    "evidence": "" if span is None else span.text,
+                }
+            )
+    return rows
 
 
 def worst(rows: Sequence[dict[str, Any]]) -> str:

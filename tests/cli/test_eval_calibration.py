@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from kestrel_lab.answers.confidence import Stated
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.stored.calibration import Reliability, keep_calibrations, reliability
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.review.calibration import FILE, calibrated
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.verification.confidence import Stated
 
 SUITE = """\
 name: work

@@ -1,7 +1,7 @@
 """The stated confidence: what it rests on, and that nothing is stated where nothing says it."""
 
+from kestrel_lab.answers.confidence import Stated, short, stated
 from kestrel_lab.core.events.union import RunFinished, VerifierFinished
-from kestrel_lab.verification.confidence import Stated, short, stated
 
 
 def said(verifier: str, confidence: float | None, *, passed: bool = True) -> VerifierFinished:

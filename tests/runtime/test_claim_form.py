@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from kestrel_lab.answers.claim_markdown import TITLE
 from kestrel_lab.core.events.union import RunFinished, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
-from kestrel_lab.verification.evidence import TITLE
 from kestrel_lab.views.rows import NoticeRow
 
 ROOF = "The roof is red.\nThe roof is 7 m high.\n"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kestrel_lab.answers.confidence import stated
 from kestrel_lab.core.drawing.matplotlib_figure import literal, save_figure, shown_figure
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RunStarted
@@ -22,7 +23,6 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.review.calibration import Kept, keep
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.verification.confidence import stated
 from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 

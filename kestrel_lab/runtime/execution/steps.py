@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
+from kestrel_lab.answers.claim_markdown import TITLE
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.calls import Call, Danger, Problem
 from kestrel_lab.core.errors import START_STEP, RunError, ToolError, UsageError, nearest
@@ -23,7 +24,6 @@ from kestrel_lab.runtime.execution.operation import Operation, Scope
 from kestrel_lab.runtime.execution.scheduler import Outcome
 from kestrel_lab.shell_syntax.template import check_command, render_call
 from kestrel_lab.tools.tool import ToolArgumentsError, Toolbox
-from kestrel_lab.verification.evidence import TITLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +135,7 @@ class StepRunner:
             await run_agent(step, self._ctx, self._desk)
         else:
             if claimed := step.schema.get("title") == TITLE:
-                from kestrel_lab.verification.claim_form import ClaimedAnswer  # with pydantic: only where it is asked for
+                from kestrel_lab.answers.claim_form import ClaimedAnswer  # with pydantic: only where it is asked for
 
             output = OutputType.of(ClaimedAnswer) if claimed else self._ctx.options.output
             fits = output.value if output is not None and output.schema == step.schema else None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kestrel_lab.answers.abstention import abstains
+from kestrel_lab.answers.claim_markdown import as_markdown, claims_given
 from kestrel_lab.answers.contracts import contract_named
 from kestrel_lab.checks.model_judge import SCHEMA, question, verdict_of
 from kestrel_lab.core.errors import UnmetError, UsageError
@@ -25,7 +26,7 @@ from kestrel_lab.runtime.execution.operation import Done, Operation, Scope
 from kestrel_lab.runtime.operations.arguments import Arguments, dialogue, without_chance
 from kestrel_lab.runtime.operations.verifiers import VERDICT, Cites, Formed, Grounded, ModelVerifier, Vote
 from kestrel_lab.runtime.review.evidence_table import as_cited, subject_in
-from kestrel_lab.verification.evidence import as_markdown, cited_share, claims_given, evidence_of
+from kestrel_lab.verification.evidence import cited_share, evidence_of
 
 ROUNDS = 2
 """Repairs, unless a step says otherwise."""
@@ -57,7 +58,7 @@ def verifying(judges: Judges) -> Operation:
     there, unless the answer says that it does not know. The plan's own acceptance criteria, and those that an operation
     `plan` proposed which the step waits for, hold as well. Steps it waits for that failed are issues too.
 
-    Its output is the answer that passed; one that was given as claims with citations (`verification.claim_form`) is Markdown then. One that does not pass grows a step `STEP/repair#N`, which produces the answer
+    Its output is the answer that passed; one that was given as claims with citations (`answers.claim_form`) is Markdown then. One that does not pass grows a step `STEP/repair#N`, which produces the answer
     anew, and the next round `STEP#N`. After the last round a `RunError` tells what is still wrong.
     """
 

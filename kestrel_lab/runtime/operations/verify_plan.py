@@ -17,8 +17,8 @@ from kestrel_lab.runtime.execution.artifacts import answer_makers
 LEVELS: Final = {
     "off": "answers are given as they are",
     "warn": "what looks made up is said beside the answer",
-    "repair": "what the deterministic checks refuse is repaired; an answer that still does not pass is reported as failed",
-    "judge": "the same, and a model must pass it, by the evidence it cites",
+    "repair": "claims with citations are asked for, what the deterministic checks refuse is repaired; an answer that still does not pass is reported as failed",
+    "judge": "the same, and a model must pass it as a whole and claim by claim, by the evidence it cites",
     "quality": "the answer stays as it is, and a report on it is made: issues with places and fixes, claims without evidence",
 }
 ANSWER: Final = "answer_to_verify"
@@ -168,7 +168,7 @@ def _claimed(step: Step, contract: Contract | None) -> Step:
     """Return an agent's step with its answer asked for as claims with citations, unless the answer has a form of its own."""
     if contract is not None or not step.goal or step.schema is not None:
         return step
-    from kestrel_lab.verification.claim_form import HOW, ClaimedAnswer  # with pydantic: only where it is asked for
+    from kestrel_lab.answers.claim_form import HOW, ClaimedAnswer  # with pydantic: only where it is asked for
 
     output = OutputType.of(ClaimedAnswer)
     assert output is not None

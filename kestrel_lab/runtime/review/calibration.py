@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
+from kestrel_lab.answers.confidence import Stated
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.host.filesystem import private_folder
-from kestrel_lab.verification.confidence import Stated
 
 FILE: Final = "calibration.json"
 _NEAR: Final = 0.05

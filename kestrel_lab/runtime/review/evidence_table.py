@@ -7,17 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kestrel_lab.answers.claim_markdown import TITLE, claims_given
 from kestrel_lab.core.citations import Span, answered
 from kestrel_lab.core.errors import KestrelError, RunError, boundary
 from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.json_types import Json, values_in
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.verification.evidence import TITLE, Backed, claims_given, evidence_of, evidence_rows, summary
+from kestrel_lab.verification.evidence import Backed, evidence_of, summary
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.subject import Ground, Made, Subject, subject_of
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.evidence import claims_html, evidence_html, evidence_text
+from kestrel_lab.views.evidence import claims_html, evidence_html, evidence_rows, evidence_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 Claims = Sequence[Mapping[str, Any]]
-"""Claims with citations, as `verification.claim_form` has them."""
+"""Claims with citations, as `answers.claim_form` has them."""
 
 
 class EvidenceTable:

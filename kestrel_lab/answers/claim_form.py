@@ -6,8 +6,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from kestrel_lab.answers.claim_markdown import TITLE
 from kestrel_lab.core.citations import citations
-from kestrel_lab.verification.evidence import TITLE
 
 HOW: Final = """\
 The answer is a list of claims. The text of a claim is Markdown: one statement that stands by itself, or a block of code. Each claim cites \

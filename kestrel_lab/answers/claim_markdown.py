@@ -1,0 +1,31 @@
+"""An answer that was given as claims with citations: recognised, and as the Markdown that a person reads. The form itself is in `claim_form`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from kestrel_lab.core.json_types import Json
+
+TITLE: Final = "ClaimedAnswer"
+"""The title of the JSON Schema of `claim_form`, by which a step that is asked for claims is known."""
+
+
+def claims_given(value: Json) -> list[Mapping[str, Any]]:
+    """Return the claims of an answer that has the form of `claim_form`; none of any other."""
+    claims = value["claims"] if isinstance(value, dict) and value.keys() == {"claims"} else None
+    if not isinstance(claims, list) or not all(isinstance(one, dict) and one.keys() == {"text", "citations"} for one in claims):
+        return []
+    return cast("list[Mapping[str, Any]]", claims)
+
+
+def as_markdown(claims: list[Mapping[str, Any]]) -> str:
+    """Return the answer as a person reads it: a paragraph per claim, what it cites behind it in square brackets."""
+    return "\n\n".join(_paragraph(claim) for claim in claims)
+
+
+def _paragraph(claim: Mapping[str, Any]) -> str:
+    text = str(claim["text"]).strip()
+    cites = [str(one[key]).strip() for one in claim["citations"] for key in ("place", "call", "address") if str(one.get(key, "")).strip()]
+    known = [f"[{one}]" for one in dict.fromkeys(cites) if f"[{one}]" not in text]
+    return f"{text}{chr(10) if text.endswith(('```', '~~~')) else ' '}{' '.join(known)}" if known else text
