@@ -18,6 +18,8 @@ from kestrel_lab.core.events.union import (
     ContextCompacted,
     Event,
     FolderChanged,
+    KernelChanged,
+    KernelUndone,
     MacroFinished,
     MacroStarted,
     McpCandidateFound,
@@ -102,6 +104,8 @@ class RunState:
     """Ids of the notes that were given to it."""
     kept: set[str] = field(default_factory=set)
     """Ids of the notes it left for later runs."""
+    kernels: dict[str, str] = field(default_factory=dict)
+    """By call whose code changed a kernel and was not undone, the name of that kernel."""
     tasks: dict[str, TaskChanged] = field(default_factory=dict)
     """The task list, by number."""
     shown: dict[str, list[str]] = field(default_factory=dict)
@@ -223,6 +227,11 @@ class RunState:
                 self.recalled.update(str(note["id"]) for note in event.notes if "id" in note)
             case MemoryStored() if "id" in event.note:
                 self.kept.add(str(event.note["id"]))
+            case KernelChanged():
+                self.kernels[event.call] = event.kernel
+            case KernelUndone():
+                for call in event.calls:
+                    self.kernels.pop(call, None)
             case TaskChanged():
                 self.tasks[event.task] = event
             case ToolsAdded() if self.started is not None:

@@ -116,6 +116,8 @@ class CodeContext:
     """What the decision on the call was about."""
     live: bool = False
     """Whether the run works in the kernel of a notebook: it is no trial of a suite."""
+    earlier: Mapping[str, str] = field(default_factory=dict)
+    """By call of the run whose code changed a kernel before, the name of that kernel."""
     untraced: Callable[[], bool] = bool
     """Whether files of the workspace hold words of others."""
 

@@ -44,6 +44,7 @@ def code_context(call: Call, ctx: RunContext) -> CodeContext:
         sandbox=call.sandbox,
         danger=call.danger,
         live=not ctx.options.scenario and not (ctx.state.started is not None and ctx.state.started.scenario),
+        earlier=ctx.state.kernels,
         untraced=lambda: ctx.files is not None and ctx.files.known(),
     )
 

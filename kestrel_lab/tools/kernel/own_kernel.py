@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import queue
 import secrets
 import shutil
 import signal
@@ -14,7 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,48 @@ GRACE_S = 5.0
 """Seconds that interrupted code may take to end; then the kernel is killed."""
 MOST_FLOOD = 20_000_000
 """Characters after which code that prints is interrupted: it is in a loop."""
+_SIGNED = "hmac-sha256"
 _PORTS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
+
+
+class _Client:
+    """The two channels of a kernel that code needs; unlike the blocking client of jupyter_client it makes no event loop for each thread."""
+
+    def __init__(self, place: str, key: str) -> None:
+        import zmq
+        from jupyter_client.session import Session
+
+        self._session: Any = Session(key=key.encode(), signature_scheme=_SIGNED)
+        self._context: Any = zmq.Context()
+        self._shell, self._iopub = self._context.socket(zmq.DEALER), self._context.socket(zmq.SUB)
+        self._iopub.setsockopt(zmq.SUBSCRIBE, b"")
+        self._shell.connect(f"ipc://{place}-1")
+        self._iopub.connect(f"ipc://{place}-2")
+
+    def ask(self, kind: str, **content: Any) -> str:
+        """Send a request; returns its id."""
+        return str(self._session.send(self._shell, kind, content)["header"]["msg_id"])
+
+    def told(self, seconds: float) -> dict[str, Any] | None:
+        """Return the next thing that the kernel tells everybody; `None` when there is none in time."""
+        return self._next(self._iopub, seconds)
+
+    def reply(self, message: str, seconds: float) -> dict[str, Any]:
+        """Return the content of the reply to a request; empty where none comes in time. Replies to earlier requests are of no use any more."""
+        while (found := self._next(self._shell, seconds)) is not None:
+            if found["parent_header"].get("msg_id") == message:
+                return dict(found["content"])
+        return {}
+
+    def _next(self, socket: Any, seconds: float) -> dict[str, Any] | None:
+        if not socket.poll(int(seconds * 1_000)):
+            return None
+        _, parts = self._session.feed_identities(socket.recv_multipart())
+        return dict(self._session.deserialize(parts))
+
+    def close(self) -> None:
+        """Close both channels."""
+        self._context.destroy(linger=0)
 
 
 class OwnKernel:
@@ -44,7 +83,7 @@ class OwnKernel:
         """Names the process; empty before the first."""
         self._workspace, self._memory = workspace, memory
         self._process: subprocess.Popen[bytes] | None = None
-        self._client: Any = None
+        self._client: _Client | None = None
         self._scratch = ""
         self._lock = threading.Lock()
         self._stopped = threading.Event()
@@ -68,11 +107,13 @@ class OwnKernel:
     def _told(self, expression: str) -> str:
         with self._lock:
             self._stopped.clear()
-            if self._process is None:
+            if self._process is None or self._client is None:
                 return "there are no variables yet"
-            message = self._client.execute("", silent=True, user_expressions={"told": expression})
+            message = self._client.ask(
+                "execute_request", code="", silent=True, store_history=False, allow_stdin=False, user_expressions={"told": expression}
+            )
             self._collect(message, Output(), EXECUTE_S)
-            reply = self._reply(message, GRACE_S).get("user_expressions", {}).get("told", {})
+            reply = self._client.reply(message, GRACE_S).get("user_expressions", {}).get("told", {})
         if reply.get("status") != "ok":
             msg = f"{reply.get('ename', 'error')}: {reply.get('evalue', 'the kernel did not answer')}"
             raise ToolError(msg)
@@ -89,7 +130,7 @@ class OwnKernel:
             process.kill()
             process.wait()
         if self._client is not None:
-            self._client.stop_channels()
+            self._client.close()
             self._client = None
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -99,19 +140,19 @@ class OwnKernel:
         if self._process is None:
             self._start()
         output = Output()
-        message = self._client.execute(code, store_history=True, allow_stdin=False)
+        assert self._client is not None
+        message = self._client.ask("execute_request", code=code, silent=False, store_history=True, user_expressions={}, allow_stdin=False)
         self._collect(message, output, seconds)
         return output
 
     def _start(self) -> None:
-        from jupyter_client.blocking.client import BlockingKernelClient
-
         if reason := impossible():
             msg = f"no kernel can be started here, because its code could not be held in: {reason}"
             raise ToolError(msg)
         self._scratch = tempfile.mkdtemp(prefix="kestrel-kernel-")
         file = Path(self._scratch) / "connection.json"
-        about = {"transport": "ipc", "ip": f"{self._scratch}/s", "key": secrets.token_hex(16), "signature_scheme": "hmac-sha256"}
+        key = secrets.token_hex(16)
+        about = {"transport": "ipc", "ip": f"{self._scratch}/s", "key": key, "signature_scheme": _SIGNED}
         file.write_text(json.dumps({**about, **{name: number for number, name in enumerate(_PORTS, 1)}}), encoding="utf-8")
         env = {**clean_environment(), "HOME": self._scratch, "TMPDIR": self._scratch, "IPYTHONDIR": self._scratch}
         env |= {
@@ -132,35 +173,26 @@ class OwnKernel:
                 start_new_session=True,
             )
         self.id = secrets.token_hex(6)
-        self._client = BlockingKernelClient(connection_file=str(file))
-        self._client.load_connection_file()
-        self._client.start_channels(hb=False)
+        self._client = _Client(f"{self._scratch}/s", key)
         until = time.monotonic() + START_S
         while time.monotonic() < until and self._process.poll() is None:
-            if self._reply(self._client.kernel_info(), 1.0):
+            # What a kernel tells before the channel is there is lost: it is there once the end of this request was heard.
+            if self._client.reply(self._client.ask("kernel_info_request"), 1.0) and self._client.told(1.0) is not None:
                 return
         said = log.read_text(encoding="utf-8", errors="replace")[-2_500:]
         self.close()
         msg = f"the kernel did not start: {said or 'it said nothing'}"
         raise ToolError(msg)
 
-    def _reply(self, message: str, seconds: float) -> dict[str, Any]:
-        """Return the reply to a request; empty where none comes in time. Replies to earlier requests are of no use any more."""
-        with suppress(queue.Empty):
-            while (told := self._client.get_shell_msg(timeout=seconds))["parent_header"].get("msg_id") != message:
-                continue
-            return dict(told["content"])
-        return {}
-
     def _collect(self, message: str, output: Output, seconds: float) -> None:
         """Take in what the kernel tells of a request, until it is done with it."""
         until, interrupted = time.monotonic() + seconds, ""
         while True:
-            with suppress(queue.Empty):
-                told = self._client.get_iopub_msg(timeout=0.2)
-                if told["parent_header"].get("msg_id") == message and _taken(told, output):
-                    break
             assert self._process is not None
+            assert self._client is not None
+            told = self._client.told(0.2)
+            if told is not None and told["parent_header"].get("msg_id") == message and _taken(told, output):
+                break
             if (code := self._process.poll()) is not None:
                 self.close()
                 msg = f"the kernel died ({_why(code)}): its variables are gone, the next call begins with a new one"

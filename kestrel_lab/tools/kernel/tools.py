@@ -131,8 +131,9 @@ async def _run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolCo
     else:
         msg = "nobody has allowed this code to run in the kernel"
         raise ToolError(msg)
+    note = gone(about, live.id)
     _record(ran, live.id, about, ctx)
-    return told(ran)
+    return note + told(ran)
 
 
 async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolContext) -> str:
@@ -141,8 +142,9 @@ async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolCo
     except asyncio.CancelledError:
         kernel.interrupt()
         raise
+    note = gone(about, kernel.id)
     _record(ran, kernel.id, about, ctx)
-    return told(ran)
+    return note + told(ran)
 
 
 def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext) -> None:
@@ -159,6 +161,14 @@ def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext) -> None
         ),
         ran.images,
     )
+
+
+def gone(about: CodeContext, kernel: str) -> str:
+    """Return what a model and its reader have to know in the first call to a kernel other than those of earlier calls: in a fork, after a resume or a death."""
+    if not about.earlier or kernel in about.earlier.values():
+        return ""
+    calls = ", ".join(about.earlier)
+    return f"[the kernel in which {calls} ran is gone, with its variables: run the code of these calls again first if you need them]\n"
 
 
 def told(ran: Ran) -> str:
