@@ -46,6 +46,7 @@ from kestrel_lab.cli.frontend import (
 )
 from kestrel_lab.cli.overview import SETTINGS
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
@@ -108,6 +109,15 @@ def run(
     form: Annotated[
         str | None, typer.Option(metavar="FORM", help="What the answer has to look like: brief, plan, patch, explanation, research, auto.")
     ] = None,
+    params: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME=VALUE",
+            help="Parameter of the model: temperature, top_p, max_tokens, seed, stop, reasoning_effort, response_format, timeout_s.",
+        ),
+    ] = None,
+    images: Annotated[list[str] | None, typer.Option("--image", metavar="FILE", help="Image beside the goal, for models that see.")] = None,
     name: As = "",
     background: Background = False,
     approval_timeout: ApprovalTimeout = None,
@@ -127,6 +137,9 @@ def run(
         raise UsageError(msg)
     if plan is not None or inputs or verify is not None or form is not None:
         msg = "a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out"
+        raise UsageError(msg)
+    if params or images:
+        msg = "a run that is resumed keeps its parameters and images: leave --param and --image out"
         raise UsageError(msg)
     if rules is not None:
         msg = "a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out"
@@ -171,6 +184,9 @@ def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = No
         options["tools"] = [word.strip() for word in str(words["tools"]).split(",") if word.strip()]
     if options.get("inputs"):
         options["inputs"] = workflow_inputs(words["inputs"])
+    if options.get("params"):
+        options["params"] = {name: _value(str(text)) for name, text in workflow_inputs(words["params"], "--param").items()}
+    options = {name: value for name, value in options.items() if name != "images" or value}
     limits = {"cycles": words["cycles"], "cost_usd": words["cost"], "seconds": words["seconds"], "tokens": words["tokens"]}
     limits = {key: value for key, value in limits.items() if value is not None}
 
@@ -185,6 +201,14 @@ def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = No
             return await screen.show(_going_on(lab.session.restart(resume, **options)))
 
     return follow()
+
+
+def _value(text: str) -> Json:
+    """Return a parameter's value: JSON where it is JSON, else text."""
+    try:
+        return loads(text)
+    except ValueError:
+        return text
 
 
 @app.command()
