@@ -49,6 +49,7 @@ from kestrel_lab.cli.frontend import (
 )
 from kestrel_lab.cli.overview import SETTINGS
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
@@ -115,6 +116,15 @@ def run(
         str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run; a notebook does so with the last one.")
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Notebook: begin a conversation anew.")] = False,
+    params: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--param",
+            metavar="NAME=VALUE",
+            help="Parameter of the model: temperature, top_p, max_tokens, seed, stop, reasoning_effort, response_format, timeout_s.",
+        ),
+    ] = None,
+    images: Annotated[list[str] | None, typer.Option("--image", metavar="FILE", help="Image beside the goal, for models that see.")] = None,
     name: As = "",
     background: Background = False,
     approval_timeout: ApprovalTimeout = None,
@@ -134,6 +144,8 @@ def run(
         raise UsageError("a run that is resumed keeps its plan: leave --plan, --input, --verify and --form out")
     if follow is not None:
         raise UsageError("--resume goes on with the run itself, --follow with its conversation in a new run: give one of them")
+    if params or images:
+        raise UsageError("a run that is resumed keeps its parameters and images: leave --param and --image out")
     if rules is not None:
         raise UsageError("a run that is resumed keeps its rules, under those of kestrel.toml as they are now: leave --rules out")
     return _begin(ctx, ctx.params, resume)
@@ -174,6 +186,9 @@ def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = No
     options = {name: value for name, value in run_options(words).items() if name in known}
     if options.get("inputs"):
         options["inputs"] = workflow_inputs(words["inputs"])
+    if options.get("params"):
+        options["params"] = {name: _value(str(text)) for name, text in workflow_inputs(words["params"], "--param").items()}
+    options = {name: value for name, value in options.items() if name != "images" or value}
     if resume is None and not options.get("plan") and not words.get("new"):
         options |= {name: value for name, value in frontend.goes_on_with().items() if options.get(name) is None}
 
@@ -188,6 +203,14 @@ def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = No
             return await screen.show(_going_on(lab.session.restart(resume, **options)))
 
     return follow()
+
+
+def _value(text: str) -> Json:
+    """Return a parameter's value: JSON where it is JSON, else text."""
+    try:
+        return loads(text)
+    except ValueError:
+        return text
 
 
 @app.command()

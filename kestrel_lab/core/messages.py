@@ -237,7 +237,9 @@ class ModelParams:
         """Return the parameters of a mapping by name; raises `UsageError` for an unknown name or a wrong value."""
         if isinstance(given, ModelParams):
             return given
-        values = dict(given or {})
+        if not given:
+            return NO_PARAMS
+        values = dict(given)
         if unknown := sorted(values.keys() - _KINDS.keys()):
             msg = f"there is no model parameter {unknown[0]!r}; {nearest(unknown[0], _KINDS)}"
             raise UsageError(msg)
@@ -254,6 +256,8 @@ class ModelParams:
 
     def over(self, request: ModelRequest) -> ModelRequest:
         """Return `request` with these parameters where it sets none itself."""
+        if self is NO_PARAMS:  # the usual case, on the path of every turn
+            return request
         unset = {
             one.name: getattr(self, one.name)
             for one in fields(self)
@@ -264,3 +268,7 @@ class ModelParams:
     def __or__(self, other: ModelParams) -> ModelParams:
         """Return these parameters where `other` sets none."""
         return ModelParams.of({**self.as_json(), **other.as_json()})
+
+
+NO_PARAMS = ModelParams()
+"""No parameter is set."""

@@ -346,7 +346,7 @@ class RunState:
         conversation.text, conversation.finish = event.text or conversation.text, event.finish
         conversation.requests = tuple(_request(call) for call in event.calls)
         conversation.answers, conversation.images = {}, {}
-        thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking))
+        thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
         conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests, thinking=thinking))
         if not conversation.requests:
             conversation.replies.append(event.text)
@@ -381,7 +381,7 @@ class RunState:
                     text=conversation.answers[request.id],
                     call_id=request.id,
                     name=request.name,
-                    images=conversation.images.get(request.id, ()),
+                    images=conversation.images.get(request.id, ()) if conversation.images else (),
                 )
                 for request in conversation.requests
             )

@@ -87,7 +87,7 @@ class RecordAnswer:
                 chars=chars,
                 knows={**result.knows},
                 changed=result.changed,
-                images=self._kept_images(result.images),
+                images=self._kept_images(result.images) if result.images else [],
                 value=result.value if self.keeps(call) or not (cut or isinstance(result.value, str)) else None,
             )
         )
@@ -183,7 +183,7 @@ class RecordModel:
                     tokens_cached=usage.tokens_cached,
                     tokens_cache_written=usage.tokens_cache_written,
                     tokens_reasoning=usage.tokens_reasoning,
-                    thinking=[part.as_json() for part in answer.thinking],
+                    thinking=[part.as_json() for part in answer.thinking] if answer.thinking else [],
                     cost_usd=None if usage.unpriced else usage.cost_usd,
                     seconds=time.perf_counter() - began,
                     queued=self.idle.queued,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kestrel_lab.core.errors import ModelError, UsageError, nearest
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.models.fallback import BETWEEN, EscalatingModel
+from kestrel_lab.models.litellm.library import load_in_background
 from kestrel_lab.models.litellm.model import LiteLLMModel, litellm_providers
 from kestrel_lab.models.local import model as local
 from kestrel_lab.models.ollama import Ollama
@@ -118,6 +119,15 @@ def choose_model(
     if prefix in _OLLAMA:
         return _ollama(name, Ollama(address=api_base.rstrip("/")) if api_base else Ollama.of(env))
     return with_retries(_litellm_model(prefix, name, api_base, env))
+
+
+def prepare_in_background(env: Mapping[str, str]) -> bool:
+    """Begin to load what hosted models need, while a person still types; returns whether that was begun.
+
+    Nothing is loaded where `env` has no key of a provider, and nothing twice.
+    """
+    wanted = env.get("MODEL_PROVIDER") or any(provider.key(env) for provider in PROVIDERS)
+    return bool(wanted) and load_in_background()
 
 
 def _several(spec: str, choose: Callable[[str], Model]) -> Model:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 
 
@@ -48,6 +50,27 @@ def wrapped(model: Model) -> Model | None:
     """Return the model inside a wrapper; `None` for a model that is none."""
     inner: Model | None = getattr(model, "model", None)
     return inner if callable(inner) else None
+
+
+def leaves(model: Model) -> Iterator[Model]:
+    """Yield the models that a model is made of, without wrappers, each of several."""
+    several: tuple[Model, ...] | None = getattr(model, "models", None)
+    inner = wrapped(model)
+    if several is not None:
+        for one in several:
+            yield from leaves(one)
+    elif inner is not None:
+        yield from leaves(inner)
+    else:
+        yield model
+
+
+async def prepare(models: Iterable[Model]) -> None:
+    """Return once each of `models` can be called at once."""
+    for model in models:
+        for leaf in leaves(model):
+            if isinstance(leaf, Prepares) and not leaf.ready:
+                await leaf.prepare()
 
 
 def silent(_: str) -> None:

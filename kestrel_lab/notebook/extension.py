@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kestrel_lab.models.resolve import prepare_in_background
 from kestrel_lab.notebook.completion import completions
 from kestrel_lab.notebook.magics import KestrelMagics
 from kestrel_lab.notebook.surroundings import NotebookSurroundings
@@ -97,6 +99,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     Session.surroundings = NotebookSurroundings(magics.notebook, ip)
     rewriter = AwaitRewriter(ip)
     rewriter.install()
+    prepare_in_background(os.environ)
     ip.events.register("post_run_cell", after_cell)
     setattr(ip, _ATTRIBUTE, _Loaded(rewriter, after_cell, matcher))
 

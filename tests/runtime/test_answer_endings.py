@@ -75,7 +75,7 @@ def test_a_model_that_stays_silent_has_an_empty_answer(session: Session, workspa
 def test_a_model_that_does_nothing_at_all_fails(session: Session, workspace: Path) -> None:
     """Without a call and without a text there is nothing that could be complete."""
     run, model = run_of(session, workspace, NOTHING)
-    assert (run.status, run.outcome, len(model.asked)) == ("FAILED", "error", 2)
+    assert (run.status, run.outcome, len(model.asked)) == ("FAILED", "error", 1)
     assert "neither text nor a tool call" in run.reason
 
 

@@ -60,12 +60,12 @@ def schema(
     return schema_text(name).rstrip("\n")
 
 
-def values(given: list[str] | None) -> dict[str, Json]:
+def values(given: list[str] | None, option: str = "--input") -> dict[str, Json]:
     """What `--input NAME=VALUE` options say; raises `UsageError` for one without a name or `=`."""
     found: dict[str, Json] = {}
     for text in given or ():
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
-            raise UsageError(f"--input takes NAME=VALUE, not {text!r}")
+            raise UsageError(f"{option} takes NAME=VALUE, not {text!r}")
         found[name.strip()] = value
     return found

@@ -28,6 +28,7 @@ from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.models.wrapper import prepare as prepare_models
 from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.model_guard import bounded
@@ -210,6 +211,7 @@ async def run_trials(
         config.name: deque((ask, ()) for ask in asks if ask.config.name == config.name) for config in ready.suite.configs
     }
     free = asyncio.Semaphore(ready.suite.concurrency)
+    await prepare_models(ready.models.values())  # what a process loads once is no trial's time
     keeper = Keeper(session.store if store else None, on_row, eval_run)
 
     async def work(queue: deque[Turn]) -> None:

@@ -1,1 +1,1 @@
-"""Models behind litellm: calls, errors, sources of a web search."""
+"""Models behind litellm: the library, calls, responses, cost, errors, sources of a web search."""

@@ -36,8 +36,8 @@ WITHHELD: Final = ("content_filter", "refusal")
 async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
     """Work on `step` until the model answers without calling a tool; return that answer.
 
-    A model that falls silent is asked once for an answer; if it then says nothing either, the answer is empty where tools were called
-    or the provider withheld it. Raises `LimitError` when a limit is reached, `ModelError` when the model fails or does nothing at
+    A model that falls silent after tool calls is asked once for an answer; if it then says nothing either, the answer is empty, as is
+    one that the provider withheld. Raises `LimitError` when a limit is reached, `ModelError` when the model fails or does nothing at
     all, and `ApprovalRequired` when a call needs a person and none is here.
     """
     talk = ctx.state.conversation(step.id)
@@ -46,7 +46,7 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
         if talk.requests:
             gave_way = await run_turn(step, talk, ctx, desk)
         elif talk.messages[-1].role == "assistant":
-            if talk.messages[-1].text.strip() or talk.finish in WITHHELD or talk.again:
+            if talk.messages[-1].text.strip() or talk.finish in WITHHELD or talk.again or not _acted(talk):
                 return _answer(talk)
             ctx.emit(Prompted(step=step.id, text=SILENT, again=True))
         await ctx.give_way(turn=not gave_way)
@@ -111,9 +111,13 @@ def _params(step: Step, ctx: RunContext) -> ModelParams:
     return run | ModelParams.of(step.params) if step.params else run
 
 
+def _acted(talk: Conversation) -> bool:
+    return any(message.role == "tool" for message in talk.messages)
+
+
 def _answer(talk: Conversation) -> str:
     text = talk.messages[-1].text.strip()
-    if not text and talk.finish not in WITHHELD and not any(message.role == "tool" for message in talk.messages):
+    if not text and talk.finish not in WITHHELD and not _acted(talk):
         msg = "the model ended without an answer: neither text nor a tool call"
         raise ModelError(msg)
     return text

@@ -52,9 +52,10 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
     person and none is here, the others are finished first, except those whose place is after it; then
     `ApprovalRequired` is raised.
     """
-    most, turned = ctx.limits.calls_per_turn, False
-    while batch := talk.open_requests[:most]:
-        turned = await run_requests(batch, step, ctx, desk) or turned
+    most, left, turned = ctx.limits.calls_per_turn, talk.open_requests, False
+    while left:
+        turned = await run_requests(left[:most], step, ctx, desk) or turned
+        left = left[most:]
     return turned
 
 

@@ -60,7 +60,7 @@ def _kept(image: ImagePart, store: SessionStore) -> ImagePart:
 
 def with_images(messages: Sequence[Message], store: SessionStore) -> Sequence[Message]:
     """Return `messages` with the bytes of their images; one that is no longer kept is named in the text instead."""
-    if not any(message.images for message in messages):
+    if not [1 for message in messages if message.images]:  # a list costs a call, a generator one for each message
         return messages
     return [_loaded(message, store) if message.images else message for message in messages]
 

@@ -1,0 +1,109 @@
+"""Loading litellm happens in the background where it can, is announced, and is no time of a call or a trial."""
+
+import asyncio
+import threading
+
+import pytest
+
+from kestrel_lab.checks.answer import AnswerContains
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.events.union import Progress
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
+from kestrel_lab.core.usage import Idle
+from kestrel_lab.evals.execution.runner import run_suite
+from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.models.fallback import EscalatingModel
+from kestrel_lab.models.litellm import library
+from kestrel_lab.models.resolve import prepare_in_background
+from kestrel_lab.models.retry import with_retries
+from kestrel_lab.models.wrapper import leaves
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.supervision.model_guard import guarded
+from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
+
+REQUEST = ModelRequest(messages=[Message(role="user", text="hi")])
+
+
+class Slow:
+    """A hosted model that has to load something for a while once."""
+
+    name = "slow"
+    kind = "real"
+    preparing = "loading the library"
+
+    def __init__(self, seconds=0.3, error=None):
+        self.seconds, self.error = seconds, error
+        self.ready = False
+        self.calls = 0
+
+    async def prepare(self):
+        await asyncio.sleep(self.seconds)
+        self.ready = True
+
+    async def __call__(self, request, on_delta):
+        assert self.ready
+        self.calls += 1
+        if self.error is not None and self.calls == 1:
+            await asyncio.sleep(self.seconds)
+            raise self.error
+        return ModelAnswer(text="42", usage=Usage(model_calls=1, unpriced=1))
+
+
+def test_what_is_loaded_once_is_announced_and_waited_for() -> None:
+    """The time of loading is time of waiting, told to whoever watches; the second call does not load."""
+    model, told, idle = Slow(), [], Idle()
+    around = guarded(with_retries(model), RuntimeSupervisor(), told.append, idle=idle)
+    asyncio.run(around(REQUEST, lambda _: None))
+    assert idle.queued >= 0.3
+    assert [event.text for event in told if isinstance(event, Progress)] == ["loading the library", ""]
+    queued = idle.queued
+    asyncio.run(around(REQUEST, lambda _: None))
+    assert idle.queued - queued < 0.25
+
+
+def test_an_attempt_that_the_endpoint_lost_is_no_work() -> None:
+    """The seconds of an attempt that failed in a passing way are given back; those of a refused one are the caller's."""
+    for error, lost in ((ModelError("no answer in time", transient=True), True), (ModelError("bad request", caller=True), False)):
+        model, back = Slow(error=error), []
+        model.ready = True
+        idle = Idle(give_back=back.append)
+        around = guarded(with_retries(model, first_wait_s=0.0), RuntimeSupervisor(), lambda _: None, idle=idle)
+        if lost:
+            assert asyncio.run(around(REQUEST, lambda _: None)).text == "42"
+            assert sum(back) >= 0.3
+            assert idle.backoff >= 0.3
+        else:
+            with pytest.raises(ModelError, match="bad request"):
+                asyncio.run(around(REQUEST, lambda _: None))
+            assert back == []
+
+
+def test_no_trial_waits_for_what_is_loaded_once(tmp_path) -> None:
+    """A suite loads before its first trial, so that the trial says nothing of loading."""
+    model = Slow()
+    session = Session(tmp_path / "home", approve="deny")
+    suite = Suite(name="s", scenarios=(Scenario(id="s", goal="look", checks=(AnswerContains(texts=("42",)),)),))
+    row = asyncio.run(run_suite(session, suite, configs={"m": model})).rows[0]
+    records = session.store.records(str(row.result["run"]))
+    session.close()
+    assert model.calls == 1
+    assert not [record for record in records if isinstance(record.event, Progress) and "loading" in record.event.text]
+
+
+def test_models_inside_others_are_found() -> None:
+    """Retries and stand-ins are looked through."""
+    one, other = Slow(), Slow()
+    assert list(leaves(EscalatingModel(models=(with_retries(one), other)))) == [one, other]
+
+
+def test_loading_in_the_background_begins_once_and_only_for_hosted_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a key nothing is loaded; with one a thread begins, once."""
+    loaded = threading.Event()
+    monkeypatch.setattr(library, "_begun", threading.Event())
+    monkeypatch.setattr(library, "_imported", loaded.set)
+    assert not prepare_in_background({})
+    assert not loaded.is_set()
+    assert prepare_in_background({"OPENAI_API_KEY": "k"})
+    assert loaded.wait(30)
+    assert not prepare_in_background({"OPENAI_API_KEY": "k"})
