@@ -92,7 +92,7 @@ def test_two_tabs_show_the_same_run_and_either_can_decide(jupyterlab: JupyterLab
         command(page, "notebook:run-all-cells")
         expect(approve(page)).to_be_enabled(timeout=LONG)
         save(page)
-        other = page.context.new_page()
+        other = jupyterlab.browser.new_page()
         try:
             other.goto(page.url)
             expect(approve(other)).to_be_enabled(timeout=LONG)

@@ -87,7 +87,9 @@ def test_no_text_makes_an_element_that_does_something(text: str, styled: bool) -
             assert str(attributes["href"]).startswith(("https://", "http://", "mailto:"))
             assert (attributes["target"], "noopener" in str(attributes["rel"])) == ("_blank", True)
         style = str(attributes.get("style", "color:var(--jp-a,#b)"))
-        assert re.fullmatch(r"color:var\(--jp-[\w-]+, ?#\w+\)", style) or (tag == "pre" and "url" not in style and "position" not in style)
+        assert re.fullmatch(r"color:var\(--jp-[\w-]+, ?#\w+\)", style) or (
+            tag in ("pre", "code") and "url" not in style and "position" not in style
+        )
 
 
 def test_a_growing_text_ends_as_the_whole() -> None:

@@ -141,7 +141,7 @@ def markdown_html(text: str, *, styled: bool = False) -> str:
             "th": {"align"},
             "ol": {"start"},
             "pre": {"data-language", "style"} if styled else {"data-language"},
-            **({"span": {"style"}} if styled else {}),
+            **({"span": {"style"}, "code": {"style"}} if styled else {}),
             **{name: set(_MATHML_ATTRIBUTES) for name in _MATHML},
         },
         allowed_classes=classes,
@@ -274,7 +274,9 @@ def _code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> 
 
 def _styled_code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
     code = _highlighted(tokens[place], lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>')
-    return code.replace("<pre ", '<pre style="background:rgba(127,127,127,.12);padding:8px 10px;border-radius:4px;overflow-x:auto" ', 1)
+    return code.replace("<code>", '<code style="background:none">', 1).replace(
+        "<pre ", '<pre style="background:rgba(127,127,127,.12);padding:8px 10px;border-radius:4px;overflow-x:auto" ', 1
+    )
 
 
 def _highlighted(token: Any, span: Any) -> str:
