@@ -131,7 +131,7 @@ def markdown_html(text: str, *, styled: bool = False) -> str:
     if len(text) > _LONGEST:
         return f"<pre>{escape(text)}</pre>"
     classes = {"span": {f"kst-{name}" for name in _COLOURS} | {"kst-formula"}, "code": {"kst-formula"}}
-    return nh3.clean(
+    clean: str = nh3.clean(
         _parser(styled).render(plain(text)),
         tags=set(_TAGS | _MATHML),
         clean_content_tags=set(),
@@ -149,6 +149,7 @@ def markdown_html(text: str, *, styled: bool = False) -> str:
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
+    return plain(clean)  # once more: a character reference can stand for a hidden character
 
 
 class GrowingText:
