@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.views.html.elements import macros
 
 if TYPE_CHECKING:
@@ -63,14 +63,20 @@ class Board:
         self.configs.setdefault(row.config, Counter())[outcome] += 1
 
     def rate(self, config: str) -> str:
-        """The share of trials of a configuration that passed, with its interval; trials that broke are left out, and said."""
+        """The share of trials of a configuration that passed, with its 95 % interval by scenarios; trials that broke are left out, and said."""
         counts = self.configs[config]
-        judged = counts["pass"] + counts["fail"]
         broke = f" · {counts['error']} broke" if counts["error"] else ""
+        judged = [
+            (scenario, outcome == "pass")
+            for scenario, tiles in self.tiles.items()
+            if config in tiles
+            for _, outcome in tiles[config].runs
+            if outcome != "error"
+        ]
         if not judged:
             return f"no trial yet{broke}"
-        low, high = wilson(counts["pass"], judged)
-        return f"{counts['pass'] / judged:.0%} ({low:.0%} to {high:.0%}), n = {judged}{broke}"
+        found = proportion_interval([float(passed) for _, passed in judged], [scenario for scenario, _ in judged])
+        return f"{found.mean:.0%} ({found.low:.0%} to {found.high:.0%}), n = {found.n}{broke}"
 
 
 class NotebookReporter:

@@ -290,7 +290,7 @@ class Session:
 
     @takes(RunChanges, RunOptions)
     def chat(self, options: RunOptions | None = None, **changes: Unpack[RunChanges]) -> Chat:
-        """Return a conversation whose turns take these options: `await chat.ask("…")`. A notebook shows it with a box to type into."""
+        """Return a conversation whose turns take these options: `await chat.ask("…")`; a notebook shows each in a panel."""
         return Chat(self.launcher.start, self.run, replace(options or RunOptions(), **changes))
 
     def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:

@@ -70,7 +70,7 @@ def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
     if event.target not in _WELL:
         view.unwell[name] = f"{name} {plain(event.target)}"
     head = view.head.change(health=", ".join(view.unwell.values()))
-    if event.target in _WELL and was is None:  # what is in order as ever is no news
+    if event.kind == "model" and event.target in _WELL and was is None:  # a model that answers is no news
         return [head]
     reason = f": {event.reason}" if event.reason else ""
     notice = notice_row(view, "info" if event.target in _WELL else "warning", f"{event.kind} {event.dependency} is {event.target}{reason}")

@@ -51,6 +51,11 @@ def test_an_answer_has_headings_tables_code_lists_and_formulas() -> None:
     assert "var(--jp-mirror-editor-keyword-color" in markdown_html(ANSWER, styled=True)
 
 
+def test_a_character_reference_hides_nothing() -> None:
+    """Hidden characters are shown as what they are, however they are written."""
+    assert markdown_html("a&#8203;b &#x202e;c `&#8203;`") == "<p>a\\u{200b}b \\u{202e}c <code>&amp;#8203;</code></p>\n"
+
+
 def test_money_is_not_a_formula() -> None:
     """Dollar signs before amounts stay what they are."""
     assert "math" not in tags(markdown_html("It costs $5 today and $6 tomorrow, US$7 at most."))
@@ -87,7 +92,9 @@ def test_no_text_makes_an_element_that_does_something(text: str, styled: bool) -
             assert str(attributes["href"]).startswith(("https://", "http://", "mailto:"))
             assert (attributes["target"], "noopener" in str(attributes["rel"])) == ("_blank", True)
         style = str(attributes.get("style", "color:var(--jp-a,#b)"))
-        assert re.fullmatch(r"color:var\(--jp-[\w-]+, ?#\w+\)", style) or (tag == "pre" and "url" not in style and "position" not in style)
+        assert re.fullmatch(r"color:var\(--jp-[\w-]+, ?#\w+\)", style) or (
+            tag in ("pre", "code") and "url" not in style and "position" not in style
+        )
 
 
 def test_a_growing_text_ends_as_the_whole() -> None:

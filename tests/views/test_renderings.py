@@ -55,6 +55,10 @@ ALLOWED = set(
 )
 
 
+MARKDOWN = {"h3", "h4", "h5", "h6", "em", "strong", "s", "a", "ol", "blockquote", "hr", "math", "mrow", "mi", "mo", "mn", "mtext", "mspace"}
+"""What Markdown can make of a model's text; `test_markdown` has what these may be."""
+MARKDOWN_ATTRIBUTES = {"data-language", "href", "title", "target", "rel", "align", "start", "xmlns", "display", "stretchy", "fence", "form"}
+
 SVG_ATTRIBUTES = {
     *("xmlns", "class", "role", "width", "height", "viewbox", "font-size", "x", "y", "rx", "d", "opacity", "stroke-dasharray"),
     *("fill", "fill-opacity", "stroke", "stroke-opacity", "stroke-width", "text-anchor", "font-weight"),
@@ -164,12 +168,12 @@ JSON = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.dictionaries(st.te
 
 @given(st.one_of(st.text(max_size=30), st.sampled_from(HOSTILE)))
 def test_foreign_text_is_never_markup(hostile: str) -> None:
-    """Whatever a run contains, its HTML has only our own elements and attributes, and no hidden characters."""
+    """Whatever a run contains, its HTML has only our own elements and attributes, those of Markdown included, and no hidden characters."""
     markup = Markup()
     markup.feed(run_html(told(hostile)) + run_html(waiting(hostile)))
 
-    assert set(markup.tags) <= ALLOWED
-    assert markup.attributes <= {"class", "style", "scope", "open", "aria-label"} | SVG_ATTRIBUTES
+    assert set(markup.tags) <= ALLOWED | MARKDOWN
+    assert markup.attributes <= {"class", "style", "scope", "open", "aria-label"} | MARKDOWN_ATTRIBUTES | SVG_ATTRIBUTES
     assert plain(markup.words) == markup.words
 
 

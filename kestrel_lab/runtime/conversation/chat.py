@@ -17,7 +17,7 @@ Start = Callable[[str, RunOptions], Run]
 class Chat:
     """A conversation. Its turns are runs, so each can be shown, forked and measured like any other.
 
-    A notebook shows it with a box to type into; elsewhere `await chat.ask("…")` is the next turn.
+    `await chat.ask("…")` is the next turn; a notebook shows it in a panel.
     """
 
     def __init__(self, start: Start, run: Callable[[str, RunOptions], Awaitable[Run]], options: RunOptions) -> None:

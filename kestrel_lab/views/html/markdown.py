@@ -131,7 +131,7 @@ def markdown_html(text: str, *, styled: bool = False) -> str:
     if len(text) > _LONGEST:
         return f"<pre>{escape(text)}</pre>"
     classes = {"span": {f"kst-{name}" for name in _COLOURS} | {"kst-formula"}, "code": {"kst-formula"}}
-    return nh3.clean(
+    clean: str = nh3.clean(
         _parser(styled).render(plain(text)),
         tags=set(_TAGS | _MATHML),
         clean_content_tags=set(),
@@ -141,7 +141,7 @@ def markdown_html(text: str, *, styled: bool = False) -> str:
             "th": {"align"},
             "ol": {"start"},
             "pre": {"data-language", "style"} if styled else {"data-language"},
-            **({"span": {"style"}} if styled else {}),
+            **({"span": {"style"}, "code": {"style"}} if styled else {}),
             **{name: set(_MATHML_ATTRIBUTES) for name in _MATHML},
         },
         allowed_classes=classes,
@@ -149,6 +149,7 @@ def markdown_html(text: str, *, styled: bool = False) -> str:
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
+    return plain(clean)  # once more: a character reference can stand for a hidden character
 
 
 class GrowingText:
@@ -274,7 +275,9 @@ def _code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> 
 
 def _styled_code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
     code = _highlighted(tokens[place], lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>')
-    return code.replace("<pre ", '<pre style="background:rgba(127,127,127,.12);padding:8px 10px;border-radius:4px;overflow-x:auto" ', 1)
+    return code.replace("<code>", '<code style="background:none">', 1).replace(
+        "<pre ", '<pre style="background:rgba(127,127,127,.12);padding:8px 10px;border-radius:4px;overflow-x:auto" ', 1
+    )
 
 
 def _highlighted(token: Any, span: Any) -> str:

@@ -85,9 +85,10 @@ def _folded(view: RunView, rows: list[Any], limit: int | None) -> dict[str, Any]
     if limit is None or len(rows) - shown <= _MOST_ROWS:
         return {"earlier": [], "told": "", "rows": rows}
     calls = sum(isinstance(row, CallRow) for row in view.rows.values())
+    empty = sum(isinstance(row, TextRow) and not row.text for row in view.rows.values())
     failed = sum(isinstance(row, CallRow) and row.state in ("error", "denied") for row in view.rows.values())
     told = " · ".join(
-        [count(len(view.rows) - shown, "earlier row"), count(calls, "call"), *([f"{failed} failed or denied"] if failed else [])]
+        [count(len(view.rows) - shown - empty, "earlier row"), count(calls, "call"), *([f"{failed} failed or denied"] if failed else [])]
     )
     return {"earlier": rows[:-shown], "told": told, "rows": rows[-shown:]}
 

@@ -1,0 +1,113 @@
+"""`kestrel chat`: each line goes on where the last answer ended, in a script and at a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = """
+rules:
+  - when: slow
+    turns: [[{tool: bash, args: {command: "sleep 60"}}], done]
+  - when: .
+    turns: [Heard.]
+"""
+
+
+def command(*words: str) -> list[str]:
+    """The command with a scripted model."""
+    return [sys.executable, "-m", "kestrel_lab", "chat", "--model", "scripted:script.yaml", *words]
+
+
+def test_lines_of_a_script_are_turns_of_one_conversation(tmp_path: Path) -> None:
+    """Every turn is a run that follows the one before; the log has them."""
+    (tmp_path / "script.yaml").write_text(SCRIPT)
+    done = subprocess.run(
+        command(), input="one\n\ntwo\n/exit\nthree\n", text=True, capture_output=True, cwd=tmp_path, timeout=120, check=False
+    )
+    listed = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "from kestrel_lab import Lab\nlab = Lab()\nr = lab.get(lab.runs().index[0])\n"
+            "print(r.goal, [x.goal for x in lab.session.history.conversation(r.id)], r.events()[0].earlier['turn'])",
+        ],
+        text=True,
+        capture_output=True,
+        cwd=tmp_path,
+        timeout=120,
+        check=True,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("Heard.") == 2
+    assert listed.stdout.split("\n")[0] == "two ['one', 'two'] 1"
+
+
+def test_a_run_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
+    """Before anything is typed."""
+    (tmp_path / "script.yaml").write_text(SCRIPT)
+    done = subprocess.run(command("--follow", "r0"), input="one\n", text=True, capture_output=True, cwd=tmp_path, timeout=120, check=False)
+
+    assert (done.returncode, "r0" in done.stderr) == (2, True)
+
+
+class Terminal:
+    """A program at a terminal."""
+
+    def __init__(self, words: list[str], cwd: Path) -> None:
+        own, its = pty.openpty()
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+        self.program = subprocess.Popen(words, stdin=its, stdout=its, stderr=its, cwd=cwd, env=env, start_new_session=True)
+        os.close(its)
+        self.fd, self.text = own, ""
+
+    def until(self, wanted: str, seconds: float = 120) -> None:
+        """Read until the text came."""
+        end, begin = time.monotonic() + seconds, len(self.text)
+        while wanted not in self.text[begin:]:
+            assert time.monotonic() < end, self.text[-2_000:]
+            if select.select([self.fd], [], [], 0.2)[0]:
+                self.text += os.read(self.fd, 65_536).decode(errors="replace")
+                if "\x1b[6n" in self.text[-200:]:  # prompt_toolkit asks where the cursor is
+                    os.write(self.fd, b"\x1b[1;1R")
+
+    def say(self, text: str) -> None:
+        """Type a line."""
+        os.write(self.fd, text.encode() + b"\r")
+
+    def press(self, key: bytes) -> None:
+        """Press a key."""
+        os.write(self.fd, key)
+
+
+@pytest.mark.long
+def test_ctrl_c_cancels_the_turn_and_the_conversation_goes_on(tmp_path: Path) -> None:
+    """The turn that was cancelled can be followed; Ctrl-C on an empty line leaves, and what was typed is in the history."""
+    (tmp_path / "script.yaml").write_text(SCRIPT)
+    terminal = Terminal(command("--approve", "auto:critical"), tmp_path)
+    try:
+        terminal.until("›")
+        terminal.say("be slow")
+        terminal.until("sleep 60")
+        time.sleep(1)  # the tool is under way; also before that the turn can be cancelled
+        os.kill(terminal.program.pid, signal.SIGINT)
+        terminal.until("was stopped")
+        terminal.until("›")
+        terminal.say("and now")
+        terminal.until("Heard.")
+        terminal.until("›")
+        terminal.press(b"\x03")
+        assert terminal.program.wait(60) == 0
+    finally:
+        terminal.program.kill()
+        os.close(terminal.fd)
+
+    assert "be slow" in (tmp_path / ".kestrel" / "chat_history").read_text()
