@@ -79,7 +79,7 @@ def test_two_runs_do_not_write_over_each_other(session: Session, workspace: Path
 
     mine: list[Turn] = [[("read_file", {"path": "f"})], [("other_run", {})], [("write_file", {"path": "f", "content": "mine\n"})], "done"]
     done = asyncio.run(session.run("go", model=ScriptedModel(mine), approve="auto", workspace=workspace, tools=[*FILES, other_run]))
-    assert "somebody else changed it" in answers(done)[-1]
+    assert "something else changed it" in answers(done)[-1]
     assert (workspace / "f").read_text() == "theirs\n"
 
 

@@ -410,7 +410,7 @@ def test_a_file_that_is_no_cache_begins_anew(garbage: bytes, tmp_path: Path) -> 
 def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     """Where no folder can be, opening says so."""
     (tmp_path / "file").write_text("")
-    with pytest.warns(UserWarning, match="begins anew"), pytest.raises(ShelfError, match="cannot be kept in"):
+    with pytest.warns(UserWarning, match="starts empty"), pytest.raises(ShelfError, match="cannot be kept in"):
         DiskShelf(tmp_path / "file")
 
 

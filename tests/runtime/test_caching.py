@@ -311,7 +311,7 @@ def test_a_broken_cache_harms_no_run(place: str, tmp_path: Path, workspace: Path
     (home / "cache").write_text("in the way")
     session = Session(home, env={}, cache_url=f"unix://{tmp_path}/no.sock" if place == "redis" else None)
     turns = [[("tree", {})]] * 5
-    with pytest.warns(UserWarning, match="begins anew") if place == "folder" else nullcontext():
+    with pytest.warns(UserWarning, match="starts empty") if place == "folder" else nullcontext():
         first = go(session, workspace, *turns)
     second = go(session, workspace, *turns)
     assert [cached for _, cached in told(first) + told(second)] == [False] * 10

@@ -147,7 +147,7 @@ def test_an_edit_is_made_in_what_is_there_and_shows_no_more(session: Session, wo
     meddle = meddling(workspace / "f", "one\ntheirs\n")
     done = agent(session, workspace, [READ], [("meddle", {})], [edit], [WRITE], tools=[*FILES, meddle])
     assert (workspace / "f").read_text() == "ONE\ntheirs\n"
-    assert "somebody else changed it" in answers(done)[-1]
+    assert "something else changed it" in answers(done)[-1]
 
 
 def test_a_cached_answer_is_reading_too(session: Session, workspace: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_cached_answer_is_reading_too(session: Session, workspace: Path) -> No
     asyncio.run(asyncio.sleep(0.06))  # what is as new as this has no fingerprint yet
     for _ in range(2):
         done = agent(session, workspace, [READ], [("meddle", {})], [WRITE], tools=[*FILES, meddle])
-        assert "somebody else changed it since you read" in answers(done)[-1]
+        assert "something else changed it since you read" in answers(done)[-1]
         (workspace / "f").write_text("theirs\n")
         asyncio.run(asyncio.sleep(0.06))
         done = agent(session, workspace, [READ], [WRITE], tools=[*FILES, pause])
@@ -262,7 +262,7 @@ def test_a_yes_from_elsewhere_holds_for_what_was_shown(session: Session, workspa
     done = asyncio.run(session.resume(run_id, model=model))
     asked = [event for event in done.events() if isinstance(event, ApprovalAsked)]
     assert [("-theirs" in event.preview) for event in asked] == [False, True]
-    assert "somebody else changed it since you read" in answers(done)[-1]
+    assert "something else changed it since you read" in answers(done)[-1]
     assert file.read_text() == "theirs\n"
 
 
@@ -304,7 +304,7 @@ def test_a_tool_of_ones_own_cannot_replace_what_changed_since_it_read(tmp_path: 
     other.write_text("f", "theirs")
     other.write_text("new", "theirs")
     for path in ("f", "./new"):
-        with pytest.raises(ConflictError, match="somebody else changed it"):
+        with pytest.raises(ConflictError, match="something else changed it"):
             call.write_text(path, text + "more")
     assert call.read_text("f").text == "theirs"
     call.write_text("f", "mine")

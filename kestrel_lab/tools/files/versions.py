@@ -66,7 +66,7 @@ class Versions:
     def _unseen(self, path: str, version: str, changed_at: float) -> str:
         """Return why the step does not know this version of a file, if that matters; else empty."""
         if (known := self.known.get(path)) is not None:
-            return "" if known == version else "somebody else changed it since you read or wrote it last"
+            return "" if known == version else "something else changed it since you read or wrote it last"
         if other := self.other(path):
             return f"step {other!r} changed it, and you have not read it since"
         return "it was changed after you began, and you have not read it" if self.since and changed_at > self.since else ""
