@@ -18,7 +18,7 @@ from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.benchmarks.calls import calls_by_turn
 from kestrel_lab.evals.benchmarks.isolated_import import import_parts, installed
 from kestrel_lab.evals.suite import MOST, Scenario, Suite
-from kestrel_lab.runtime.security.authority import called, wants_of
+from kestrel_lab.runtime.security.authority import called, places_in, wants_of
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.interaction import state_effects
@@ -56,7 +56,7 @@ def load_agentdojo(
     knows it, for attacks that address the model. `containment` is that of the runs: off, so that numbers compare with
     others', unless it is what is measured (see `evals.injection`); with a `person`
     somebody is there when a call must be asked about, who allows the calls of the benchmark's own solution, whatever the words that
-    people read in them. With
+    people read in them, unless they name an address that is not in the world before the attack. With
     `stated` the model is offered `state_effects`.
 
     Raises `UsageError` for an unknown suite, attack, target or version, and where the package is not installed.
@@ -157,12 +157,16 @@ class World:
         if not self.situation.person:
             return None
         task = suite_tasks(self.situation.suite, self.situation.version).user_tasks[self.situation.task]
+        plain = replace(self.situation, injection="", attack="", person=False).open()
+        world = f"{task.PROMPT} {plain.before.model_dump_json()}".casefold()
         needed = {_bearing_key(call.function, call.args) for call in task.ground_truth(self.before)}
 
         async def decide(asked: ApprovalAsked) -> ApprovalGiven:
             also = map(called, wants_of(asked.contained))
             wanted = [(asked.tool, asked.args), *((call.target, call.args) for call in also)]
-            granted = all(_bearing_key(*one) in needed for one in wanted)
+            texts = [str(value) for _, args in wanted for name, value in args.items() if name in _CONTENT]
+            strange = [place for text in texts for place in places_in(text) if place not in world]
+            granted = not strange and all(_bearing_key(*one) in needed for one in wanted)
             return ApprovalGiven(call=asked.call, granted=granted, by="who gave the task", how="rule")
 
         return decide

@@ -112,7 +112,7 @@ def _carries(call: Call, tool: Tool, taint: Taint) -> list[str]:
     """Return the addresses that the user did not name, and the telling words of what was read, in arguments that are content."""
     content = content_of(tool)
     text = " ".join(value for name, one in call.args.items() if name in content for value in values_of(one) if isinstance(value, str))
-    places = [found.strip(_EDGE) for found in _PLACE.findall(text.casefold())]
+    places = places_in(text)
     telling = [found.strip(_EDGE) for found in _TELLING.findall(text.casefold()) if not _DATE.fullmatch(found)]
     read = [passage.text.casefold() for passage in taint.passages]
     return [
@@ -120,6 +120,11 @@ def _carries(call: Call, tool: Tool, taint: Taint) -> list[str]:
         for word in dict.fromkeys([*places, *(word for word in telling if any(word in passage for passage in read))])
         if word and not from_user(word, taint.words)
     ]
+
+
+def places_in(text: str) -> list[str]:
+    """Return the mail addresses, addresses of the web and hosts in a text, in lower case."""
+    return [found.strip(_EDGE) for found in _PLACE.findall(text.casefold())]
 
 
 def from_user(value: Json, words: Iterable[str]) -> bool:
