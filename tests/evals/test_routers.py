@@ -99,7 +99,7 @@ def test_the_front():
     assert found.left_out == ("unpriced",)
     assert "unpriced" in found._repr_html_()
     axes = found.plot().axes[0]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("cost per trial, USD", "success rate")
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("cost per trial, USD (1 without a known one left out)", "success rate")
     with pytest.raises(UsageError, match="did you mean 'cost_estimate'"):
         frontier(trials(), price="cost_estimat")
 
