@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from kestrel_lab.core.calls import Usage
@@ -67,7 +69,7 @@ class ImagePart:
         return {"media_type": self.media_type, "blob": self.blob}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Message:
     """One entry of a conversation."""
 
@@ -85,6 +87,11 @@ class Message:
     """The reasoning before an assistant's text and calls."""
     images: tuple[ImagePart, ...] = ()
     """Images beside the text of a user or of a tool."""
+
+    @cached_property
+    def chars(self) -> int:
+        """The characters of its text and calls; counted once, as a conversation is measured before each turn."""
+        return len(self.text) + sum(len(json.dumps(call.args)) + len(call.name) for call in self.calls)
 
     def as_json(self) -> dict[str, Json]:
         """Return the message as a JSON object, without `earlier`; providers want thinking back within a run only, so it is left out."""
@@ -111,7 +118,7 @@ class Message:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ToolSpec:
     """The specification of a tool for a model."""
 
@@ -119,6 +126,11 @@ class ToolSpec:
     description: str
     schema: dict[str, Json]
     """JSON Schema of its arguments, an object schema."""
+
+    @cached_property
+    def chars(self) -> int:
+        """The characters that a model is told of it; counted once."""
+        return len(self.name) + len(self.description) + len(json.dumps(self.schema))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -232,7 +244,9 @@ class ModelParams:
         """Return the parameters of a mapping by name; raises `UsageError` for an unknown name or a wrong value."""
         if isinstance(given, ModelParams):
             return given
-        values = dict(given or {})
+        if not given:
+            return _UNSET
+        values = dict(given)
         if unknown := sorted(values.keys() - _KINDS.keys()):
             msg = f"there is no model parameter {unknown[0]!r}; {nearest(unknown[0], _KINDS)}"
             raise UsageError(msg)
@@ -249,6 +263,8 @@ class ModelParams:
 
     def over(self, request: ModelRequest) -> ModelRequest:
         """Return `request` with these parameters where it sets none itself."""
+        if self == _UNSET:  # as nearly always, for each turn
+            return request
         unset = {
             one.name: getattr(self, one.name)
             for one in fields(self)
@@ -259,3 +275,6 @@ class ModelParams:
     def __or__(self, other: ModelParams) -> ModelParams:
         """Return these parameters where `other` sets none."""
         return ModelParams.of({**self.as_json(), **other.as_json()})
+
+
+_UNSET = ModelParams()
