@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from kestrel_lab.core.calls import Usage
@@ -67,7 +69,7 @@ class ImagePart:
         return {"media_type": self.media_type, "blob": self.blob}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Message:
     """One entry of a conversation."""
 
@@ -85,6 +87,11 @@ class Message:
     """The reasoning before an assistant's text and calls."""
     images: tuple[ImagePart, ...] = ()
     """Images beside the text of a user or of a tool."""
+
+    @cached_property
+    def chars(self) -> int:
+        """The characters of its text and calls; counted once, as a conversation is measured before each turn."""
+        return len(self.text) + sum(len(json.dumps(call.args)) + len(call.name) for call in self.calls)
 
     def as_json(self) -> dict[str, Json]:
         """Return the message as a JSON object, without `earlier`; providers want thinking back within a run only, so it is left out."""
@@ -111,7 +118,7 @@ class Message:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class ToolSpec:
     """The specification of a tool for a model."""
 
@@ -119,6 +126,11 @@ class ToolSpec:
     description: str
     schema: dict[str, Json]
     """JSON Schema of its arguments, an object schema."""
+
+    @cached_property
+    def chars(self) -> int:
+        """The characters that a model is told of it; counted once."""
+        return len(self.name) + len(self.description) + len(json.dumps(self.schema))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -73,6 +73,7 @@ class Plan:
         producers = self._producers()
         if not any(step.depends_on or step.consumes or step.parent for step in self.steps):
             # Nothing waits for anything: the library for graphs, 40 MB with what it loads, is not needed.
+            object.__setattr__(self, "_waits", dict.fromkeys(names, ()))
             return
         import networkx as nx
 
@@ -135,6 +136,8 @@ class Plan:
 
         A report on an answer is none: what only a report at the end waits for is an end, unless there are but reports.
         """
+        if among is None and len(self.steps) == 1:
+            return self.steps
         needs = {name: needs for name, needs in self.needs().items() if among is None or name in among}
         reports = {step.id for step in self.steps if step.operation in REPORTS} - {need for found in needs.values() for need in found}
         needed = {need for name, found in needs.items() if name not in reports for need in found}

@@ -117,11 +117,11 @@ class Launcher:
             output={} if output is None else output.schema,
             time=met.as_json(),
             params=ModelParams.of(options.params).as_json(),
-            images=keep_images(options.images, place, session.store),
+            images=keep_images(options.images, place, session.store) if options.images else [],
         )
         ctx.state.apply(started, session.store.create_run(ctx.run_id, started))
         ctx.equip = registry.equipping(ctx, late, options.tools, steps)
-        missing = missing_servers(session.mcp, but=late) if options.tools is None else ()
+        missing = missing_servers(session.mcp, but=late) if options.tools is None and len(session.mcp) else ()
         return self._launch(ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
 
     def _following(self, follow: str | Followed, options: RunOptions) -> tuple[RunOptions, dict[str, Json]]:

@@ -55,14 +55,14 @@ class Counted:
 def test_a_goal_is_in_the_log_after_few_steps(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
     """`Session.start` is called within 12 files, the first commit asked for within 40 files and 150 functions; the run takes 1,000 calls.
 
-    Settings are read and commands are built when a shell first needs them, which is not counted.
+    A run that goes on with a conversation reads that one first; this one begins anew. Settings are read and commands are built when a shell first needs them, which is not counted.
     """
     shell.run_line_magic("kestrel", 'run "Say done"')
     counted = Counted()
     threading.setprofile(counted)
     sys.setprofile(counted)
     try:
-        run = shell.run_line_magic("kestrel", 'run "Say done" --new')
+        run = shell.run_line_magic("kestrel", 'run --new "Say done"')
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]  # nothing counts any more

@@ -32,14 +32,15 @@ async def add(x: int, y: int) -> str:
     return str(x + y)
 
 
-def session(home: Path, turns: int, calls: int) -> Session:
+def session(home: Path, turns: int, calls: int, *, context_tokens: int | None = None) -> Session:
     """One whose model asks for so many calls in each of so many turns. Snapshots are left out: what they cost is spread by their own rule."""
 
     def play(request: ModelRequest) -> Turn:
         done = (len(request.messages) - 2) // (1 + calls)
         return "done" if done == turns else [("add", {"x": done, "y": place}) for place in range(calls)]
 
-    return Session(home, ScriptedModel(play), "auto", tools=[add], env={}, limits=Limits(cycles=None, seconds=None), checkpoint_every=None)
+    limits = Limits(cycles=None, seconds=None, context_tokens=context_tokens)
+    return Session(home, ScriptedModel(play), "auto", tools=[add], env={}, limits=limits, checkpoint_every=None)
 
 
 @contextmanager
@@ -88,11 +89,12 @@ def test_a_short_run_stays_cheap(tmp_path: Path, counted: list[int]) -> None:
     assert spent <= MOST_OF_A_SHORT_RUN
 
 
-def test_a_call_costs_the_same_in_a_long_run(tmp_path: Path, counted: list[int]) -> None:
+@pytest.mark.parametrize("context_tokens", [None, 10_000_000])
+def test_a_call_costs_the_same_in_a_long_run(context_tokens: int | None, tmp_path: Path, counted: list[int]) -> None:
     """Four times as many calls cost four times as much: nothing goes through all that was before at each of them."""
     spent = []
     for turns in (20, 80):
-        lab = session(tmp_path / f"home{turns}", turns, 4)
+        lab = session(tmp_path / f"home{turns}", turns, 4, context_tokens=context_tokens)
         spent.append(asyncio.run(cost(lab, tmp_path, counted)) / turns)
         lab.close()
     assert spent[1] <= 1.1 * spent[0]

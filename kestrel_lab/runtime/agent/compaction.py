@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from kestrel_lab.core.events.union import ContextCompacted, Prompted
@@ -29,6 +30,7 @@ from kestrel_lab.tools.read_result import NAME as READ_RESULT
 _CHARS_PER_TOKEN: Final = 3
 """English has about four, code and most other languages fewer: rather too many tokens are counted than too few."""
 _PER_MESSAGE: Final = 8
+_CHARS: Final = attrgetter("chars")
 _ANSWER_TOKENS: Final = 4_000
 """Room that is left for the answer, at most a quarter of the context."""
 _SHORT: Final = 300
@@ -58,8 +60,7 @@ def context_of(model: Model) -> int | None:
 
 def tokens_of(messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> int:
     """Return about how many tokens a request has."""
-    chars = sum(len(message.text) + sum(len(json.dumps(call.args)) + len(call.name) for call in message.calls) for message in messages)
-    chars += sum(len(spec.name) + len(spec.description) + len(json.dumps(spec.schema)) for spec in tools)
+    chars: int = sum(map(_CHARS, messages)) + sum(map(_CHARS, tools))
     return chars // _CHARS_PER_TOKEN + _PER_MESSAGE * (len(messages) + len(tools))
 
 

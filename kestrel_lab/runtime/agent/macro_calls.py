@@ -34,7 +34,7 @@ def offer_macros(toolbox: Toolbox, store: SessionStore, place: Workspace, state:
             macros[begun.started.macro] = registry.get(begun.started.macro, begun.started.version)
         except UsageError:  # removed meanwhile: the model is told that it is not there
             macros.pop(begun.started.macro, None)
-    return with_macros(toolbox, macros.values())
+    return with_macros(toolbox, macros.values()) if macros else toolbox
 
 
 def tools_begun_with(began: RunStarted) -> list[str]:

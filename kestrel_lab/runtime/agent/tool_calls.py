@@ -35,6 +35,7 @@ from kestrel_lab.runtime.context.tool_cache import reusable
 from kestrel_lab.runtime.memory.run_memory import notes_of
 from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify
 from kestrel_lab.tools import read_result as reading
+from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.select import chosen
 from kestrel_lab.tools.tool import Tasks, Tool, ToolArgumentsError, Toolbox, ToolContext, render
 
@@ -123,7 +124,11 @@ async def _prepared(requests: Sequence[ToolRequest], step: Step, ctx: RunContext
     for request in requests:
         prepared = _prepare(request, step, ctx)
         if isinstance(prepared, Call):
-            prepared = await _held_in(await with_dry_run(prepared, ctx), ctx)
+            tool = ctx.tools.get(prepared.target)
+            if tool.dry_run is not None:
+                prepared = await with_dry_run(prepared, ctx)
+            if tool.sandbox is not None:
+                prepared = await _held_in(prepared, tool.sandbox, ctx)
         elif prepared.kind == "unknown_tool" and ctx.growth is not None:
             prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
         if isinstance(prepared, Call):
@@ -168,11 +173,8 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Proble
     return _call(request.id, tool, args, step, attempt=tries if begun is None else begun.attempt + 1)
 
 
-async def _held_in(call: Call, ctx: RunContext) -> Call | Problem:
+async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
     """The call with the level its commands will run at; without any sandbox it is CRITICAL, unless that was asked for."""
-    least = ctx.tools.get(call.target).sandbox
-    if least is None:
-        return call
     try:
         choice = await chosen(ctx.sandbox, ctx.workspace.root, least)
     except UsageError as error:

@@ -6,6 +6,7 @@ import base64
 import mimetypes
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
 """What models take."""
 MOST_BYTES: Final = 5_000_000
 """Of one image: providers refuse larger ones."""
+_IMAGES: Final = attrgetter("images")
 
 
 def keep_images(images: Iterable[str | Path | ImagePart], workspace: Workspace, store: SessionStore) -> list[dict[str, Json]]:
@@ -60,7 +62,7 @@ def _kept(image: ImagePart, store: SessionStore) -> ImagePart:
 
 def with_images(messages: Sequence[Message], store: SessionStore) -> Sequence[Message]:
     """Return `messages` with the bytes of their images; one that is no longer kept is named in the text instead."""
-    if not [1 for message in messages if message.images]:  # a list costs a call, a generator one for each message
+    if not any(map(_IMAGES, messages)):  # of each turn, over the whole conversation
         return messages
     return [_loaded(message, store) if message.images else message for message in messages]
 

@@ -8,7 +8,6 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.runtime.agent.structured_output import read_json
 from kestrel_lab.tools.tool import render
 
 
@@ -69,6 +68,8 @@ def own_output(step: Step, state: RunState) -> Json:
     text = talk.messages[-1].text.strip()
     if step.schema is None:
         return text
+    from kestrel_lab.runtime.agent.structured_output import read_json  # with it comes the agent loop: not to shape a plan
+
     try:
         return read_json(text, step.schema)
     except UsageError:  # the step has failed
