@@ -380,15 +380,11 @@ def measure_judge(
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only N claims of each set, drawn at random.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rates with their intervals to this file.")] = None,
 ) -> Any:
-    """Measure how often a model judge of claims is right: sensitivity and specificity against labels, with 95 % intervals.
-
-    It is the judge of `--verify judge` and of the check `faithful`.
-    """
+    """Measure how often the judge of `--verify judge` and `faithful` is right: sensitivity and specificity against labels, with 95 % intervals."""
     from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sampled
 
-    frontend = frontend_of(ctx)
+    frontend, rows = frontend_of(ctx), sampled(read_labelled(file), limit)
     lab = frontend.lab()
-    rows = sampled(read_labelled(file), limit)
 
     async def work(reporter: Any) -> Any:
         found = await judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter)
