@@ -71,7 +71,7 @@ class AwaitRewriter:
 
 _ATTRIBUTE = "_kestrel_extension"
 _NAMED = re.compile(r"(?<![\w@.])@([A-Za-z_]\w*|)$")
-_MAGIC_CELL = re.compile(rf"\s*(?:[A-Za-z_]\w*\s*=\s*)?%%?{MAGIC}\b")
+_GOAL = re.compile(rf"\s*(?:[A-Za-z_]\w*\s*=\s*)?(?:%%{MAGIC}\b|%{MAGIC}\s+(?:run|orchestrate)\b)")
 _LINE = re.compile(rf"\s*(?:[A-Za-z_]\w*\s*=\s*)?(%%?{MAGIC}\s.*)$", re.DOTALL)
 
 
@@ -128,7 +128,7 @@ def _matcher(magics: KestrelMagics) -> Any:
     @context_matcher()  # type: ignore[no-untyped-call,untyped-decorator,unused-ignore]
     def complete_kestrel(context: Any) -> dict[str, Any]:
         before = context.text_until_cursor
-        if (named := _NAMED.search(before)) and _MAGIC_CELL.match(context.full_text):
+        if (named := _NAMED.search(before)) and _GOAL.match(context.full_text):
             names = [f"@{name}" for name in sorted(user_variables(magics.notebook.variables)) if name.startswith(named[1])]
             return {"completions": [SimpleCompletion(name) for name in names], "matched_fragment": named[0], "suppress": bool(names)}
         line = _LINE.match(before)
