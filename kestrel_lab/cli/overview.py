@@ -57,7 +57,7 @@ COMMANDS: Final = {
     "index": "Build the index of a folder, or bring it up to date; runs then gather what a goal needs from it.",
     "websearch": "Search the web for what answers a question: facts, each with quotes that were found in their pages.",
     "taint": "List the files that runs wrote after they had read what others wrote; a run that reads one may be obeying it.",
-    "chat": "Talk with an agent: what you type goes on where the last answer ended.",
+    "chat": "Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the turn, a second one leaves.",
 }
 """Every command with the first sentence of its help, in order. A test compares the page with that of `cli.app`."""
 
