@@ -93,7 +93,7 @@ COMMANDS: Final = {
     "index": "Build or update the search index of a folder; runs then use it to gather what a goal needs.",
     "websearch": "Search the web for an answer: facts, each with quotes from the pages that support it.",
     "taint": "List the files that runs wrote after reading untrusted text; a run that reads such a file may follow instructions in it.",
-    "chat": "Talk with an agent: what you type goes on where the last answer ended.",
+    "chat": "Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the turn, a second one leaves.",
 }
 """Every command with the first sentence of its help. A test compares the page with that of `cli.app`."""
 

@@ -54,7 +54,7 @@ def chat(
     tokens: Tokens = None,
     approval_timeout: ApprovalTimeout = None,
 ) -> Any:
-    """Talk with an agent: what you type goes on where the last answer ended. Ctrl-C cancels the turn, a second one leaves."""
+    """Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the turn, a second one leaves."""
     return _converse(frontend_of(ctx), ctx.params)
 
 
