@@ -97,8 +97,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used."""
     if (home := _HOMES.get(name)) is None:
-        msg = f"module 'kestrel_lab' has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module 'kestrel_lab' has no attribute {name!r}")
     found = getattr(import_module(home), name)
     globals()[name] = found
     return found

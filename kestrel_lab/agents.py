@@ -68,12 +68,10 @@ class LLMAgent:
         """
         output = OutputType.of(self.output)
         if output is not None and self.schema is not None:
-            msg = f"agent {self.name!r} has a schema and an output: leave out one of them"
-            raise UsageError(msg)
+            raise UsageError(f"agent {self.name!r} has a schema and an output: leave out one of them")
         schema = self.schema if output is None else output.schema
         if isinstance(self.tools, str):
-            msg = f"tools of agent {self.name!r} must be a list, not the text {self.tools!r}"
-            raise UsageError(msg)
+            raise UsageError(f"tools of agent {self.name!r} must be a list, not the text {self.tools!r}")
         return Step(
             id=id,
             goal=goal,
@@ -198,8 +196,7 @@ def with_goal(text: str, scope: Mapping[str, Json]) -> str:
 
 def _edge(way: Way) -> Edge:
     if not 2 <= len(way) <= 3:
-        msg = f"an edge is (from, to) or (from, to, condition), not {way!r}"
-        raise UsageError(msg)
+        raise UsageError(f"an edge is (from, to) or (from, to, condition), not {way!r}")
     return Edge(*way)
 
 

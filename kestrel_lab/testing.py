@@ -72,8 +72,7 @@ class ScriptedModel:
             return self._turns(request)
         played = sum(message.role == "assistant" and not message.earlier for message in request.messages)
         if played >= len(self._turns):
-            msg = f"the script {self._name!r} has only {len(self._turns)} turns and is asked for one more"
-            raise ModelError(msg)
+            raise ModelError(f"the script {self._name!r} has only {len(self._turns)} turns and is asked for one more")
         return self._turns[played]
 
 
@@ -86,21 +85,18 @@ def load_script(path: str | Path, *, name: str = "") -> ScriptedModel:
     """
     source = Path(path)
     if not str(path):
-        msg = (
+        raise UsageError(
             "a scripted model plays turns from a file, to try things out or test them without a real model: write scripted:FILE, "
             "the file being YAML like `rules: [{when: PATTERN IN THE GOAL, turns: [ANSWER]}]`; kestrel models lists real ones"
         )
-        raise UsageError(msg)
     if not source.is_file():
-        msg = f"there is no script {str(path)!r}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no script {str(path)!r}")
     from kestrel_lab.core.yaml.reader import read_yaml  # PyYAML: only where a file is the script
 
     content = read_yaml(source, str(path)).value
     rules = content.get("rules") if isinstance(content, dict) else None
     if not isinstance(rules, list):
-        msg = f"{path}: a script needs a list under 'rules'"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: a script needs a list under 'rules'")
     parsed = [_rule(rule, f"{path}: rules[{place}]") for place, rule in enumerate(rules)]
 
     def play(request: ModelRequest) -> Turn:
@@ -111,23 +107,19 @@ def load_script(path: str | Path, *, name: str = "") -> ScriptedModel:
             if pattern.search(goal):
                 if played < len(turns):
                     return turns[played]
-                msg = f"{path}: the rule for {pattern.pattern!r} has only {len(turns)} turns"
-                raise ModelError(msg)
-        msg = f"{path}: no rule fits the goal {goal[:80]!r}"
-        raise ModelError(msg)
+                raise ModelError(f"{path}: the rule for {pattern.pattern!r} has only {len(turns)} turns")
+        raise ModelError(f"{path}: no rule fits the goal {goal[:80]!r}")
 
     return ScriptedModel(play, name=name or f"scripted:{path}")
 
 
 def _rule(rule: Json, place: str) -> tuple[re.Pattern[str], list[Turn]]:
     if not isinstance(rule, dict) or set(rule) != {"when", "turns"} or not isinstance(rule["turns"], list):
-        msg = f"{place}: a rule has exactly 'when' and a list of 'turns'"
-        raise UsageError(msg)
+        raise UsageError(f"{place}: a rule has exactly 'when' and a list of 'turns'")
     try:
         pattern = re.compile(str(rule["when"]))
     except re.error as error:
-        msg = f"{place}.when: not a regular expression: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{place}.when: not a regular expression: {error}") from error
     return pattern, [_turn(turn, f"{place}.turns[{number}]") for number, turn in enumerate(rule["turns"])]
 
 
@@ -135,8 +127,7 @@ def _turn(turn: Json, place: str) -> Turn:
     if isinstance(turn, str):
         return turn
     if not isinstance(turn, list) or not all(isinstance(call, dict) and "tool" in call and set(call) <= {"tool", "args"} for call in turn):
-        msg = f"{place}: a turn is a text or a list of {{tool: …, args: {{…}}}}"
-        raise UsageError(msg)
+        raise UsageError(f"{place}: a turn is a text or a list of {{tool: …, args: {{…}}}}")
     calls = cast("list[dict[str, Json]]", turn)
     return [(str(call["tool"]), cast("dict[str, Json]", call.get("args") or {})) for call in calls]
 

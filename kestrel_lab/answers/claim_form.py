@@ -28,11 +28,9 @@ class Place(BaseModel):
     @model_validator(mode="after")
     def _points_somewhere(self) -> Place:
         if not (self.place.strip() or self.call.strip() or self.address.strip()):
-            msg = "a citation needs a place, a call or an address"
-            raise ValueError(msg)
+            raise ValueError("a citation needs a place, a call or an address")
         if self.place.strip() and not any(one.path and one.first for one in citations(self.place)):
-            msg = f"place {self.place[:80]!r} is not of the form path:line or path:first-last"
-            raise ValueError(msg)
+            raise ValueError(f"place {self.place[:80]!r} is not of the form path:line or path:first-last")
         return self
 
 

@@ -52,8 +52,7 @@ class OutputType(Generic[T]):
             adapter: TypeAdapter[Any] = TypeAdapter(kind)
             return cls(adapter.json_schema(), adapter)
         except (PydanticUserError, TypeError, NameError) as error:
-            msg = f"output={form!r} is no type that an answer can have: {str(error).splitlines()[0]}"
-            raise UsageError(msg) from error
+            raise UsageError(f"output={form!r} is no type that an answer can have: {str(error).splitlines()[0]}") from error
 
     def value(self, found: Json) -> T:
         """Return JSON as a value of the type; raises `UsageError` that names what does not fit."""
@@ -79,8 +78,7 @@ def _checked(schema: dict[str, Any]) -> dict[str, Json]:
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
     except jsonschema.SchemaError as error:
-        msg = f"output is no JSON Schema: {error.message}"
-        raise UsageError(msg) from error
+        raise UsageError(f"output is no JSON Schema: {error.message}") from error
     return schema
 
 
@@ -90,6 +88,5 @@ def _imported(name: str) -> Any:
     module = sys.modules.get(where or "builtins")
     if module is None or not hasattr(module, attribute):
         why = f"the module {where!r} is not imported here" if module is None else f"{where or 'builtins'} has no {attribute!r}"
-        msg = f"output: {name!r} cannot be used, {why}; import it first, or write a JSON Schema"
-        raise UsageError(msg)
+        raise UsageError(f"output: {name!r} cannot be used, {why}; import it first, or write a JSON Schema")
     return getattr(module, attribute)

@@ -74,6 +74,5 @@ def check(function: Judging | None = None, /, **words: Json) -> object:
         needs = str(words["needs"])
         return lambda wrapped: FunctionCheck(function=wrapped, needs=needs)
     if len(words) != 1:
-        msg = f"check() names one check with its value, as check(answer_contains='42'), not {len(words)}"
-        raise UsageError(msg)
+        raise UsageError(f"check() names one check with its value, as check(answer_contains='42'), not {len(words)}")
     return parse_check(dict(words))

@@ -100,8 +100,7 @@ class Faithful:
     async def __call__(self, trial: Trial) -> Score:
         """Pass when enough is supported; `value` is the share that is. Raises `CheckError` without a judge."""
         if trial.grader is None:
-            msg = "faithful asks a model: give the suite a `grader`"
-            raise CheckError(msg)
+            raise CheckError("faithful asks a model: give the suite a `grader`")
         subject = _subject(trial)
         backed = await asyncio.to_thread(evidence_of, subject)
         if not backed:
@@ -125,8 +124,7 @@ class Faithful:
 
 def _check_share(name: str, share: float) -> None:
     if not 0 <= share <= 1:
-        msg = f"{name}.share is from 0 to 1, not {share}"
-        raise UsageError(msg)
+        raise UsageError(f"{name}.share is from 0 to 1, not {share}")
 
 
 def _subject(trial: Trial) -> Subject:

@@ -48,8 +48,7 @@ def verdict_of(text: str) -> Entailed:
             fits = isinstance(sure, int | float) and not isinstance(sure, bool) and 0 <= sure <= 1
             verdict = cast("Literal['entailed', 'contradicted', 'neither']", value["verdict"])
             return Entailed(verdict=verdict, confidence=float(cast("float", sure)) if fits else None)
-    msg = f"there is no verdict in it: {', '.join(_VERDICTS)}"
-    raise UsageError(msg)
+    raise UsageError(f"there is no verdict in it: {', '.join(_VERDICTS)}")
 
 
 class ModelEntailment:
@@ -69,5 +68,4 @@ class ModelEntailment:
         try:
             return verdict_of((await self._model(request, lambda _: None)).text)
         except UsageError as error:
-            msg = f"the model {self._model.name!r} came to no verdict on a claim: {error}"
-            raise ModelError(msg) from error
+            raise ModelError(f"the model {self._model.name!r} came to no verdict on a claim: {error}") from error

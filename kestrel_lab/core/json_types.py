@@ -24,8 +24,7 @@ def dumps(value: object) -> str:
 
 
 def _no_number(word: str) -> NoReturn:
-    msg = f"{word} is not JSON"
-    raise ValueError(msg)
+    raise ValueError(f"{word} is not JSON")
 
 
 def _finite(digits: str) -> float:
@@ -43,8 +42,7 @@ def loads(text: str) -> Json:
     try:
         value: Json = _DECODER.decode(text)
     except RecursionError as error:
-        msg = "it is nested too deeply"
-        raise ValueError(msg) from error
+        raise ValueError("it is nested too deeply") from error
     return value
 
 
@@ -53,8 +51,7 @@ def loads_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError as error:
-        msg = "it is nested too deeply"
-        raise ValueError(msg) from error
+        raise ValueError("it is nested too deeply") from error
 
 
 def values_in(text: str, opening: str = "{") -> Iterator[Json]:

@@ -241,8 +241,7 @@ class ModelParams:
             elif isinstance(given, int | float) and not wrong:
                 wrong = not math.isfinite(given) or (name != "seed" and given < (name == "max_tokens")) or (name == "top_p" and given > 1)
             if wrong:
-                msg = f"the model parameter {name} cannot be {value!r}"
-                raise UsageError(msg)
+                raise UsageError(f"the model parameter {name} cannot be {value!r}")
 
     @classmethod
     def of(cls, given: ModelParams | Mapping[str, Json] | None) -> ModelParams:
@@ -253,8 +252,7 @@ class ModelParams:
             return NO_PARAMS
         values = dict(given)
         if unknown := sorted(values.keys() - _KINDS.keys()):
-            msg = f"there is no model parameter {unknown[0]!r}; {nearest(unknown[0], _KINDS)}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no model parameter {unknown[0]!r}; {nearest(unknown[0], _KINDS)}")
         stop = values.get("stop")
         if stop is None or isinstance(stop, str | list):
             values["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)  # type: ignore[assignment]  # checked by the constructor

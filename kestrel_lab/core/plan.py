@@ -62,12 +62,10 @@ class Plan:
         object.__setattr__(self, "steps", tuple(self.steps))
         object.__setattr__(self, "acceptance_criteria", tuple(self.acceptance_criteria))
         if not self.steps:
-            msg = "the plan has no steps"
-            raise UsageError(msg)
+            raise UsageError("the plan has no steps")
         names = [step.id for step in self.steps]
         if len(set(names)) < len(names):
-            msg = f"step ids used twice: {', '.join(sorted({name for name in names if names.count(name) > 1}))}"
-            raise UsageError(msg)
+            raise UsageError(f"step ids used twice: {', '.join(sorted({name for name in names if names.count(name) > 1}))}")
         self._check_json()
         self._check_conditions()
         producers = self._producers()
@@ -79,12 +77,10 @@ class Plan:
 
         graph = self._graph(producers)
         if unknown := sorted(set(graph) - {step.id for step in self.steps}):
-            msg = f"steps depend on steps that are not in the plan: {', '.join(unknown)}"
-            raise UsageError(msg)
+            raise UsageError(f"steps depend on steps that are not in the plan: {', '.join(unknown)}")
         if not nx.is_directed_acyclic_graph(graph):
             cycle = " → ".join(edge[0] for edge in nx.find_cycle(graph))
-            msg = f"steps wait for each other in a circle: {cycle}"
-            raise UsageError(msg)
+            raise UsageError(f"steps wait for each other in a circle: {cycle}")
 
     def needs(self) -> dict[str, tuple[str, ...]]:
         """For each step, in the order written, the steps it waits for: named ones, producers of what it consumes, and what these grew."""
@@ -157,8 +153,7 @@ class Plan:
                     waits.append(source)
                 elif name not in self.artifacts:
                     only = f"in a circle: step {step.id!r} consumes {name!r}, which only it produces"
-                    msg = only if name in step.produces else f"step {step.id!r} consumes {name!r}, which no step produces"
-                    raise UsageError(msg)
+                    raise UsageError(only if name in step.produces else f"step {step.id!r} consumes {name!r}, which no step produces")
             if growth:
                 waits = [name for need in waits for name in (need, *(() if step.id in within.get(need, ()) else growth.get(need, ())))]
             found[step.id] = tuple(dict.fromkeys(waits))
@@ -197,19 +192,16 @@ class Plan:
                 if step.parent or name in step.consumes:
                     pass  # it is the next version
                 elif earlier:
-                    msg = f"steps {earlier[0]!r} and {step.id!r} both produce {name!r}"
-                    raise UsageError(msg)
+                    raise UsageError(f"steps {earlier[0]!r} and {step.id!r} both produce {name!r}")
                 elif name in self.artifacts:
-                    msg = f"step {step.id!r} produces {name!r}, which is there before the first step"
-                    raise UsageError(msg)
+                    raise UsageError(f"step {step.id!r} produces {name!r}, which is there before the first step")
                 producers[name] = (*earlier, step.id)
         return producers
 
     def _check_conditions(self) -> None:
         for step in self.steps:
             if (condition := step.condition) and (unknown := sorted(condition.names - {*step.consumes, *step.given, STEPS})):
-                msg = f"the condition of step {step.id!r} asks for {unknown[0]!r}, which the step does not consume"
-                raise UsageError(msg)
+                raise UsageError(f"the condition of step {step.id!r} asks for {unknown[0]!r}, which the step does not consume")
 
     def _check_json(self) -> None:
         own = [(f"the {name} of step {step.id!r}", getattr(step, name)) for step in self.steps for name in ("args", "given")]
@@ -218,8 +210,7 @@ class Plan:
                 if value:
                     dumps(value)
             except (TypeError, ValueError) as error:
-                msg = f"{whose} of the plan are not JSON: {error}"
-                raise UsageError(msg) from error
+                raise UsageError(f"{whose} of the plan are not JSON: {error}") from error
 
     @classmethod
     def single(cls, goal: str) -> Plan:
@@ -234,11 +225,9 @@ class Plan:
         """
         steps, artifacts, criteria = body.get("steps"), body.get("artifacts") or {}, body.get("acceptance_criteria") or []
         if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
-            msg = "a plan needs a list of steps, each with an id"
-            raise UsageError(msg)
+            raise UsageError("a plan needs a list of steps, each with an id")
         if not isinstance(artifacts, dict) or not isinstance(criteria, list):
-            msg = "a plan's artifacts are an object and its acceptance_criteria a list"
-            raise UsageError(msg)
+            raise UsageError("a plan's artifacts are an object and its acceptance_criteria a list")
         return cls(
             steps=tuple(Step.from_json(step) for step in steps if isinstance(step, dict)),
             artifacts=artifacts,

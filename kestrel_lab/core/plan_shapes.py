@@ -142,8 +142,7 @@ def along_edges(
     fed = [_fed(part, into[node], nodes) for node, part in nodes.items()]
     if cycle:
         if limit is None:
-            msg = f"the graph goes in a circle, {' → '.join(cycle)}: give it a limit, the most visits of its nodes"
-            raise UsageError(msg)
+            raise UsageError(f"the graph goes in a circle, {' → '.join(cycle)}: give it a limit, the most visits of its nodes")
         _check_limit(limit, MAX_VISITS)
         body = tuple(map(_recurring, fed))
         ways: list[Json] = [{"source": edge.source, "target": edge.target, "when": edge.when} for edge in edges]
@@ -157,8 +156,7 @@ def along_edges(
         }
         return Shape((Step(id=_free(name, body), operation="graph", args=_literal(args)),), _before(body, state or {}))
     if result:
-        msg = "result is for graphs with cycles: here the answer is what the last nodes answer"
-        raise UsageError(msg)
+        raise UsageError("result is for graphs with cycles: here the answer is what the last nodes answer")
     given, steps = dict(state or {}), {step.id: step for step in fed}
     for node in _ordered(into):
         led = _along(steps[node], () if node in first else into[node], steps)
@@ -173,12 +171,10 @@ def asked_names(condition: str, known: Collection[str] | None = None) -> tuple[s
     """
     names = tuple(sorted(parse(condition).names)) if condition.strip() else ()
     if STEPS in names:
-        msg = f"condition {condition!r}: in loops and graphs conditions are about artifacts, not about {STEPS!r}"
-        raise UsageError(msg)
+        raise UsageError(f"condition {condition!r}: in loops and graphs conditions are about artifacts, not about {STEPS!r}")
     for name in names:
         if known is not None and name not in known:
-            msg = f"condition {condition!r}: nothing makes {name!r}; {nearest(name, known)}"
-            raise UsageError(msg)
+            raise UsageError(f"condition {condition!r}: nothing makes {name!r}; {nearest(name, known)}")
     return names
 
 
@@ -222,16 +218,14 @@ def _wanting(step: Step, names: Iterable[str], after: Iterable[str] = ()) -> Ste
 def _recurring(step: Step) -> Step:
     """The step, refused if it cannot be done again and again."""
     if step.after_failure:
-        msg = f"step {step.id!r}: after_failure is for steps that run once, not for loops and graphs with cycles"
-        raise UsageError(msg)
+        raise UsageError(f"step {step.id!r}: after_failure is for steps that run once, not for loops and graphs with cycles")
     asked_names(step.when)
     return step
 
 
 def _fed(part: Part, into: Sequence[Edge], nodes: Mapping[str, Part]) -> Step:
     if part.step.depends_on or part.step.after_failure:
-        msg = f"node {part.step.id!r} has depends_on or after_failure: in a graph the edges say what comes after what"
-        raise UsageError(msg)
+        raise UsageError(f"node {part.step.id!r} has depends_on or after_failure: in a graph the edges say what comes after what")
     asked_names(part.step.when)
     made = (name for edge in into for name in nodes[edge.source].step.produces)
     return _wanting(part.step, made if part.fed else ())
@@ -268,19 +262,16 @@ def _literal(args: dict[str, Json]) -> dict[str, Json]:
 
 def _check_limit(limit: int, most: int) -> None:
     if not 1 <= limit <= most:
-        msg = f"the limit must be from 1 to {most}, not {limit}"
-        raise UsageError(msg)
+        raise UsageError(f"the limit must be from 1 to {most}, not {limit}")
 
 
 def _check_edges(nodes: Mapping[str, Part], edges: Iterable[Edge], first: Sequence[str]) -> None:
     found = tuple(edges)
     for name in (*first, *(end for edge in found for end in (edge.source, edge.target))):
         if name not in nodes:
-            msg = f"there is no node {name!r}; {nearest(name, nodes)}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no node {name!r}; {nearest(name, nodes)}")
     if not first:
-        msg = "an edge leads to every node, so that none is the first: name it under start"
-        raise UsageError(msg)
+        raise UsageError("an edge leads to every node, so that none is the first: name it under start")
     reached: set[str] = set()
     todo = list(first)
     while todo:
@@ -289,8 +280,7 @@ def _check_edges(nodes: Mapping[str, Part], edges: Iterable[Edge], first: Sequen
             reached.add(name)
             todo += [edge.target for edge in found if edge.source == name]
     if lost := [name for name in nodes if name not in reached]:
-        msg = f"no way leads from the start to {', '.join(map(repr, lost))}"
-        raise UsageError(msg)
+        raise UsageError(f"no way leads from the start to {', '.join(map(repr, lost))}")
 
 
 def _cycle(into: Mapping[str, Sequence[Edge]]) -> list[str]:

@@ -104,8 +104,7 @@ def decode(content: bytes, name: str) -> Text:
     if (marked := decode_marked(content)) is not None:
         return marked
     if b"\0" in content[:_LOOKED_AT]:
-        msg = f"{name} is a binary file ({len(content):,} bytes), not text"
-        raise ValueError(msg)
+        raise ValueError(f"{name} is a binary file ({len(content):,} bytes), not text")
     try:
         return Text(content.decode("utf-8"), "utf-8")
     except UnicodeDecodeError:

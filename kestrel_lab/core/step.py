@@ -73,40 +73,31 @@ class Step:
         for name in _MANY:
             value = getattr(self, name)
             if isinstance(value, str):
-                msg = f"{name} of step {self.id!r} must be a list, not the text {value!r}"
-                raise UsageError(msg)
+                raise UsageError(f"{name} of step {self.id!r} must be a list, not the text {value!r}")
             object.__setattr__(self, name, value if value is None else tuple(value))
         if twice := sorted({*self.given} & {*self.consumes}):
-            msg = f"step {self.id!r} both consumes {twice[0]!r} and is given it"
-            raise UsageError(msg)
+            raise UsageError(f"step {self.id!r} both consumes {twice[0]!r} and is given it")
         if self.turns is not None and self.turns < 1:
-            msg = f"step {self.id!r} has {self.turns} turns: at least one is needed"
-            raise UsageError(msg)
+            raise UsageError(f"step {self.id!r} has {self.turns} turns: at least one is needed")
         try:
             self.condition  # noqa: B018  # raises if it cannot be read
             unknown = sorted(self.references - {*self.consumes, *self.given})
         except UsageError as error:
-            msg = f"step {self.id!r}: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"step {self.id!r}: {error}") from error
         if unknown:
-            msg = f"step {self.id!r} refers to {unknown[0]!r}, which it does not consume"
-            raise UsageError(msg)
+            raise UsageError(f"step {self.id!r} refers to {unknown[0]!r}, which it does not consume")
 
     def _check_work(self) -> None:
         if not self.id.strip():
-            msg = "a step has an empty id: name it"
-            raise UsageError(msg)
+            raise UsageError("a step has an empty id: name it")
         if plain(self.id) != self.id:
-            msg = f"the id of step {plain(self.id)!r} has characters that cannot be seen: leave them out"
-            raise UsageError(msg)
+            raise UsageError(f"the id of step {plain(self.id)!r} has characters that cannot be seen: leave them out")
         kinds = [word for word, value in (("a goal", self.goal.strip()), ("a tool", self.tool), ("an operation", self.operation)) if value]
         if len(kinds) != 1:
             found = f"both {' and '.join(kinds)}" if kinds else "neither a goal nor a tool nor an operation"
-            msg = f"step {self.id!r} has {found}: give exactly one"
-            raise UsageError(msg)
+            raise UsageError(f"step {self.id!r} has {found}: give exactly one")
         if self.args and self.goal:
-            msg = f"step {self.id!r} has args without a tool"
-            raise UsageError(msg)
+            raise UsageError(f"step {self.id!r} has args without a tool")
 
     @property
     def references(self) -> frozenset[str]:
@@ -133,12 +124,10 @@ class Step:
         """Rebuild what `as_json` gave; fields this version does not know are ignored. Raises `UsageError`."""
         name = body.get("id")
         if not isinstance(name, str):
-            msg = "a plan needs a list of steps, each with an id"
-            raise UsageError(msg)
+            raise UsageError("a plan needs a list of steps, each with an id")
         for key, kind in _KINDS.items():
             if key in body and not isinstance(body[key], kind):
-                msg = f"{key} of step {name!r} cannot be {body[key]!r}"
-                raise UsageError(msg)
+                raise UsageError(f"{key} of step {name!r} cannot be {body[key]!r}")
         given: dict[str, Any] = {key: body[key] for key in _FIELDS if key in body}
         return cls(**given)
 

@@ -34,17 +34,13 @@ class Gate:
     def __post_init__(self) -> None:
         known = [SUCCESS, *METRICS, "recall@10", "concerns:files"]
         if self.metric not in known and not _NAMED.fullmatch(self.metric):
-            msg = f"there is no metric {self.metric!r} to set a bound for; {nearest(self.metric, known)}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no metric {self.metric!r} to set a bound for; {nearest(self.metric, known)}")
         if (self.at_least is None) == (self.at_most is None):
-            msg = f"a gate has one bound, at_least or at_most, not {'none' if self.at_least is None else 'both'}"
-            raise UsageError(msg)
+            raise UsageError(f"a gate has one bound, at_least or at_most, not {'none' if self.at_least is None else 'both'}")
         if not math.isfinite(self.bound):
-            msg = f"a gate's bound is a number, not {self.bound}"
-            raise UsageError(msg)
+            raise UsageError(f"a gate's bound is a number, not {self.bound}")
         if is_share(self.metric) and self.metric != SUCCESS and not 0 <= self.bound <= 1:
-            msg = f"{self.metric} is a share from 0 to 1: its bound cannot be {self.bound:g}"
-            raise UsageError(msg)
+            raise UsageError(f"{self.metric} is a share from 0 to 1: its bound cannot be {self.bound:g}")
         if self.metric == SUCCESS and self.at_least is not None and not 0 < self.at_least < 1:
             msg = f"a success rate can be shown to be at least a share between 0 and 1, not {self.at_least}: no number of trials shows 1"
             raise UsageError(msg)

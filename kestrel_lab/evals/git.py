@@ -39,13 +39,11 @@ class CodeVersion:
 async def commit_of(folder: Path, name: str) -> str:
     """Return the full hash of the commit that `name` means; raises `UsageError` when there is none."""
     if name.startswith("-"):
-        msg = f"{name!r} is not a name of a commit"
-        raise UsageError(msg)
+        raise UsageError(f"{name!r} is not a name of a commit")
     try:
         return (await git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")).strip()
     except UsageError as error:
-        msg = f"{name!r} is not a commit, branch or tag of {folder}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{name!r} is not a commit, branch or tag of {folder}") from error
 
 
 async def code_version(root: Path | None, *, but: Path | None = None) -> CodeVersion:
@@ -124,20 +122,17 @@ async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None 
     numbers below 1, and an empty range.
     """
     if "..." in text:
-        msg = f"{text!r}: write A..B; a difference of two branches (A...B) has no order"
-        raise UsageError(msg)
+        raise UsageError(f"{text!r}: write A..B; a difference of two branches (A...B) has no order")
     if ".." in text:
         first, _, end = text.partition("..")
         start, stop = await commit_of(root, first.strip() or "HEAD"), await commit_of(root, end.strip() or "HEAD")
         found = await _listed(root, "--first-parent", "--reverse", f"{start}..{stop}")
         if not found:
-            msg = f"{text!r} holds no commits: {first or 'HEAD'} is {end or 'HEAD'}, or comes after it"
-            raise UsageError(msg)
+            raise UsageError(f"{text!r} holds no commits: {first or 'HEAD'} is {end or 'HEAD'}, or comes after it")
     else:
         names = [name.strip() for name in text.split(",") if name.strip()]
         if not names:
-            msg = "name some commits: A..B, or A,B,C"
-            raise UsageError(msg)
+            raise UsageError("name some commits: A..B, or A,B,C")
         found = [await commit_at(root, name) for name in names]
         found = list({commit.sha: commit for commit in found}.values())
     return thinned(found, every, last)
@@ -146,8 +141,7 @@ async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None 
 def thinned(commits: Sequence[Commit], every: int, last: int | None) -> list[Commit]:
     """Of `commits`, oldest first, every `every`-th counted from the newest, and of these the `last` newest; raises `UsageError` for numbers below 1."""
     if every < 1 or (last is not None and last < 1):
-        msg = f"every and last are at least 1, not {every} and {last}"
-        raise UsageError(msg)
+        raise UsageError(f"every and last are at least 1, not {every} and {last}")
     return list(reversed(list(reversed(commits))[::every][:last]))
 
 
@@ -160,8 +154,7 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
     """Return the commits from `good` to `bad`, both included, along first parents; raises `UsageError` when there is no such line."""
     first, last = await commit_of(root, good), await commit_of(root, bad)
     if first == last:
-        msg = f"{good} and {bad} are the same commit {first[:10]}: there is nothing between them"
-        raise UsageError(msg)
+        raise UsageError(f"{good} and {bad} are the same commit {first[:10]}: there is nothing between them")
     line = await _listed(root, "--first-parent", "--reverse", last)
     shas = [commit.sha for commit in line]
     if first in shas:
@@ -192,8 +185,7 @@ async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], b
     fork = await _fork(root, sha)
     line = [commit for commit in await first_parents(root, fork) if commit.sha != sha]
     if not line:
-        msg = f"{head} is the first commit: there is no earlier commit to compare with{await _shallow(root)}"
-        raise UsageError(msg)
+        raise UsageError(f"{head} is the first commit: there is no earlier commit to compare with{await _shallow(root)}")
     for commit in line:
         if has_results(commit.sha):
             return commit, True

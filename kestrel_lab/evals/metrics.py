@@ -82,8 +82,7 @@ def concern_rates(rows: Iterable[EvalRow], records: Sequence[dict[str, Any]]) ->
         if name.startswith(PREFIX) and not name.endswith(("_low", "_high")) and not math.isnan(record[name])
     ]
     if not rates:
-        msg = "no answer of these trials was verified: write `verify: warn` into their configurations and run them again"
-        raise UsageError(msg)
+        raise UsageError("no answer of these trials was verified: write `verify: warn` into their configurations and run them again")
     return rates
 
 
@@ -293,8 +292,7 @@ def metric(function: Callable[[Records], float] | None = None, /, *, unit: str =
     def made(function: Callable[[Records], float]) -> Metric:
         name = function.__name__
         if name in METRICS or name in ("success_rate", "error_rate", "score"):
-            msg = f"there is a metric {name!r} already: give the function another name"
-            raise UsageError(msg)
+            raise UsageError(f"there is a metric {name!r} already: give the function another name")
         return Metric(name=name, unit=unit, better=better, function=function)
 
     return made if function is None else made(function)

@@ -40,17 +40,13 @@ class GivenNote:
     def __post_init__(self) -> None:
         """Raise `UsageError` for a note that no memory takes."""
         if not _NAME.fullmatch(self.name):
-            msg = f"a note is named by small letters and digits, such as portnew, not {self.name!r}"
-            raise UsageError(msg)
+            raise UsageError(f"a note is named by small letters and digits, such as portnew, not {self.name!r}")
         if self.kind not in KINDS:
-            msg = f"there is no kind of notes {self.kind!r}; {nearest(self.kind, KINDS)}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no kind of notes {self.kind!r}; {nearest(self.kind, KINDS)}")
         if self.taint and self.kind in GUIDING:
-            msg = f"a {self.kind} tells somebody what to do, so it must be the user's own words, not from {self.taint}"
-            raise UsageError(msg)
+            raise UsageError(f"a {self.kind} tells somebody what to do, so it must be the user's own words, not from {self.taint}")
         if not self.text.strip() or self.age_days < 0 or (self.ttl_days is not None and self.ttl_days <= 0):
-            msg = f"the note {self.name!r} needs a text, an age from 0 and a ttl above 0, in days"
-            raise UsageError(msg)
+            raise UsageError(f"the note {self.name!r} needs a text, an age from 0 and a ttl above 0, in days")
 
     def definition(self) -> Json:
         """All of it, as JSON."""
@@ -83,6 +79,5 @@ async def give(memory: Memory, notes: Iterable[GivenNote], workspace: str) -> No
         await memory.remember(note, workspace=workspace)
         if given.forgotten:
             if not isinstance(memory, Forgets):
-                msg = f"the memory of these trials cannot forget, as the note {given.name!r} asks for"
-                raise UsageError(msg)
+                raise UsageError(f"the memory of these trials cannot forget, as the note {given.name!r} asks for")
             await asyncio.to_thread(memory.forget, note.id, workspace)

@@ -235,14 +235,11 @@ class Suite:
         _require_unique("metric", [metric.name for metric in self.metrics])
         _require_unique("configuration", [config.name for config in self.configs])
         if not self.scenarios or not self.configs:
-            msg = f"suite {self.name!r} has no {'configurations' if self.scenarios else 'scenarios'}"
-            raise UsageError(msg)
+            raise UsageError(f"suite {self.name!r} has no {'configurations' if self.scenarios else 'scenarios'}")
         if self.epochs < 1 or self.concurrency < 1:
-            msg = f"suite {self.name!r}: epochs and concurrency are at least 1, not {self.epochs} and {self.concurrency}"
-            raise UsageError(msg)
+            raise UsageError(f"suite {self.name!r}: epochs and concurrency are at least 1, not {self.epochs} and {self.concurrency}")
         if self.retry_errors < 0:
-            msg = f"suite {self.name!r}: retry_errors is at least 0, not {self.retry_errors}"
-            raise UsageError(msg)
+            raise UsageError(f"suite {self.name!r}: retry_errors is at least 0, not {self.retry_errors}")
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """What a notebook shows: what would be run, in a few lines."""
@@ -283,8 +280,7 @@ class Suite:
                 and (tagged is None or tagged.intersection(scenario.tags))
             )  # fmt: skip
             if not left:
-                msg = f"no scenario of suite {self.name!r} matches all of the given names, families and tags"
-                raise UsageError(msg)
+                raise UsageError(f"no scenario of suite {self.name!r} matches all of the given names, families and tags")
             kept = {scenario.family for scenario in left}
             chosen = replace(chosen, scenarios=left, gates=tuple(g for g in chosen.gates if not g.family or g.family in kept))
         if epochs is not None:
@@ -306,8 +302,7 @@ class Suite:
             found = place / name
             if found.exists():
                 if self.root is not None and not found.resolve().is_relative_to(self.root.resolve()):
-                    msg = f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}"
-                    raise UsageError(msg)
+                    raise UsageError(f"suite {self.name!r} names {name!r}, which is outside its repository {self.root}")
                 return found
         msg = f"suite {self.name!r} names {name!r}, which does not exist; looked in {' and '.join(str(place) for place in places)}"
         raise UsageError(msg)
@@ -326,8 +321,7 @@ class Suite:
 def _pick(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:
     for name in names:
         if name not in known:
-            msg = f"the suite has no {what} {name!r}; {nearest(name, known)}"
-            raise UsageError(msg)
+            raise UsageError(f"the suite has no {what} {name!r}; {nearest(name, known)}")
         yield known[name]
 
 
@@ -339,13 +333,11 @@ def _named(what: str, asked: Iterable[str] | None, known: set[str]) -> set[str] 
     for name in [asked] if isinstance(asked, str) else asked:
         fits = {name} & known or {one for one in known if fnmatchcase(one, name)}
         if not fits:
-            msg = f"the suite has no {what} {name!r}; {nearest(name, known)}"
-            raise UsageError(msg)
+            raise UsageError(f"the suite has no {what} {name!r}; {nearest(name, known)}")
         found |= fits
     return found
 
 
 def _require_unique(what: str, names: list[str]) -> None:
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        msg = f"{what} names used twice: {', '.join(twice)}"
-        raise UsageError(msg)
+        raise UsageError(f"{what} names used twice: {', '.join(twice)}")

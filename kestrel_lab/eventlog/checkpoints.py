@@ -140,8 +140,7 @@ def _of_fields(cls: Any) -> _Codec:
 
     def read(body: Any) -> Any:
         if body.keys() != codecs.keys():
-            msg = f"not the fields of {cls.__name__}"
-            raise ValueError(msg)
+            raise ValueError(f"not the fields of {cls.__name__}")
         return cls(**{name: codec.read(body[name]) for name, codec in codecs.items()})
 
     return _Codec(write, read, f"{cls.__name__}({', '.join(f'{name}: {codec.shape}' for name, codec in codecs.items())})")

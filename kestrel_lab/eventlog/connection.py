@@ -58,8 +58,7 @@ def connect(path: Path, sqlite: str | None = None) -> apsw.Connection:
     SQLite is of a version (`sqlite`, by default the one that runs here) that may damage it.
     """
     if may_damage(sqlite := sqlite or apsw.sqlite_lib_version()):
-        msg = f"SQLite {sqlite} has a fault that can damage a log which several connections write: pip install --upgrade apsw"
-        raise StoreError(msg)
+        raise StoreError(f"SQLite {sqlite} has a fault that can damage a log which several connections write: pip install --upgrade apsw")
     try:
         if private_folder(path.parent):
             _NOTES.warning("kestrel: others could read %s; it is for its owner only now (mode 0700)", path.parent)
@@ -128,8 +127,7 @@ def _migrate(connection: apsw.Connection, path: Path) -> None:
             msg = f"{path} was written by a newer kestrel_lab (schema {version}, this one knows {len(MIGRATIONS)}): upgrade kestrel_lab"
             raise StoreError(msg)
         if version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone():
-            msg = f"{path} is a database of another program: move it away, or choose another home folder"
-            raise StoreError(msg)
+            raise StoreError(f"{path} is a database of another program: move it away, or choose another home folder")
         for number, script in enumerate(MIGRATIONS[version:], version + 1):
             connection.execute(script)
             connection.execute(f"PRAGMA user_version = {number}")

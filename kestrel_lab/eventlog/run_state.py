@@ -145,8 +145,7 @@ class RunState:
     def planned(self) -> Plan:
         """The plan the run follows; raises `UsageError` if the log holds one that is not valid."""
         if self.started is None:
-            msg = "the run has no beginning in the log, so it has no plan"
-            raise StoreError(msg)
+            raise StoreError("the run has no beginning in the log, so it has no plan")
         stored = self.plan or self.started.plan
         return Plan.from_json(stored) if stored else Plan.single(self.started.goal)
 

@@ -304,8 +304,7 @@ class SessionStore:
         rows = self._read(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,))
         if not rows:
             known = [row.id for row in self.runs(limit=200)]
-            msg = f"no run {run_id!r} in {self.path}: {nearest(run_id, known) if known else 'it has no runs yet'}"
-            raise UsageError(msg)
+            raise UsageError(f"no run {run_id!r} in {self.path}: {nearest(run_id, known) if known else 'it has no runs yet'}")
         return _run_row(rows[0])
 
     def runs(self, *, limit: int = 100, trials: bool = True) -> list[RunRow]:
@@ -364,8 +363,7 @@ class SessionStore:
     def _read(self, sql: str, bindings: Iterable[object]) -> list[tuple[Any, ...]]:
         with self._lock:
             if self._closed:
-                msg = f"the log {self.path} is closed"
-                raise StoreError(msg)
+                raise StoreError(f"the log {self.path} is closed")
             reader = self._readers.pop() if self._readers else None
         # Another connection for each thread that reads at the same time: a long read must not hold up a short one on the event loop.
         reader = reader or connect(self.path)
@@ -394,16 +392,14 @@ def _record(run_id: str, row: tuple[Any, ...]) -> Record:
     try:
         return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=from_json(kind, json.loads(body)))
     except ValueError as error:
-        msg = f"event {seq} of run {run_id} cannot be read: {error}. See: kestrel doctor"
-        raise StoreError(msg) from error
+        raise StoreError(f"event {seq} of run {run_id} cannot be read: {error}. See: kestrel doctor") from error
 
 
 def _run_row(row: tuple[Any, ...]) -> RunRow:
     (run_id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner, epoch) = row
     texts, numbers = (run_id, goal, workspace, model, model_kind, config, scenario, status, owner), (created_at, epoch)
     if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int | float) for one in numbers) or status not in _STATES:
-        msg = f"the row of run {run_id!r} in the log is damaged. See: kestrel doctor"
-        raise StoreError(msg)
+        raise StoreError(f"the row of run {run_id!r} in the log is damaged. See: kestrel doctor")
     return RunRow(
         id=run_id,
         goal=goal,

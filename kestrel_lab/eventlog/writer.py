@@ -92,8 +92,7 @@ class Writer:
         """
         with self._lock:
             if self._closed:
-                msg = "the log is closed"
-                raise StoreError(msg)
+                raise StoreError("the log is closed")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, args=(self._connect(),), name="kestrel-log-writer", daemon=True)
                 self._thread.start()

@@ -168,10 +168,9 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
     tools = {tool: _trust(own, trust, f"{where}: tool {tool!r}") for tool, own in values.pop("tools", {}).items()}
     made = ServerConfig(name=name, source=source, trust=trust, tools=tools, **values)
     if (made.url or made.network or made.at_least < Level.S1) and not all(one.untrusted for one in (trust, *tools.values())):
-        msg = (
+        raise UsageError(
             f'{where}: untrusted = false is for a command without network that runs in a sandbox only: say at_least = "S1", and no network'
         )
-        raise UsageError(msg)
     return made
 
 
@@ -206,12 +205,10 @@ def _trust(table: object, otherwise: Trust, where: str) -> Trust:
         raise UsageError(f"{where}: must be a table with danger or effect")
     danger, effect = table.get("danger"), table.get("effect", otherwise.effect)
     if effect not in _EFFECTS:
-        msg = f"{where}: unknown effect {effect!r}: {nearest(str(effect), _EFFECTS)}"
-        raise UsageError(msg)
+        raise UsageError(f"{where}: unknown effect {effect!r}: {nearest(str(effect), _EFFECTS)}")
     untrusted, content = table.get("untrusted", otherwise.untrusted), table.get("content", list(otherwise.content))
     if not isinstance(untrusted, bool) or not isinstance(content, list) or not all(isinstance(one, str) for one in content):
-        msg = f"{where}: untrusted must be true or false, and content a list of names of arguments"
-        raise UsageError(msg)
+        raise UsageError(f"{where}: untrusted must be true or false, and content a list of names of arguments")
     danger = otherwise.danger if danger is None else danger_named(str(danger))
     return Trust(danger=danger, effect=cast("Effect", effect), untrusted=untrusted, content=tuple(content))
 

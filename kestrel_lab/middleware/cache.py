@@ -45,8 +45,7 @@ class Shelf(Protocol):
 def cache_mode(text: str) -> CacheMode:
     """The mode of that name; raises `UsageError` for any other."""
     if (word := text.strip().lower()) not in get_args(CacheMode):
-        msg = f"unknown cache mode {text!r}; {nearest(word, get_args(CacheMode))}"
-        raise UsageError(msg)
+        raise UsageError(f"unknown cache mode {text!r}; {nearest(word, get_args(CacheMode))}")
     return cast("CacheMode", word)
 
 

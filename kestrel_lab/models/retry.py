@@ -60,8 +60,7 @@ class RetryingModel(ModelWrapper):
                     except Exception:
                         pause.enter_context(idle.backing_off())
                         raise
-        msg = f"{self.name} was not asked: attempts must be at least 1, not {self.attempts}"
-        raise ModelError(msg)
+        raise ModelError(f"{self.name} was not asked: attempts must be at least 1, not {self.attempts}")
 
 
 def _pause(stream: Stream, error: Exception) -> bool | float:

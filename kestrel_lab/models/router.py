@@ -120,14 +120,12 @@ def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel
     """
     path = Path(path)
     if not path.is_file():
-        msg = f"there is no file of routes {str(path)!r}: write {ROUTE}:FILE"
-        raise UsageError(msg)
+        raise UsageError(f"there is no file of routes {str(path)!r}: write {ROUTE}:FILE")
     from kestrel_lab.core.yaml.reader import read_yaml  # PyYAML: only where a file says the routes
 
     document = read_yaml(path, shown_path(path))
     if not isinstance(document.value, dict):
-        msg = f"{document.place()}: a file of routes maps kinds of work to models"
-        raise UsageError(msg)
+        raise UsageError(f"{document.place()}: a file of routes maps kinds of work to models")
     return _routed(f"{ROUTE}:{path}", document.value, choose, lambda kind: f"{document.place((kind,))}: ")
 
 
@@ -160,14 +158,11 @@ def _route(kind: str, given: Json, choose: Callable[[str], Model]) -> Route:
     wanted: dict[str, Json] = {"model": given} if isinstance(given, str) else given if isinstance(given, dict) else {}
     model, when = wanted.get("model"), wanted.get("when", "")
     if not isinstance(model, str) or not model or not isinstance(when, str) or not set(wanted) <= {"model", "when"}:
-        msg = "must be the name of a model, or {model: NAME, when: PATTERN}"
-        raise UsageError(msg)
+        raise UsageError("must be the name of a model, or {model: NAME, when: PATTERN}")
     if not when and kind not in (*KINDS, OTHERWISE):
-        msg = f"{kind!r} is not a kind of work; {nearest(kind, KINDS)}; or say by 'when' which goals it is for"
-        raise UsageError(msg)
+        raise UsageError(f"{kind!r} is not a kind of work; {nearest(kind, KINDS)}; or say by 'when' which goals it is for")
     try:
         pattern = re.compile(when) if when else None
     except re.error as error:
-        msg = f"when is not a regular expression: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"when is not a regular expression: {error}") from error
     return Route(kind=kind, model=choose(model), when=pattern)

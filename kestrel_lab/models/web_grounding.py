@@ -45,11 +45,9 @@ class GroundedModel(ModelWrapper):
 def grounded(model: LiteLLMModel) -> GroundedModel:
     """Return `model` with its provider's web search; raises `UsageError` for a model that is not known to have one."""
     if model.api_base is not None:
-        msg = f"{model.name}{WEB}: whether the server at {model.api_base} searches the web is not known; leave {WEB} out"
-        raise UsageError(msg)
+        raise UsageError(f"{model.name}{WEB}: whether the server at {model.api_base} searches the web is not known; leave {WEB} out")
     if not searches_web(model.name):
-        msg = (
+        raise UsageError(
             f"litellm can ask for no web search of the model {model.name!r}: leave {WEB} (or --grounded) out, or name a model that has one"
         )
-        raise UsageError(msg)
     return GroundedModel(model=replace(model, extra={**model.extra, "web_search_options": {"search_context_size": "medium"}}))

@@ -38,14 +38,11 @@ async def settled(run: Run) -> Run:
     try:
         await interruptible(run.wait(), f"run {run.id}; what it did so far: %kestrel show {run.id} · go on: %kestrel run --resume {run.id}")
     except asyncio.CancelledError:
-        msg = f"run {run.id} was stopped; {run.report.way_on}"
-        raise RunCancelled(msg) from None
+        raise RunCancelled(f"run {run.id} was stopped; {run.report.way_on}") from None
     if run.status is RunStatus.CANCELLED:
-        msg = f"run {run.id} was cancelled; {run.report.way_on}"
-        raise RunCancelled(msg)
+        raise RunCancelled(f"run {run.id} was cancelled; {run.report.way_on}")
     if run.status is RunStatus.FAILED:
-        msg = f"run {run.id} failed: {one_line(run.reason, 400) or 'no reason recorded'}. Look: %kestrel show {run.id}"
-        raise RunFailed(msg)
+        raise RunFailed(f"run {run.id} failed: {one_line(run.reason, 400) or 'no reason recorded'}. Look: %kestrel show {run.id}")
     return run
 
 
@@ -58,8 +55,7 @@ async def interruptible(work: Awaitable[T], what: str = "the work; what was fini
     except asyncio.CancelledError:
         task.cancel()
         await asyncio.wait({task}, timeout=GRACE_S)
-        msg = f"stopped {what}"
-        raise RunCancelled(msg) from None
+        raise RunCancelled(f"stopped {what}") from None
     return task.result()
 
 

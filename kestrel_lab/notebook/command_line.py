@@ -121,8 +121,7 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
         return None
     if words[0] not in root.commands:
         hint = f'a goal is {PROGRAM} run "…"' if " " in words[0] else nearest(words[0], root.commands)
-        msg = f"{PROGRAM} has no command {words[0]!r}: {hint}"
-        raise UsageError(msg)
+        raise UsageError(f"{PROGRAM} has no command {words[0]!r}: {hint}")
     with root.make_context(PROGRAM, words, obj=frontend) as context:
         name, command, rest = root.resolve_command(context, words)
         if hasattr(command, "commands"):  # its own commands read their words later
@@ -142,8 +141,7 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
 def _goal(given: list[str] | None, body: str | None, variables: Mapping[str, object]) -> list[str] | None:
     if body is not None:
         if given:
-            msg = f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it into the cell"
-            raise UsageError(msg)
+            raise UsageError(f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it into the cell")
         return [filled(body.strip("\n"), variables)]
     return [filled(" ".join(given), variables)] if given else given
 

@@ -136,11 +136,9 @@ class NotebookFrontend:
     def screen(self, how: ShowOptions) -> NotebookScreen:
         """The screen for one run: a panel, questions on standard input, or one picture at the end."""
         if how.control:
-            msg = "--control is for a terminal, where another program reads and writes"
-            raise UsageError(msg)
+            raise UsageError("--control is for a terminal, where another program reads and writes")
         if how.name and not how.name.isidentifier():
-            msg = f"--as needs a variable name, not {how.name!r}"
-            raise UsageError(msg)
+            raise UsageError(f"--as needs a variable name, not {how.name!r}")
         # Executed by a program, the kernel ends with its last cell and would take the run along.
         self._background = how.background and self.surface == "panel"
         return NotebookScreen(self, how, background=self._background)
@@ -217,8 +215,7 @@ def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         work.close()
-        msg = "--bg needs a running event loop: use it in a notebook"
-        raise UsageError(msg) from None
+        raise UsageError("--bg needs a running event loop: use it in a notebook") from None
     try:
         work.send(None)
     except StopIteration as done:

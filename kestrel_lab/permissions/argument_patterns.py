@@ -115,8 +115,7 @@ def address_pattern(text: str) -> ValuePattern:
     """
     found = _ADDRESS.fullmatch(text)
     if found is None:
-        msg = f"{text!r} is not a pattern of an address: write it like *.example.org/api/**"
-        raise ValueError(msg)
+        raise ValueError(f"{text!r} is not a pattern of an address: write it like *.example.org/api/**")
     wanted = _Address(*found.groups())
 
     def allows(value: Json, _: str) -> bool:

@@ -53,14 +53,11 @@ class CommandPattern:
         try:
             words = tuple(MORE if word == "…" else word for word in shlex.split(text, posix=True))
         except ValueError as error:
-            msg = f"the pattern {text!r} cannot be read: {str(error).lower()}"
-            raise ValueError(msg) from error
+            raise ValueError(f"the pattern {text!r} cannot be read: {str(error).lower()}") from error
         if not words or words[0] == MORE:
-            msg = f"the pattern {text!r} must begin with the name of a command"
-            raise ValueError(msg)
+            raise ValueError(f"the pattern {text!r} must begin with the name of a command")
         if found := re.search(r"[;|&<>`\n]|\$\(", re.sub(r"'[^']*'|\"[^\"]*\"", "", text)):
-            msg = f"the pattern {text!r} is for one command: write one pattern for each, without {found[0]!r}"
-            raise ValueError(msg)
+            raise ValueError(f"the pattern {text!r} is for one command: write one pattern for each, without {found[0]!r}")
         return cls(text, words)
 
     def allows(self, command: Command) -> bool:

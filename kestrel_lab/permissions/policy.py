@@ -58,11 +58,9 @@ class Policy:
         """
         mode, _, level = text.strip().lower().partition(":")
         if mode not in _MODES:
-            msg = f"unknown approval policy {text!r}: {nearest(mode, _MODES)}"
-            raise UsageError(msg)
+            raise UsageError(f"unknown approval policy {text!r}: {nearest(mode, _MODES)}")
         if level and mode != "auto":
-            msg = f"approval policy {text!r}: only auto takes a level"
-            raise UsageError(msg)
+            raise UsageError(f"approval policy {text!r}: only auto takes a level")
         if mode == "auto":
             return cls(allow=danger_named(level) if level else Danger.HIGH, otherwise="ask", text=text)
         return cls(allow=Danger.LOW, otherwise="deny" if mode == "deny" else "ask", text=text)
@@ -96,5 +94,4 @@ def danger_named(name: str) -> Danger:
     try:
         return Danger[name.strip().upper()]
     except KeyError:
-        msg = f"unknown danger level {name!r}: {nearest(name.upper(), Danger.__members__)}"
-        raise UsageError(msg) from None
+        raise UsageError(f"unknown danger level {name!r}: {nearest(name.upper(), Danger.__members__)}") from None

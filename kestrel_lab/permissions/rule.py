@@ -95,8 +95,7 @@ def _all_fit(value: Json, patterns: Sequence[ValuePattern], root: str) -> bool:
 def read_rules(tables: object, source: str) -> tuple[Rule, ...]:
     """Rules from the tables of a file; raises `UsageError` that names file, rule and key."""
     if isinstance(tables, str) or not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
-        msg = f"{source}: write rules as [[rules]] tables, each with a tool and a verdict"
-        raise UsageError(msg)
+        raise UsageError(f"{source}: write rules as [[rules]] tables, each with a tool and a verdict")
     return tuple(_read(table, f"rule {number} of {source}") for number, table in enumerate(tables, 1))
 
 
@@ -106,11 +105,9 @@ def read_rules_file(path: Path) -> tuple[Rule, ...]:
     try:
         content = loads_toml(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        msg = f"{where} is not TOML: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{where} is not TOML: {error}") from error
     except OSError as error:
-        msg = f"{where}: {(error.strerror or 'refused').lower()}: name a file with [[rules]]"
-        raise UsageError(msg) from error
+        raise UsageError(f"{where}: {(error.strerror or 'refused').lower()}: name a file with [[rules]]") from error
     if unknown := [key for key in content if key != "rules"]:
         msg = f"{where}: unknown key {unknown[0]!r}: {nearest(unknown[0], ['rules'])}; a file of rules holds [[rules]] tables only"
         raise UsageError(msg)
@@ -156,16 +153,13 @@ def _check(table: Mapping[str, Any], source: str) -> None:
     """Raise `UsageError` for a key that there is not, and for one that every rule needs."""
     for key in table:
         if key not in _KEYS:
-            msg = f"{source}: unknown key {key!r}: {nearest(str(key), _KEYS)}"
-            raise UsageError(msg)
+            raise UsageError(f"{source}: unknown key {key!r}: {nearest(str(key), _KEYS)}")
     for key in ("tool", "verdict", "reason"):
         value = table.get(key, "")
         if not isinstance(value, str) or (key != "reason" and not value.strip()):
-            msg = f"{source}: key {key!r} must be {'a text' if key == 'reason' else 'there, as a text'} (found {value!r})"
-            raise UsageError(msg)
+            raise UsageError(f"{source}: key {key!r} must be {'a text' if key == 'reason' else 'there, as a text'} (found {value!r})")
     if (verdict := table["verdict"]) not in VERDICTS:
-        msg = f"{source}: unknown verdict {verdict!r}: {nearest(verdict, VERDICTS)}"
-        raise UsageError(msg)
+        raise UsageError(f"{source}: unknown verdict {verdict!r}: {nearest(verdict, VERDICTS)}")
 
 
 _READ: dict[str, Callable[[str], ValuePattern]] = {"path": path_pattern, "url": address_pattern}
@@ -180,8 +174,7 @@ def _arguments(more: Mapping[str, Any], source: str) -> list[tuple[str, str, Any
             continue
         if len(wanted) != 1 or next(iter(wanted)) not in _KINDS:
             kind = str(next(iter(wanted), ""))
-            msg = f"{source}: key 'args.{name}': write one of {', '.join(_KINDS)} with a pattern: {nearest(kind, _KINDS)}"
-            raise UsageError(msg)
+            raise UsageError(f"{source}: key 'args.{name}': write one of {', '.join(_KINDS)} with a pattern: {nearest(kind, _KINDS)}")
         kind = next(iter(wanted))
         found.append((name, kind, wanted[kind]))
     return found
@@ -190,16 +183,14 @@ def _arguments(more: Mapping[str, Any], source: str) -> list[tuple[str, str, Any
 def _texts(where: str, wanted: object) -> list[str]:
     texts = [wanted] if isinstance(wanted, str) else wanted
     if not isinstance(texts, list | tuple) or not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        msg = f"{where} must be a pattern, or a list of some (found {wanted!r})"
-        raise UsageError(msg)
+        raise UsageError(f"{where} must be a pattern, or a list of some (found {wanted!r})")
     return [str(text).strip() for text in texts]
 
 
 def _plain(where: str, wanted: object) -> list[str | float | bool]:
     several = wanted if isinstance(wanted, list | tuple) else [wanted]
     if not several or not all(isinstance(one, str | int | float) for one in several):
-        msg = f"{where} must be a text, a number, true or false, or a list of some (found {wanted!r})"
-        raise UsageError(msg)
+        raise UsageError(f"{where} must be a text, a number, true or false, or a list of some (found {wanted!r})")
     return list(several)
 
 
@@ -207,8 +198,7 @@ def _tried(where: str, read: Callable[[str], Any], text: str) -> Any:
     try:
         return read(text)
     except ValueError as error:
-        msg = f"{where}: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{where}: {error}") from error
 
 
 def _refuse_hopeless(source: str, patterns: Iterable[CommandPattern]) -> None:

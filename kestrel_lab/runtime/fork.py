@@ -74,11 +74,9 @@ def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str
     answer or a result cannot follow.
     """
     if answer is not None and result is not None:
-        msg = "give an answer or a result, not both: a fork changes one thing"
-        raise UsageError(msg)
+        raise UsageError("give an answer or a result, not both: a fork changes one thing")
     if answer is not None and not answer.strip():
-        msg = "the answer is empty: give the text that the model should have answered"
-        raise UsageError(msg)
+        raise UsageError("the answer is empty: give the text that the model should have answered")
     ended = next((record.seq for record in records if isinstance(record.event, RunFinished)), len(records) + 1)
     usable = records[: ended - 1]
     # An answer from the cache has no call of its own: what stands for one is that the cache had it.
@@ -86,15 +84,12 @@ def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str
     places = [record.seq for record in usable if isinstance(record.event, wanted)]
     if at is None:
         if not places:
-            msg = f"run {run_id} has no {word} to fork at: say at which event, with at=1 to at={len(usable)}"
-            raise UsageError(msg)
+            raise UsageError(f"run {run_id} has no {word} to fork at: say at which event, with at=1 to at={len(usable)}")
         at = places[-1]
     if not 1 <= at <= len(records):
-        msg = f"run {run_id} has no event {at}: its events are 1 to {len(records)}, and it can be forked at 1 to {len(usable)}"
-        raise UsageError(msg)
+        raise UsageError(f"run {run_id} has no event {at}: its events are 1 to {len(records)}, and it can be forked at 1 to {len(usable)}")
     if at > len(usable):
-        msg = f"run {run_id} had ended by event {at}: it can be forked at 1 to {len(usable)}"
-        raise UsageError(msg)
+        raise UsageError(f"run {run_id} had ended by event {at}: it can be forked at 1 to {len(usable)}")
     return Branch(at=at, state=fold(records[:at]), given=_given(run_id, records, at, places, answer=answer, result=result))
 
 

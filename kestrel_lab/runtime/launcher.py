@@ -73,8 +73,7 @@ class Launcher:
     def start(self, goal: str, options: RunOptions) -> Run:
         """Begin a run; see `Session.start`."""
         if not goal.strip():
-            msg = "the goal is empty: say what the run should do"
-            raise UsageError(msg)
+            raise UsageError("the goal is empty: say what the run should do")
         session, registry, usual = self._session, self._session.registry, self._session.options
         earlier: dict[str, Json] = {}
         if options.follow is not None:
@@ -220,8 +219,7 @@ class Launcher:
         policy = ruled(options.approve or began.policy, session.rules, rules_from_json(began.rules), place)
         output = OutputType.of(options.output)
         if output is not None and output.schema != began.output:
-            msg = f"run {run_id} was begun with another output: give the type that it was begun with, or none"
-            raise UsageError(msg)
+            raise UsageError(f"run {run_id} was begun with another output: give the type that it was begun with, or none")
         options = replace(
             options,
             output=output or (OutputType(began.output) if began.output else None),

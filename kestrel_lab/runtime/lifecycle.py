@@ -93,8 +93,7 @@ def _check_type(ctx: RunContext) -> None:
     try:
         read_typed(dumps(answer_value(ctx.state)), ctx.options.output.schema, ctx.options.output.value)
     except UsageError as error:
-        msg = f"the answer is not what output= asks for: {error}"
-        raise UnmetError(msg) from error
+        raise UnmetError(f"the answer is not what output= asks for: {error}") from error
 
 
 _ENDINGS = {

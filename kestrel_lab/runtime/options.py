@@ -177,8 +177,7 @@ def _refusing(call: Callable[P, T], names: Iterable[str]) -> Callable[P, T]:
     def named(*args: P.args, **options: P.kwargs) -> T:
         if unknown := options.keys() - known:
             name = min(unknown)
-            msg = f"{where} has no option {name!r}; {nearest(name, known)}"
-            raise UnknownOption(msg)
+            raise UnknownOption(f"{where} has no option {name!r}; {nearest(name, known)}")
         return call(*args, **options)
 
     return named

@@ -88,8 +88,7 @@ class TrustedFiles:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            msg = f"{self.store} cannot be read ({error}): remove it and run kestrel trust again"
-            raise UsageError(msg) from error
+            raise UsageError(f"{self.store} cannot be read ({error}): remove it and run kestrel trust again") from error
         return content if isinstance(content, dict) else {}
 
     def _write(self, content: Mapping[str, str]) -> None:
@@ -115,11 +114,10 @@ def brought(home: Path) -> dict[str, Any]:
 def check_home(home: Path, trusted: TrustedFiles) -> None:
     """Raise `UsageError` for a home folder that its repository brings and nobody trusts."""
     if (found := brought(home)) and not trusted.holds(home, found):
-        msg = (
+        raise UsageError(
             f"{home} comes with the repository ({len(found['home'])} of its files are tracked by git): what it holds of runs, answers and "
             "environments was written by others, and is not used. Name another folder with KESTREL_HOME, or say: kestrel trust"
         )
-        raise UsageError(msg)
 
 
 def told(found: Iterable[Weakening]) -> str:

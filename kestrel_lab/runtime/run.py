@@ -277,8 +277,7 @@ class Run(Generic[T]):
         Raises what `Session.run` raises, and `UsageError` while this run has not ended.
         """
         if self._run is None:
-            msg = f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})"
-            raise UsageError(msg)
+            raise UsageError(f"run {self.id} was read without a session: lab.run({goal[:40]!r}, follow={self.id!r})")
         return await self._run(goal, replace(RunOptions(**changes), follow=self))
 
     def cancel(self) -> None:
@@ -317,8 +316,7 @@ class Run(Generic[T]):
         open_questions = {asked.question or asked.call: asked for asked in self.questions}
         if question not in open_questions:
             waiting = ", ".join(open_questions) or "nothing waits"
-            msg = f"run {self.id} does not wait for a decision on {question!r}; waiting: {waiting}"
-            raise UsageError(msg)
+            raise UsageError(f"run {self.id} does not wait for a decision on {question!r}; waiting: {waiting}")
         if self.live is not None and self.working:
             self.live.answer(open_questions[question], given)
         else:

@@ -29,14 +29,12 @@ class Answers(Mapping[str, str]):
         """The whole text; raises `UsageError` for a call that does not exist, and for a text that had to go."""
         found = self._answers.get(call)
         if found is None:
-            msg = f"no call {call!r} of the run was answered; {nearest(call, self._answers)}"
-            raise UsageError(msg)
+            raise UsageError(f"no call {call!r} of the run was answered; {nearest(call, self._answers)}")
         if not found.whole:
             return found.text
         path = self.path(call)
         if path is None:
-            msg = f"the answer to call {call!r} {_GONE}; its beginning and end are in run.events()"
-            raise UsageError(msg)
+            raise UsageError(f"the answer to call {call!r} {_GONE}; its beginning and end are in run.events()")
         return path.read_text(encoding="utf-8", errors="replace")
 
     def path(self, call: str) -> Path | None:
@@ -78,16 +76,12 @@ def value_of(run_id: str, state: RunState, kind: OutputType[T] | None) -> T:
     """Return the typed answer of a run; `kind` is its type, where that is known. Raises as `Run.value` says."""
     asked = (state.started.output if state.started else {}) or next((one.schema for one in answer_makers(state.planned) if one.schema), {})
     if kind is None and not asked:
-        msg = f"run {run_id} was not asked for a value: begin it with output=…, or read run.answer"
-        raise UsageError(msg)
+        raise UsageError(f"run {run_id} was not asked for a value: begin it with output=…, or read run.answer")
     if not state.status.terminal:
-        msg = f"run {run_id} has no value yet: it is {state.status}"
-        raise UsageError(msg)
+        raise UsageError(f"run {run_id} has no value yet: it is {state.status}")
     if state.finished is None or state.finished.outcome != "complete":
         reason = "" if state.finished is None else f": {one_line(state.finished.reason, 500)}"
-        msg = f"run {run_id} has no value, it ended {state.status}{reason}"
-        raise RunFailed(msg)
+        raise RunFailed(f"run {run_id} has no value, it ended {state.status}{reason}")
     if kind is not None and asked and kind.schema != asked:
-        msg = f"run {run_id} was begun with another output: the schema of the type given now is not the one in the log"
-        raise UsageError(msg)
+        raise UsageError(f"run {run_id} was begun with another output: the schema of the type given now is not the one in the log")
     return (kind or OutputType(asked)).value(answer_value(state))

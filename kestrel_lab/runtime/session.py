@@ -309,8 +309,7 @@ class Session:
             except BaseException as error:  # noqa: BLE001  # all of them are raised together below
                 failed.append(error)
         if failed:
-            msg = f"the session of {self.home} was closed, but not every part of it could be"
-            raise BaseExceptionGroup(msg, failed)
+            raise BaseExceptionGroup(f"the session of {self.home} was closed, but not every part of it could be", failed)
 
     def __enter__(self) -> Self:
         return self

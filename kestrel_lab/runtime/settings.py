@@ -48,8 +48,7 @@ class Setting:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        msg = "must be a text"
-        raise ValueError(msg)
+        raise ValueError("must be a text")
     return value
 
 
@@ -74,8 +73,7 @@ def _switch(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in {"on", "off", "true", "false", "yes", "no"}:
         return value.lower() in {"on", "true", "yes"}
     if not isinstance(value, bool):
-        msg = "must be on or off"
-        raise ValueError(msg)
+        raise ValueError("must be on or off")
     return value
 
 
@@ -83,40 +81,34 @@ def _number(value: Any) -> float | None:
     if isinstance(value, str) and value.lower() == "none":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        msg = "must be a number"
-        raise ValueError(msg)
+        raise ValueError("must be a number")
     try:
         number = float(value)
     except ValueError:
-        msg = "must be a number"
-        raise ValueError(msg) from None
+        raise ValueError("must be a number") from None
     if not 0 < number < math.inf:
-        msg = "must be positive"
-        raise ValueError(msg)
+        raise ValueError("must be positive")
     return number
 
 
 def _whole(value: Any) -> int | None:
     number = _number(value)
     if number is not None and number != int(number):
-        msg = "must be a whole number"
-        raise ValueError(msg)
+        raise ValueError("must be a whole number")
     return None if number is None else int(number)
 
 
 def _allowed(value: Any) -> tuple[str, ...]:
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
-        msg = "must be a list of NAME==VERSION"
-        raise ValueError(msg)
+        raise ValueError("must be a list of NAME==VERSION")
     return tuple(checked_pattern(word.strip()) for word in words if word.strip())
 
 
 def _share(value: Any) -> float | None:
     number = _number(value)
     if number is not None and number > 1:
-        msg = "must be a share from 0 to 1, or none"
-        raise ValueError(msg)
+        raise ValueError("must be a share from 0 to 1, or none")
     return number
 
 
@@ -323,8 +315,7 @@ def mcp_servers(folder: Path, env: Mapping[str, str]) -> dict[str, ServerConfig]
 def _servers_of(path: Path, table: Mapping[str, Any]) -> dict[str, ServerConfig]:
     own, where = table.get("mcp", {}), shown_path(path)
     if not isinstance(own, dict) or not isinstance(servers := own.get("servers", {}), dict) or set(own) - {"servers"}:
-        msg = f"{where}: write MCP servers as [mcp.servers.NAME], with a command or a url each"
-        raise UsageError(msg)
+        raise UsageError(f"{where}: write MCP servers as [mcp.servers.NAME], with a command or a url each")
     return {name: read_server(name, one, where) for name, one in servers.items()}
 
 
@@ -409,15 +400,13 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return loads_toml(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        msg = f"{path} is not TOML: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{path} is not TOML: {error}") from error
 
 
 def check_key(key: str, source: str = "") -> None:
     """Raise `UsageError` with the nearest spelling for a setting that does not exist."""
     if key not in _KNOWN:
-        msg = f"{f'{source}: ' if source else ''}unknown setting {key!r}: {nearest(key, [*_KNOWN, 'rules', 'mcp'])}"
-        raise UsageError(msg)
+        raise UsageError(f"{f'{source}: ' if source else ''}unknown setting {key!r}: {nearest(key, [*_KNOWN, 'rules', 'mcp'])}")
 
 
 def _setting(key: str, value: Any, source: str) -> Setting:

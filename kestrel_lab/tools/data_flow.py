@@ -71,21 +71,18 @@ def read_reads(given: str | Iterable[str] | None, *, untrusted: bool | None = No
         return None if untrusted is None else ("private", "untrusted") if untrusted else ("private",)
     words = tuple(given.split()) if isinstance(given, str) else tuple(given)
     if untrusted is False and "untrusted" in words:
-        msg = "a tool cannot read what is untrusted and be untrusted=False: leave one of them out"
-        raise UsageError(msg)
+        raise UsageError("a tool cannot read what is untrusted and be untrusted=False: leave one of them out")
     words += ("untrusted",) if untrusted and "untrusted" not in words else ()
     for word in words:
         if word not in get_args(Reads):
-            msg = f"a tool reads {', '.join(get_args(Reads))}, not {word!r}; {nearest(str(word), get_args(Reads))}"
-            raise UsageError(msg)
+            raise UsageError(f"a tool reads {', '.join(get_args(Reads))}, not {word!r}; {nearest(str(word), get_args(Reads))}")
     return words
 
 
 def read_reach(given: str | None) -> str | None:
     """`reaches` as written for a tool; raises `UsageError` with the nearest word for one that is none."""
     if given is not None and given not in get_args(Reach):
-        msg = f"a tool reaches {', '.join(get_args(Reach))}, not {given!r}; {nearest(str(given), get_args(Reach))}"
-        raise UsageError(msg)
+        raise UsageError(f"a tool reaches {', '.join(get_args(Reach))}, not {given!r}; {nearest(str(given), get_args(Reach))}")
     return given
 
 

@@ -205,13 +205,11 @@ def from_json(kind: str, body: dict[str, Json]) -> Event:
     """Rebuild the event; raises `StoreError` for a type this version does not know or a body that lacks a field."""
     cls = EVENT_TYPES.get(kind)
     if cls is None:
-        msg = f"the log has an event of type {kind!r}, which this version of kestrel_lab does not know: upgrade it"
-        raise StoreError(msg)
+        raise StoreError(f"the log has an event of type {kind!r}, which this version of kestrel_lab does not know: upgrade it")
     known = _NAMES[cls]
     if not body.keys() <= known:
         body = {name: value for name, value in body.items() if name in known}
     try:
         return cls(**body)  # type: ignore[arg-type]  # the constructor checks names, to_json wrote the values
     except TypeError as error:
-        msg = f"an event of type {kind!r} in the log is incomplete: {error}"
-        raise StoreError(msg) from error
+        raise StoreError(f"an event of type {kind!r} in the log is incomplete: {error}") from error

@@ -62,8 +62,7 @@ class Condition:
         try:
             return _yes(self._question, scope)
         except UsageError as error:
-            msg = f"condition {one_line(self.text, 200)!r}: {error}"
-            raise UsageError(msg) from None
+            raise UsageError(f"condition {one_line(self.text, 200)!r}: {error}") from None
 
     def __str__(self) -> str:
         return self.text
@@ -75,8 +74,7 @@ def parse(text: str) -> Condition:
         parser = _Parser(text)
         question = parser.whole()
     except UsageError as error:
-        msg = f"condition {one_line(text, 200)!r}: {error}"
-        raise UsageError(msg) from None
+        raise UsageError(f"condition {one_line(text, 200)!r}: {error}") from None
     return Condition(text, frozenset(parser.names), question)
 
 
@@ -89,8 +87,7 @@ class _Parser:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_LENGTH:
-            msg = f"it has more than {MAX_LENGTH:,} characters"
-            raise UsageError(msg)
+            raise UsageError(f"it has more than {MAX_LENGTH:,} characters")
         self.names: set[str] = set()
         self._tokens = list(_tokens(text))
         self._at = 0
@@ -129,14 +126,12 @@ class _Parser:
     def _refuse(self, wanted: str) -> NoReturn:
         kind, text = self._tokens[self._at]
         there = "its end" if kind == "end" else repr(one_line(text, 40))
-        msg = f"{wanted} was expected where {there} is"
-        raise UsageError(msg)
+        raise UsageError(f"{wanted} was expected where {there} is")
 
     def _deeper(self, read: Callable[[], _Question]) -> _Question:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            msg = f"it is nested more than {MAX_DEPTH} deep"
-            raise UsageError(msg)
+            raise UsageError(f"it is nested more than {MAX_DEPTH} deep")
         node = read()
         self._depth -= 1
         return node
@@ -169,8 +164,7 @@ class _Parser:
             return left
         right = self._operand()
         if self._word in {"==", "!=", "in", "not", *_ORDER}:
-            msg = f"two comparisons follow one another at {self._word!r}: join them with and, or use parentheses"
-            raise UsageError(msg)
+            raise UsageError(f"two comparisons follow one another at {self._word!r}: join them with and, or use parentheses")
         return lambda scope: _compared(sign, left(scope), right(scope))
 
     def _operand(self) -> _Question:
@@ -215,8 +209,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     while at < len(text):
         match = _TOKEN.match(text, at)
         if match is None:
-            msg = f"{one_line(text[at:], 40)!r} cannot be read"
-            raise UsageError(msg)
+            raise UsageError(f"{one_line(text[at:], 40)!r} cannot be read")
         if match.lastgroup != "space":
             found.append((match.lastgroup or "", match[0]))
         at = match.end()
@@ -226,16 +219,14 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 def _number(text: str) -> Json:
     number = int(text) if text.lstrip("-").isdigit() else float(text)
     if math.isinf(number):
-        msg = f"{one_line(text, 40)} is too large for a number"
-        raise UsageError(msg)
+        raise UsageError(f"{one_line(text, 40)} is too large for a number")
     return number
 
 
 def _unquoted(text: str) -> str:
     def one(match: re.Match[str]) -> str:
         if match[1] not in _ESCAPED:
-            msg = rf"{match[0]!r} in a text means nothing: only \\, \', \", \n and \t do"
-            raise UsageError(msg)
+            raise UsageError(rf"{match[0]!r} in a text means nothing: only \\, \', \", \n and \t do")
         return _ESCAPED[match[1]]
 
     return _ESCAPE.sub(one, text[1:-1])
@@ -247,8 +238,7 @@ def _unquoted(text: str) -> str:
 def _yes(question: _Question, scope: Mapping[str, Json]) -> bool:
     value = question(scope)
     if not isinstance(value, bool):
-        msg = f"{_shown(value)} is not the answer to a yes/no question: compare it with something"
-        raise UsageError(msg)
+        raise UsageError(f"{_shown(value)} is not the answer to a yes/no question: compare it with something")
     return value
 
 
@@ -270,8 +260,7 @@ def _compared(sign: str, left: Json, right: Json) -> bool:
     if sign in {"in", "not in"}:
         return _contains(right, left) is (sign == "in")
     if not (_is_number(left) and _is_number(right)) and not (isinstance(left, str) and isinstance(right, str)):
-        msg = f"{_shown(left)} and {_shown(right)} cannot be put in order by {sign}: it takes two numbers or two texts"
-        raise UsageError(msg)
+        raise UsageError(f"{_shown(left)} and {_shown(right)} cannot be put in order by {sign}: it takes two numbers or two texts")
     return _ORDER[sign](left, right)
 
 

@@ -33,8 +33,7 @@ class JsonPath:
     def parse(cls, text: str) -> JsonPath:
         """Parse a path; raises `UsageError` for anything else."""
         if len(text) > MAX_LENGTH or not _WHOLE.fullmatch(text):
-            msg = f"{_shown(text)} is not a path: write a name, then .key or [0] as often as needed"
-            raise UsageError(msg)
+            raise UsageError(f"{_shown(text)} is not a path: write a name, then .key or [0] as often as needed")
         first, *rest = _PART.findall(text)
         return cls(first[0], tuple(key or int(place) for key, place in rest))
 
@@ -53,13 +52,11 @@ class JsonPath:
                 value = value[part]
             elif isinstance(value, list) and isinstance(part, int):
                 if part >= len(value):
-                    msg = f"{self._named()}: {self._until(depth)} has {len(value)} items, counted from [0]"
-                    raise UsageError(msg)
+                    raise UsageError(f"{self._named()}: {self._until(depth)} has {len(value)} items, counted from [0]")
                 value = value[part]
             else:
                 wanted = "a key of an object" if isinstance(part, str) else "a place in a list"
-                msg = f"{self._named()}: {self._until(depth)} is {kind(value)}, and {self._until(depth + 1)} asks for {wanted}"
-                raise UsageError(msg)
+                raise UsageError(f"{self._named()}: {self._until(depth)} is {kind(value)}, and {self._until(depth + 1)} asks for {wanted}")
         return value
 
     def __str__(self) -> str:
@@ -72,8 +69,7 @@ class JsonPath:
         return _shown(str(self))
 
     def _refuse_missing(self, what: str, word: str, there: Iterable[str]) -> NoReturn:
-        msg = f"{self._named()}: {what}; {nearest(word, [one_line(name) for name in islice(there, 30)])}"
-        raise UsageError(msg)
+        raise UsageError(f"{self._named()}: {what}; {nearest(word, [one_line(name) for name in islice(there, 30)])}")
 
 
 def kind(value: Json) -> str:

@@ -109,8 +109,7 @@ class _Rendering:
             written = json.dumps(found, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
             copy = json.loads(written) if isinstance(found, (list, dict)) else found
         except (ValueError, TypeError, RecursionError) as error:
-            msg = f"the value of {one_line(str(path), 100)!r} cannot be put in: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"the value of {one_line(str(path), 100)!r} cannot be put in: {error}") from error
         self._room -= len(written)
         if self._room < 0:
             msg = f"what {one_line(str(path), 100)!r} puts in makes more than {MAX_RENDERED:,} characters: refer to a part of it"
@@ -127,13 +126,11 @@ def _texts(value: Json) -> Iterator[str]:
         if isinstance(item, str):
             room -= len(item)
             if room < 0:
-                msg = f"a template has at most {MAX_TEMPLATE:,} characters: put long texts into an argument"
-                raise UsageError(msg)
+                raise UsageError(f"a template has at most {MAX_TEMPLATE:,} characters: put long texts into an argument")
             yield item
         elif isinstance(item, (list, dict)):
             if depth >= MAX_DEPTH:
-                msg = f"a template is nested at most {MAX_DEPTH} deep"
-                raise UsageError(msg)
+                raise UsageError(f"a template is nested at most {MAX_DEPTH} deep")
             inner = item if isinstance(item, list) else list(item.values())
             todo += [(part, depth + 1) for part in reversed(inner)]
 

@@ -84,11 +84,9 @@ def read_yaml(path: Path, name: str | None = None) -> YamlFile:
         # A cut may fall within a character; `parse_yaml` refuses what is too large.
         text = content.decode("utf-8-sig", "strict" if len(content) <= MAX_BYTES else "replace")
     except OSError as error:
-        msg = f"{name}: cannot be read: {error.strerror or error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{name}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        msg = f"{name}: is not UTF-8 text (byte {error.start + 1})"
-        raise UsageError(msg) from error
+        raise UsageError(f"{name}: is not UTF-8 text (byte {error.start + 1})") from error
     return parse_yaml(text, name)
 
 
@@ -104,19 +102,16 @@ def parse_yaml(text: str, name: str) -> YamlFile:
             `MAX_DEPTH` levels or `MAX_NODES` values. The message begins with the file and the line.
     """
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
-        msg = f"{name}: is larger than {MAX_BYTES:,} bytes; split it"
-        raise UsageError(msg)
+        raise UsageError(f"{name}: is larger than {MAX_BYTES:,} bytes; split it")
     try:
         _check(text, name)
         node = yaml.compose(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        msg = f"{name}:{line}: not valid YAML: {error.problem or error.context}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{name}:{line}: not valid YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
-        msg = f"{name}: not valid YAML: {one_line(str(error), 200)}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{name}: not valid YAML: {one_line(str(error), 200)}") from error
     lines: dict[Where, int] = {}
     value = None if node is None else _Values(name, lines).value(node, ())
     return YamlFile(name=name, value=value, lines=lines)

@@ -288,23 +288,19 @@ def _attack(suite: str, version: str, attack: str, target: str) -> Any:
 def _require_attack(attack: str, target: str) -> None:
     known = {name for name, kind in _parts().attack_registry.ATTACKS.items() if not kind.is_dos_attack}
     if attack not in known:
-        msg = f"agentdojo has no attack {attack!r} with an injection task; {nearest(attack, known)}"
-        raise UsageError(msg)
+        raise UsageError(f"agentdojo has no attack {attack!r} with an injection task; {nearest(attack, known)}")
     names = _parts().models.MODEL_NAMES
     if not any(name in target for name in names):
-        msg = f"agentdojo has no name for the model {target!r} that an attack could address; {nearest(target, names)}"
-        raise UsageError(msg)
+        raise UsageError(f"agentdojo has no name for the model {target!r} that an attack could address; {nearest(target, names)}")
 
 
 def suite_tasks(suite: str, version: str) -> Any:
     """The package's own suite, with its tasks and tools; raises `UsageError` if there is none."""
     versions = _parts().load_suites._SUITES
     if version not in versions:
-        msg = f"agentdojo has no version {version!r}; {nearest(version, versions)}"
-        raise UsageError(msg)
+        raise UsageError(f"agentdojo has no version {version!r}; {nearest(version, versions)}")
     if suite not in versions[version]:
-        msg = f"agentdojo has no suite {suite!r}; {nearest(suite, versions[version])}"
-        raise UsageError(msg)
+        raise UsageError(f"agentdojo has no suite {suite!r}; {nearest(suite, versions[version])}")
     return versions[version][suite]
 
 

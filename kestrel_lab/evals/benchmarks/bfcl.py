@@ -56,8 +56,7 @@ def load_bfcl(category: str, *, limit: int | None = None) -> Suite:
     later are not supported) and where the package is not installed.
     """
     if category not in (known := (*SINGLE, *NONE, *MULTI)):
-        msg = f"bfcl has no category {category!r} that can be run here; {nearest(category, known)}"
-        raise UsageError(msg)
+        raise UsageError(f"bfcl has no category {category!r} that can be run here; {nearest(category, known)}")
     if limit is not None and not 1 <= limit <= MOST:
         msg = f"bfcl:{category}: a limit is at least 1, not {limit}"
         if limit > MOST:

@@ -30,18 +30,15 @@ def load_published(name: str) -> Suite:
     """
     benchmark, _, rest = name.partition(":")
     if benchmark not in PUBLISHED:
-        msg = f"there is no benchmark {benchmark!r}; {nearest(benchmark, PUBLISHED)}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no benchmark {benchmark!r}; {nearest(benchmark, PUBLISHED)}")
     load, options = PUBLISHED[benchmark]
     suite, _, written = rest.partition("?")
     given: dict[str, Any] = {}
     for key, text in parse_qsl(written, keep_blank_values=True):
         if key not in options:
-            msg = f"{name}: {benchmark} has no option {key!r}; {nearest(key, options)}"
-            raise UsageError(msg)
+            raise UsageError(f"{name}: {benchmark} has no option {key!r}; {nearest(key, options)}")
         try:
             given[key] = options[key](text)
         except ValueError as error:
-            msg = f"{name}: {key} is a whole number, not {text!r}"
-            raise UsageError(msg) from error
+            raise UsageError(f"{name}: {key} is a whole number, not {text!r}") from error
     return load(suite, **given)

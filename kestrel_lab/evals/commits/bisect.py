@@ -173,8 +173,7 @@ class _Trials:
     def _leave_out(self, commit: int, why: str) -> str:
         if commit in (0, self.search.last):
             what = "good" if commit == 0 else "bad"
-            msg = f"the {what} commit {self.line[commit].short} cannot be measured, so there is nothing to compare with: {why}"
-            raise UsageError(msg)
+            raise UsageError(f"the {what} commit {self.line[commit].short} cannot be measured, so there is nothing to compare with: {why}")
         if commit in (self.search.good, self.search.bad):
             return f"{self.line[commit].short} could be run before, but not any more: {one_line(why, 300)}"
         self.search.skip(commit, why)

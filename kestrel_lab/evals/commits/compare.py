@@ -55,12 +55,10 @@ async def compare(
     names = {base: await _baseline(session, place, head) if base == AUTO else base, head: head}
     works = [replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name) for name in (base, head)]
     if works[0].sha == works[1].sha:
-        msg = f"{base} and {head} are the same commit {works[0].sha[:10]}: there is nothing to compare"
-        raise UsageError(msg)
+        raise UsageError(f"{base} and {head} are the same commit {works[0].sha[:10]}: there is nothing to compare")
     for work in works:
         if work.broken:
-            msg = f"{work.title}: {work.broken}"
-            raise UsageError(msg)
+            raise UsageError(f"{work.title}: {work.broken}")
     await _measure(session, place, works, reporter)
     return Comparison(suite=place.suite, base=works[0].side(), head=works[1].side(), margin=margin, store=session.store)
 
@@ -70,8 +68,7 @@ def compare_configs(result: EvalResult, base: str, head: str, *, margin: float =
     known = {row.config: str(row.result["model_kind"]) for row in result.rows}
     for name in (base, head):
         if name not in known:
-            msg = f"no trials of a configuration {name!r} are in this result; {nearest(name, known)}"
-            raise UsageError(msg)
+            raise UsageError(f"no trials of a configuration {name!r} are in this result; {nearest(name, known)}")
     one = f"{base} → {head}"
     sides = [tuple(replace(row, config=one) for row in result.rows if row.config == name) for name in (base, head)]
     before, after = (Side(name=labelled(name, known[name]), sha="", rows=rows) for name, rows in zip((base, head), sides, strict=True))

@@ -98,12 +98,10 @@ async def _receive(process: Process, errors: IO[bytes], title: str) -> dict[str,
         errors.seek(0, os.SEEK_END)
         errors.seek(max(0, errors.tell() - 2000))
         said = one_line(errors.read().decode(errors="replace"), 1500) or f"exit code {process.returncode}"
-        msg = f"the process that runs {title} ended: {said}"
-        raise UsageError(msg)
+        raise UsageError(f"the process that runs {title} ended: {said}")
     message: dict[str, Any] = json.loads(line)
     if "refused" in message:
-        msg = f"{title}: {message['refused']}"
-        raise UsageError(msg)
+        raise UsageError(f"{title}: {message['refused']}")
     return message
 
 

@@ -170,8 +170,7 @@ async def _run(folder: Path, *argv: str) -> None:
         raise
     if process.returncode:
         last = one_line(output.decode(errors="replace")[-1500:], 800)
-        msg = f"the requirements of this commit could not be installed; {' '.join(argv[1:4])} said: {last}"
-        raise UsageError(msg)
+        raise UsageError(f"the requirements of this commit could not be installed; {' '.join(argv[1:4])} said: {last}")
 
 
 async def _clear(repository: Path, folder: Path) -> None:

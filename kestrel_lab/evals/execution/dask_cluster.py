@@ -85,8 +85,7 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
     options = session.options
     if own or options.middleware or not (options.model is None or isinstance(options.model, str)):
         what = f"the tools {', '.join(own)}" if own else "middleware" if options.middleware else f"the model {options.model.name!r}"  # type: ignore[union-attr]  # not a name
-        msg = f"{what} of this session cannot be sent to a cluster: name them in the suite file (tools_from, configs)"
-        raise UsageError(msg)
+        raise UsageError(f"{what} of this session cannot be sent to a cluster: name them in the suite file (tools_from, configs)")
     if kept:
         raise UsageError("folders of trials cannot be kept on a cluster: they are on its workers")
     configs = [config.name for config in suite.configs]
@@ -111,8 +110,7 @@ async def _connected(address: str) -> AsyncIterator[Any]:
     try:
         from distributed import Client  # an extra, and a second to load
     except ImportError as error:
-        msg = "running on a cluster needs Dask: pip install 'kestrel-lab[cluster]'"
-        raise UsageError(msg) from error
+        raise UsageError("running on a cluster needs Dask: pip install 'kestrel-lab[cluster]'") from error
     try:
         await _answers(address)
         client = await Client(  # type: ignore[no-untyped-call]
@@ -169,8 +167,7 @@ class Dispatch:
             if threads:
                 since = time.monotonic()
             elif time.monotonic() - since > 3 * _CONNECT_S:
-                msg = f"the cluster at {self._client.scheduler.address} has no workers: start some (dask worker ADDRESS)"
-                raise UsageError(msg)
+                raise UsageError(f"the cluster at {self._client.scheduler.address} has no workers: start some (dask worker ADDRESS)")
             while self._hands < min(threads * _AHEAD, self._hands + len(self._waiting)):
                 self._hands += 1
                 group.create_task(self._hand_out())

@@ -49,8 +49,7 @@ class EvalRun:
         lock = _lock(store, self.id)
         with held(lock) as free:
             if not free:
-                msg = f"eval run {self.id} is still going on in another session; wait for it, or stop it first"
-                raise UsageError(msg)
+                raise UsageError(f"eval run {self.id} is still going on in another session; wait for it, or stop it first")
             try:
                 yield
             finally:
@@ -134,8 +133,7 @@ def resumed_trials(store: SessionStore, suite: Suite, earlier: Earlier, asks: Se
     """
     if earlier.going_on:
         process = Owner.parse(earlier.eval_run.by).process
-        msg = f"the last run of suite {suite.name!r} is still going on in process {process}; wait for it, or stop it first"
-        raise UsageError(msg)
+        raise UsageError(f"the last run of suite {suite.name!r} is still going on in process {process}; wait for it, or stop it first")
     wanted = {ask.identity.key for ask in asks}
     order = {name: place for place, name in enumerate(earlier.all)}
     found: dict[str, EvalRow] = {}

@@ -87,8 +87,7 @@ async def _asked(check: PythonCheck, trial: Trial, folder: Path | None, root: Pa
                 stdin=order.fileno(),
             )
         except (OSError, UsageError) as error:
-            msg = f"python_check {check.function} cannot be run: {error}"
-            raise CheckError(msg) from error
+            raise CheckError(f"python_check {check.function} cannot be run: {error}") from error
     text = said.decode("utf-8", "replace")
     opinion = next((line.removeprefix(mark) for line in reversed(text.splitlines()) if line.startswith(mark)), "")
     return _score(check, opinion, text if not ended.stopped else f"no opinion after {SECONDS:g} s")
@@ -157,8 +156,7 @@ def _outermost(places: Iterable[Path]) -> Iterable[Path]:
 
 
 def _no_grader(_: str) -> NoReturn:
-    msg = "a function that judges has a process of its own and cannot ask a model: use the check `graded` for that"
-    raise UsageError(msg)
+    raise UsageError("a function that judges has a process of its own and cannot ask a model: use the check `graded` for that")
 
 
 def main() -> None:

@@ -219,8 +219,7 @@ def _refuse_mixed(suite: Suite) -> None:
             msg = f"configuration {config.name!r} has tools of its own, but the scenario {found!r} can only be done with those it brings"
             raise UsageError(msg)
         if config.plan and (found := next((one.id for one in suite.scenarios if one.turns), None)):
-            msg = f"configuration {config.name!r} has a plan, but the scenario {found!r} is a conversation of several turns"
-            raise UsageError(msg)
+            raise UsageError(f"configuration {config.name!r} has a plan, but the scenario {found!r} is a conversation of several turns")
 
 
 def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...], who: str) -> Toolbox:
@@ -228,8 +227,7 @@ def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...],
         names = tuple(session.mcp.named(names))
         return chosen_tools(Toolbox(({tool.name: tool for tool in session.registry.toolbox} | own).values()), names)
     except UsageError as error:
-        msg = f"{who}: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{who}: {error}") from error
 
 
 def _plan(suite: Suite, config: Config) -> str | Path | None:

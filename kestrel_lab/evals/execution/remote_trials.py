@@ -112,8 +112,7 @@ def make_trial(request: str) -> str:
         ask = bench.asks.get((body["scenario"], body["config"]))
         ask = None if ask is None else ask.at(epoch=body["epoch"])
         if ask is None or ask.identity.key != body["key"]:
-            msg = f"a worker has another version of the suite {body['bench']['suite']} or of kestrel_lab than this process"
-            raise UsageError(msg)
+            raise UsageError(f"a worker has another version of the suite {body['bench']['suite']} or of kestrel_lab than this process")
         return asyncio.run_coroutine_threadsafe(_row_and_run(bench, ask), _loop()).result()
     except KestrelError as error:
         return dumps({"refused": str(error)})

@@ -124,8 +124,7 @@ class EvalResult:
                 return shown_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
             case "config" | "family" | "scenario":
                 return shown_frame(reduced(self.rows, self.suite.count_errors).grouped(group), units=INTERVAL_UNITS)
-        msg = f"trials are grouped by {', '.join(get_args(Group))}, check or concern, not by {group!r}"
-        raise UsageError(msg)
+        raise UsageError(f"trials are grouped by {', '.join(get_args(Group))}, check or concern, not by {group!r}")
 
     def frontier(self, price: str = "cost_estimate") -> Frontier:
         """Return the Pareto front of success rate against `price`, a cost or a time: the configurations that no other beats in both."""

@@ -113,8 +113,7 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
     chosen, models = choose_configs(loaded, asked.configs)
     chosen = with_cassette(chosen, asked.cassette, asked.cassettes).select(epochs=asked.epochs, **asked.parts)
     if chosen.epochs > MOST_EPOCHS:
-        msg = f"{chosen.epochs:,} epochs are more than {MOST_EPOCHS:,}: add scenarios, they tell more than repeats do"
-        raise UsageError(msg)
+        raise UsageError(f"{chosen.epochs:,} epochs are more than {MOST_EPOCHS:,}: add scenarios, they tell more than repeats do")
     chosen = replace(
         chosen,
         concurrency=chosen.concurrency if asked.concurrency is None else asked.concurrency,
@@ -258,8 +257,7 @@ def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[s
             chosen.append(Config(name=name, model=given.name))
             models[name] = given
         else:
-            msg = f"configuration {name!r} is a model's name, a model or a Config, not {type(given).__name__}"
-            raise UsageError(msg)
+            raise UsageError(f"configuration {name!r} is a model's name, a model or a Config, not {type(given).__name__}")
     return replace(suite, configs=tuple(chosen)), models
 
 

@@ -27,8 +27,7 @@ def locate(suite: Suite, scenario: Scenario, home: Path) -> Path | None:
         case FolderCopy(folder=folder):
             found = suite.resolve(folder)
             if not found.is_dir():
-                msg = f"scenario {scenario.id!r}: the workspace folder {found} is not a folder"
-                raise UsageError(msg)
+                raise UsageError(f"scenario {scenario.id!r}: the workspace folder {found} is not a folder")
             return found
         case PackageSource(package=package):
             return _package_folder(package, scenario)
@@ -98,11 +97,10 @@ def _write(folder: Path, files: dict[str, str]) -> None:
 def _package_folder(package: str, scenario: Scenario) -> Path:
     spec = find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
-        msg = (
+        raise UsageError(
             f"scenario {scenario.id!r} works on the source of the package {package!r}, which is not installed here (or is a single module): "
             f"pip install {package}"
         )
-        raise UsageError(msg)
     return Path(next(iter(spec.submodule_search_locations)))
 
 

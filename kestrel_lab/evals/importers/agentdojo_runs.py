@@ -61,8 +61,7 @@ def _said(message: dict[str, Any]) -> Said:
         # What the model was shown of a call that failed is its error.
         return Said(role="tool", text=_text(message), call=message.get("tool_call_id") or "", error=str(message.get("error") or ""))
     if message["role"] != "user":
-        msg = f"a message has the role {message['role']!r}"
-        raise ValueError(msg)
+        raise ValueError(f"a message has the role {message['role']!r}")
     return Said(role="user", text=_text(message))
 
 

@@ -75,8 +75,7 @@ def _said(message: dict[str, Any]) -> Said:
     if role in ("tool", "function"):
         return Said(role="tool", text=_text(message), call=str(message.get("tool_call_id") or ""))
     if role != "user":
-        msg = f"a message has the role {role!r}"
-        raise ValueError(msg)
+        raise ValueError(f"a message has the role {role!r}")
     return Said(role="user", text=_text(message))
 
 

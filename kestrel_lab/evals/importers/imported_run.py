@@ -124,8 +124,7 @@ class Recording:
         """What the user asked first; raises `ValueError` where nobody asked anything."""
         asked = next((said.text for said in self.messages if said.role == "user"), "")
         if not asked.strip():
-            msg = "there is no message of a user in it"
-            raise ValueError(msg)
+            raise ValueError("there is no message of a user in it")
         return asked
 
     @property

@@ -54,23 +54,19 @@ class ZipOfJson:
         entry = self._entries[name]
         try:
             if max(entry.file_size, entry.compress_size) > MAX_ENTRY:
-                msg = f"it has {entry.file_size:,} bytes, more than {MAX_ENTRY:,}"
-                raise BadZipFile(msg)
+                raise BadZipFile(f"it has {entry.file_size:,} bytes, more than {MAX_ENTRY:,}")
             content = self._content(entry)
             if len(content) != entry.file_size or zlib.crc32(content) != entry.CRC:
-                msg = "its checksum is wrong"
-                raise BadZipFile(msg)
+                raise BadZipFile("its checksum is wrong")
             return json.loads(content)
         except (*_BROKEN, ValueError, RecursionError) as error:
-            msg = f"{shown_path(self._path)}: its part {name!r} cannot be read: {one_line(str(error), 100)}"
-            raise UsageError(msg) from error
+            raise UsageError(f"{shown_path(self._path)}: its part {name!r} cannot be read: {one_line(str(error), 100)}") from error
 
     def _content(self, entry: ZipInfo) -> bytes:
         self._file.seek(entry.header_offset)
         magic, name, extra = _LOCAL_HEADER.unpack(self._file.read(_LOCAL_HEADER.size))
         if magic != b"PK\x03\x04" or entry.flag_bits & 1:
-            msg = "it is encrypted" if entry.flag_bits & 1 else "it is not where the file says"
-            raise BadZipFile(msg)
+            raise BadZipFile("it is encrypted" if entry.flag_bits & 1 else "it is not where the file says")
         self._file.seek(name + extra, 1)
         return _unpacked(entry.compress_type, self._file.read(entry.compress_size), entry.file_size + 1)
 
@@ -94,8 +90,7 @@ def _unpacked(method: int, packed: bytes, most: int) -> bytes:
             return zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True).read(most)
         except zstandard.ZstdError as error:
             raise BadZipFile(str(error)) from error
-    msg = f"it is compressed with method {method}, which is not known here"
-    raise BadZipFile(msg)
+    raise BadZipFile(f"it is compressed with method {method}, which is not known here")
 
 
 _WORDS: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
@@ -128,8 +123,7 @@ def is_inspect(path: Path) -> bool:
 
 def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
     if not path.is_file():
-        msg = f"there is no file {str(path)!r}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no file {str(path)!r}")
     found = 0
     for place, head, sample in log_samples(path):
         if isinstance(sample, UsageError):
@@ -143,8 +137,7 @@ def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
             raise UsageError(msg) from error
         found += 1
     if not found:
-        msg = f"{shown_path(path)}: it contains no samples"
-        raise UsageError(msg)
+        raise UsageError(f"{shown_path(path)}: it contains no samples")
 
 
 def log_samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
@@ -166,8 +159,7 @@ def log_samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
     with ZipOfJson(path) as parts:
         named = next((name for name in ("header.json", "_journal/start.json") if name in parts.names), None)
         if named is None:
-            msg = f"{shown_path(path)}: a zip file, but no log of Inspect: it has neither header.json nor _journal/start.json"
-            raise UsageError(msg)
+            raise UsageError(f"{shown_path(path)}: a zip file, but no log of Inspect: it has neither header.json nor _journal/start.json")
         head = _head(path, parts.read(named))
         for name in parts.names:
             if name.startswith("samples/") and name.endswith(".json"):
@@ -191,8 +183,7 @@ def _head(path: Path, head: Any) -> dict[str, Any]:
     """Return what a log says beside its samples; its part `eval` says what was evaluated."""
     about = head.get("eval") if isinstance(head, dict) else None
     if not isinstance(about, dict) or not isinstance(about.get("task"), str) or not isinstance(about.get("model"), str):
-        msg = f"{shown_path(path)}: not a log of Inspect: nothing under 'eval' names a task and a model"
-        raise UsageError(msg)
+        raise UsageError(f"{shown_path(path)}: not a log of Inspect: nothing under 'eval' names a task and a model")
     return cast("dict[str, Any]", head)
 
 

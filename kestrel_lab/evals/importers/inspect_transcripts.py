@@ -156,8 +156,7 @@ def _said(message: dict[str, Any], spent: dict[str, Any] | None, tools: dict[str
             )  # fmt: skip
         case "user":
             return Said(role="user", text=text)
-    msg = f"a message has the role {message['role']!r}"
-    raise ValueError(msg)
+    raise ValueError(f"a message has the role {message['role']!r}")
 
 
 def _text(content: Any, attached: dict[str, str]) -> str:

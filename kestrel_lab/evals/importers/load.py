@@ -248,8 +248,7 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
         elif path.is_file():
             found.append(path)
         else:
-            msg = f"there is no file {str(path)!r}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no file {str(path)!r}")
     if not found:
         msg = f"{', '.join(map(repr, map(str, paths)))} is a folder: name the files in it, or a folder of files that end in {', '.join(_ENDINGS)}"
         raise UsageError(msg)

@@ -25,8 +25,7 @@ def read_routing(path: str | Path) -> pd.DataFrame:
 
     path = Path(path)
     if not path.is_file():
-        msg = f"there is no file {str(path)!r}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no file {str(path)!r}")
     rows = [
         row
         for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1)  # not splitlines: a prompt may hold U+2028
@@ -34,8 +33,7 @@ def read_routing(path: str | Path) -> pd.DataFrame:
         for row in _rows(path, number, line)
     ]
     if not rows:
-        msg = f"{shown_path(path)}: it contains no prompts"
-        raise UsageError(msg)
+        raise UsageError(f"{shown_path(path)}: it contains no prompts")
     return pd.DataFrame(rows)
 
 

@@ -29,11 +29,9 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Json]:
         name, sign, value = text.partition("=")
         name = name.strip()
         if not sign or not name:
-            msg = f"a parameter is written NAME=VALUE, not {one_line(text)!r}"
-            raise UsageError(msg)
+            raise UsageError(f"a parameter is written NAME=VALUE, not {one_line(text)!r}")
         if name in found:
-            msg = f"parameter {name!r} is given twice"
-            raise UsageError(msg)
+            raise UsageError(f"parameter {name!r} is given twice")
         found[name] = _value(name, value)
     return found
 
@@ -56,14 +54,12 @@ def inject(notebook: Any, parameters: Mapping[str, Json], name: str) -> None:
     source = assignments(parameters)
     places = [place for place, cell in enumerate(notebook.cells) if cell.cell_type == "code" and DECLARED in _tags(cell)]
     if len(places) != 1:
-        msg = f"{name} has {len(places) or 'no'} cells tagged {DECLARED!r}; tag the one cell that assigns the default values"
-        raise UsageError(msg)
+        raise UsageError(f"{name} has {len(places) or 'no'} cells tagged {DECLARED!r}; tag the one cell that assigns the default values")
     place = places[0]
     known = _assigned(notebook.cells[place].source, name)
     for given in parameters:
         if given not in known:
-            msg = f"{name} has no parameter {given!r}; {nearest(given, known)}"
-            raise UsageError(msg)
+            raise UsageError(f"{name} has no parameter {given!r}; {nearest(given, known)}")
     kept = [cell for cell in notebook.cells if INJECTED not in _tags(cell)]
     at = kept.index(notebook.cells[place]) + 1
     cell: Any = new_code_cell(source, metadata={"tags": [INJECTED]})  # type: ignore[no-untyped-call,unused-ignore]
@@ -84,8 +80,7 @@ def _assigned(source: str, name: str) -> set[str]:
         magics = TransformerManager()  # type: ignore[no-untyped-call,unused-ignore]
         body = tree_of(magics.transform_cell(source)).body
     except SyntaxError as error:
-        msg = f"{name}: the cell tagged {DECLARED!r} is not Python: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{name}: the cell tagged {DECLARED!r} is not Python: {error}") from error
     targets: list[ast.expr] = []
     for statement in body:
         if isinstance(statement, ast.Assign):
@@ -100,15 +95,13 @@ def _value(name: str, text: str) -> Json:
         return loads(text)
     except ValueError as error:
         if text[:1] in ("{", "[", '"'):
-            msg = f"the value of parameter {name!r} begins like JSON and is none: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"the value of parameter {name!r} begins like JSON and is none: {error}") from error
         return text
 
 
 def _identifier(name: str) -> str:
     if not name.isidentifier() or keyword.iskeyword(name):
-        msg = f"a parameter's name is a Python name, not {one_line(name)!r}"
-        raise UsageError(msg)
+        raise UsageError(f"a parameter's name is a Python name, not {one_line(name)!r}")
     return name
 
 
@@ -122,5 +115,4 @@ def _literal(name: str, value: Json) -> ast.expr:
             return ast.List([_literal(name, item) for item in value], ast.Load())
         case dict() if all(isinstance(key, str) for key in value):
             return ast.Dict([ast.Constant(key) for key in value], [_literal(name, item) for item in value.values()])
-    msg = f"the value of parameter {name!r} is not JSON value: {one_line(repr(value))}"
-    raise UsageError(msg)
+    raise UsageError(f"the value of parameter {name!r} is not JSON value: {one_line(repr(value))}")

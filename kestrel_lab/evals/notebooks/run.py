@@ -142,11 +142,9 @@ async def run_notebook(
     path = Path(source)
     target = path if out is None else Path(out)
     if parameters and target == path:
-        msg = f"parameters are written into the executed notebook, and {path} is to stay as it is: give another file (--out)"
-        raise UsageError(msg)
+        raise UsageError(f"parameters are written into the executed notebook, and {path} is to stay as it is: give another file (--out)")
     if not (math.isfinite(timeout) and timeout > 0):
-        msg = f"a cell's time limit is a number of seconds above 0, not {timeout}"
-        raise UsageError(msg)
+        raise UsageError(f"a cell's time limit is a number of seconds above 0, not {timeout}")
     notebook = _read(path)
     if parameters:
         inject(notebook, parameters, str(path))
@@ -234,8 +232,7 @@ class _Execution:
         """Raise what nbclient takes for a dead kernel as what it was."""
         if self.stopped:
             self.task.uncancel()
-            msg = f"stopped {self.source}; its outputs up to there: {self.target}"
-            raise RunCancelled(msg)
+            raise RunCancelled(f"stopped {self.source}; its outputs up to there: {self.target}")
         if self.task.cancelling():
             raise asyncio.CancelledError
 
@@ -294,15 +291,12 @@ def _read(path: Path) -> Any:
         notebook: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call,unused-ignore]
         _check_shape(notebook)
     except FileNotFoundError:
-        msg = f"there is no notebook {path}"
-        raise UsageError(msg) from None
+        raise UsageError(f"there is no notebook {path}") from None
     except Exception as error:  # the boundary to nbformat, which takes the file for a notebook and stumbles over anything else
-        msg = f"{path} cannot be read as a notebook: {one_line(str(error) or type(error).__name__, 200)}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{path} cannot be read as a notebook: {one_line(str(error) or type(error).__name__, 200)}") from error
     language = notebook.metadata.get("kernelspec", {}).get("language", "python")
     if language != "python":
-        msg = f"{path} is written in {one_line(str(language))}; only Python notebooks are executed"
-        raise UsageError(msg)
+        raise UsageError(f"{path} is written in {one_line(str(language))}; only Python notebooks are executed")
     return notebook
 
 
@@ -310,15 +304,12 @@ def _check_shape(notebook: Any) -> None:
     """Raise `ValueError` for notebooks that nbformat reads but nbclient cannot run."""
     spec = notebook.metadata.get("kernelspec", {})
     if not isinstance(spec, dict) or not all(isinstance(value, str) for key, value in spec.items() if key in ("name", "language")):
-        msg = "its kernelspec is not an object with a name and a language"
-        raise ValueError(msg)
+        raise ValueError("its kernelspec is not an object with a name and a language")
     for number, cell in enumerate(notebook.cells, 1):
         if cell.get("cell_type") not in ("code", "markdown", "raw") or not isinstance(cell.get("source"), str):
-            msg = f"cell {number} is not a cell: it has no known cell_type, or a source that is not text"
-            raise ValueError(msg)
+            raise ValueError(f"cell {number} is not a cell: it has no known cell_type, or a source that is not text")
         if not isinstance(cell.metadata.get("tags", []), list):
-            msg = f"the tags of cell {number} are no list"
-            raise ValueError(msg)
+            raise ValueError(f"the tags of cell {number} are no list")
     import nbformat
 
     nbformat.writes(notebook).encode()  # type: ignore[no-untyped-call,unused-ignore]  # what was run has to be written

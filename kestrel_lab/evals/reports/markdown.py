@@ -42,8 +42,7 @@ def linked(text: str, address: str) -> str:
     except ValueError:
         scheme = "none"
     if scheme not in ("", "http", "https"):
-        msg = f"a link to a report begins with http:// or https://, or is a path, not {one_line(address)!r}"
-        raise UsageError(msg)
+        raise UsageError(f"a link to a report begins with http:// or https://, or is a path, not {one_line(address)!r}")
     return f"[{text}]({quote(address, safe='/:?#@!$&=+,;%~-._', errors='replace')})"
 
 

@@ -72,14 +72,12 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
     """
     known = [key for key in (records[0] if records else {}) if f"{key}_low" in records[0]]
     if metric not in known:
-        msg = f"there is no metric {metric!r} in these trials; {nearest(metric, known) if known else 'there are no trials'}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no metric {metric!r} in these trials; {nearest(metric, known) if known else 'there are no trials'}")
     families = list(dict.fromkeys(str(record["family"]) for record in records))
     every = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
     configs = {name: label for name, label in every.items() if any(r["config"] == name and not math.isnan(r[metric]) for r in records)}
     if not configs:
-        msg = f"{metric} is unknown in all of these trials: there is nothing to draw"
-        raise UsageError(msg)
+        raise UsageError(f"{metric} is unknown in all of these trials: there is nothing to draw")
     figure = shown_figure()(figsize=(8, 1.6 + len(families) * max(0.45, 0.2 * len(configs)) + 0.3 * len(configs)), layout="constrained")
     axes = figure.subplots()
     for number, (config, label) in enumerate(configs.items()):

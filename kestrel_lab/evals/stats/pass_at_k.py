@@ -45,8 +45,7 @@ def chances(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
         if not math.isnan(record["success"]):
             counted.append(record["success"])
     if short := [f"{name} has {len(found)}" for name, found in tries.items() if len(found) < k]:
-        msg = f"{k} trials of each scenario are needed, and {', '.join(short[:5])}: run the suite with --epochs {k} or more"
-        raise UsageError(msg)
+        raise UsageError(f"{k} trials of each scenario are needed, and {', '.join(short[:5])}: run the suite with --epochs {k} or more")
     counts = [(len(found), round(sum(found)), weights[name]) for name, found in tries.items()]
     return {**counted_chances(counts, k), "trials": sum(n for n, _, _ in counts), "scenarios": len(counts)}
 
@@ -64,5 +63,4 @@ def counted_chances(counts: Sequence[tuple[int, int, float]], k: int) -> dict[st
 
 def _require(n: int, c: int, k: int) -> None:
     if not 1 <= k <= n or not 0 <= c <= n:
-        msg = f"k is from 1 to the number of trials, and no more trials pass than there are: not k={k}, {c} of {n} passed"
-        raise UsageError(msg)
+        raise UsageError(f"k is from 1 to the number of trials, and no more trials pass than there are: not k={k}, {c} of {n} passed")

@@ -143,8 +143,7 @@ def calibration(trials: Sequence[Judged], config: str = "confidence") -> Calibra
         msg = f"{config}: {len(trials)} trials have a confidence; calibration needs {FEWEST} at least, from verified answers (`verify: judge` of a configuration)"
         raise UsageError(msg)
     if wrong := [each.confidence for each in trials if not 0 <= each.confidence <= 1]:
-        msg = f"{config}: a confidence is from 0 to 1, not {wrong[0]!r}"
-        raise UsageError(msg)
+        raise UsageError(f"{config}: a confidence is from 0 to 1, not {wrong[0]!r}")
     sure = np.array([each.confidence for each in trials])
     bins = tuple(_bin([trials[number] for number in group]) for group in _groups(sure))
     return Calibration(

@@ -163,15 +163,13 @@ def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
     found = session.store.query(sql, (suite.name, FIRST_OF_SEARCH))
     known = [str(sha) for sha, _ in found]
     if not known:
-        msg = f"no trials of suite {suite.name!r} are stored in {session.home}: run it first (kestrel eval run)"
-        raise UsageError(msg)
+        raise UsageError(f"no trials of suite {suite.name!r} are stored in {session.home}: run it first (kestrel eval run)")
     fits = [sha for sha in known if commit is None or (commit and sha.startswith(commit))]
     if not fits and commit and suite.root is not None and (meant := _meant(suite.root, commit)):
         fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
     if not fits:
         names = ", ".join(sha[:10] or "(no commit)" for sha in known[:5])
-        msg = f"no trials of suite {suite.name!r} at commit {commit!r} are stored; there are some of {names}"
-        raise UsageError(msg)
+        raise UsageError(f"no trials of suite {suite.name!r} at commit {commit!r} are stored; there are some of {names}")
     return fits[0]
 
 

@@ -129,8 +129,7 @@ def summarise_stored(
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     group = next((known for known in get_args(Group) if known == by), None)
     if group is None:
-        msg = f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}"
-        raise UsageError(msg)
+        raise UsageError(f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}")
     sha = stored_commit(session, loaded, commit)
     lacking = Lacking()
     rows = lacking.noting(filter(selects(loaded, parts), each_stored(session, loaded, sha)))
@@ -142,8 +141,7 @@ def summarise_stored(
     summary = StoredSummary(suite=loaded.name, commit=sha, by=group, records=tuple(records), metrics=tuple(metrics), missed=tuple(missed))
     for name in metrics:
         if name not in summary.known:
-            msg = f"there is no metric {name!r} in these trials; {nearest(name, summary.known)}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no metric {name!r} in these trials; {nearest(name, summary.known)}")
     return summary
 
 

@@ -119,8 +119,7 @@ def read_labelled(path: Path) -> list[Labelled]:
     Raises `UsageError` that names the line for anything else.
     """
     if not path.is_file():
-        msg = f"there is no file {str(path)!r} of labelled claims"
-        raise UsageError(msg)
+        raise UsageError(f"there is no file {str(path)!r} of labelled claims")
     found: list[Labelled] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
@@ -129,8 +128,7 @@ def read_labelled(path: Path) -> list[Labelled]:
         except (ValueError, KeyError, TypeError):
             fits = False
         if not fits:
-            msg = f"{path}, line {number}: a labelled claim is {{claim: text, evidence: [texts], supported: true or false}}"
-            raise UsageError(msg)
+            raise UsageError(f"{path}, line {number}: a labelled claim is {{claim: text, evidence: [texts], supported: true or false}}")
         found.append(
             Labelled(claim=row["claim"], evidence=tuple(row["evidence"]), supported=row["supported"], set=str(row.get("set", path.stem)))
         )
@@ -148,8 +146,7 @@ def sampled(rows: Iterable[Labelled], limit: int | None, seed: int = 1) -> list[
 async def judge_accuracy(model: Model, rows: Sequence[Labelled], reporter: Reporter | None = None) -> JudgeAccuracy:
     """Ask the judge about each claim, one at a time; raises `UsageError` without claims and `ModelError` where it never comes to a verdict."""
     if not rows:
-        msg = "there are no labelled claims to judge"
-        raise UsageError(msg)
+        raise UsageError("there are no labelled claims to judge")
     judge, counts = ModelEntailment(model), dict[str, dict[str, int]]()
     problem: ModelError | None = None
     for done, row in enumerate(rows, 1):

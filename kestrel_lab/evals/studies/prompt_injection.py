@@ -59,8 +59,7 @@ def victim(suite: str, version: str = VERSION) -> ScriptedModel:
     def play(request: ModelRequest) -> Turn:
         goal = next(message.text for message in request.messages if message.role == "user")
         if goal not in by_prompt:
-            msg = f"the scripted victim knows the user tasks of {suite} only, and this is not one of them: {goal[:80]!r}"
-            raise UsageError(msg)
+            raise UsageError(f"the scripted victim knows the user tasks of {suite} only, and this is not one of them: {goal[:80]!r}")
         calls, before = solution(by_prompt[goal])
         read = _signs(" ".join(message.text for message in request.messages if message.role == "tool"))
         obeyed = [tasks.injection_tasks[name] for name, mark in marks.items() if mark in read]

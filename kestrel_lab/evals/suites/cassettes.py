@@ -28,8 +28,7 @@ def with_cassette(suite: Suite, mode: str | None, folder: str | Path | None) -> 
     if folder is not None:
         use = replace(use, folder=Path(folder).absolute())
         if use.mode == "off" and mode is None:
-            msg = f"cassettes in {folder} are not used while cassettes are off: choose record, replay or refresh"
-            raise UsageError(msg)
+            raise UsageError(f"cassettes in {folder} are not used while cassettes are off: choose record, replay or refresh")
     return suite if use == suite.cassette else replace(suite, cassette=use)
 
 
@@ -41,8 +40,7 @@ def default_folder(suite_file: Path, name: str) -> Path:
 def checked_mode(mode: str) -> CassetteMode:
     """Return `mode`; raises `UsageError` for an unknown one."""
     if mode not in (modes := get_args(CassetteMode)):
-        msg = f"a cassette is for {', '.join(modes[1:])}, or off, not {mode!r}; {nearest(mode, modes)}"
-        raise UsageError(msg)
+        raise UsageError(f"a cassette is for {', '.join(modes[1:])}, or off, not {mode!r}; {nearest(mode, modes)}")
     return cast("CassetteMode", mode)
 
 

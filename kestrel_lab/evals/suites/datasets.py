@@ -44,22 +44,17 @@ def read_rows(path: Path) -> list[Row]:
     """
     kind = path.suffix.lower()
     if kind not in _READERS:
-        msg = f"{path.name} is not a table that can be read; {nearest(kind or path.name, _READERS)}"
-        raise UsageError(msg)
+        raise UsageError(f"{path.name} is not a table that can be read; {nearest(kind or path.name, _READERS)}")
     try:
         rows = list(_READERS[kind](path))
     except UnicodeDecodeError as error:
-        msg = f"{path}: is not UTF-8 text (byte {error.start + 1})"
-        raise UsageError(msg) from error
+        raise UsageError(f"{path}: is not UTF-8 text (byte {error.start + 1})") from error
     except OSError as error:
-        msg = f"{path}: cannot be read: {error.strerror or error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
     if not rows:
-        msg = f"{path}: has no rows"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: has no rows")
     if len(rows) > MAX_ROWS:
-        msg = f"{path}: has more than {MAX_ROWS:,} rows"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: has more than {MAX_ROWS:,} rows")
     return rows
 
 
@@ -72,8 +67,7 @@ def rows_of(frame: pd.DataFrame | Iterable[Mapping[str, Any]]) -> list[Row]:
     try:
         json.dumps(found, allow_nan=False)
     except (TypeError, ValueError) as error:
-        msg = f"the rows hold something that is not JSON: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"the rows hold something that is not JSON: {error}") from error
     return [Row(place=f"row {number}", number=number, values=values) for number, values in enumerate(found, 1)]
 
 
@@ -83,8 +77,7 @@ def picked(rows: Sequence[Row], *, limit: int | None = None, sample: int | None 
     if sample is None:
         return kept
     if sample > len(kept):
-        msg = f"a sample of {sample} cannot be drawn from {len(kept)} rows"
-        raise UsageError(msg)
+        raise UsageError(f"a sample of {sample} cannot be drawn from {len(kept)} rows")
     places = sorted(random.Random(seed).sample(range(len(kept)), sample))  # noqa: S311  # meant to be the same each time
     return [kept[place] for place in places]
 
@@ -94,8 +87,7 @@ def check_columns(template: Json, rows: Sequence[Row]) -> None:
     known = {name for row in rows for name in _scope(row)}
     for path in paths(template):
         if path.root not in known:
-            msg = f"{{{{{path}}}}}: there is no column {path.root!r}; {nearest(path.root, known)}"
-            raise UsageError(msg)
+            raise UsageError(f"{{{{{path}}}}}: there is no column {path.root!r}; {nearest(path.root, known)}")
 
 
 def filled(template: dict[str, Json], row: Row) -> dict[str, Json]:
@@ -124,8 +116,7 @@ def _jsonl(path: Path) -> Iterator[Row]:
 def _json(path: Path) -> Iterator[Row]:
     found = _value(path, path.read_text(encoding="utf-8-sig"), "")
     if not isinstance(found, list):
-        msg = f"{path}: must be a list of objects; for one object per line call it .jsonl"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: must be a list of objects; for one object per line call it .jsonl")
     for number, value in enumerate(found, 1):
         yield _row(value, path, number, f"row {number}")
 
@@ -134,14 +125,12 @@ def _value(path: Path, text: str, place: str) -> Json:
     try:
         return loads(text)
     except ValueError as error:
-        msg = f"{path}{': ' + place if place else ''}: not JSON: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{path}{': ' + place if place else ''}: not JSON: {error}") from error
 
 
 def _row(value: Json, path: Path, number: int, place: str) -> Row:
     if not isinstance(value, dict):
-        msg = f"{path}: {place}: must be an object, not {one_line(repr(value), 60)}"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: {place}: must be an object, not {one_line(repr(value), 60)}")
     return Row(place=place, number=number, values=value)
 
 
@@ -160,21 +149,17 @@ def _csv(path: Path, delimiter: str = ",") -> Iterator[Row]:
                     continue
                 number += 1
                 if len(cells) != len(names):
-                    msg = f"{path}: row {number} (line {line}) has {len(cells)} cells, and there are {len(names)} columns"
-                    raise UsageError(msg)
+                    raise UsageError(f"{path}: row {number} (line {line}) has {len(cells)} cells, and there are {len(names)} columns")
                 yield Row(place=f"row {number} (line {line})", number=number, values=dict(zip(names, cells, strict=True)))
         except csv.Error as error:
-            msg = f"{path}: line {reader.line_num}: not CSV: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"{path}: line {reader.line_num}: not CSV: {error}") from error
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
     if not any(names):
-        msg = f"{path}: the first line names no columns"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: the first line names no columns")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        msg = f"{path}: the first line names columns, and {', '.join(map(repr, twice))} is there twice"
-        raise UsageError(msg)
+        raise UsageError(f"{path}: the first line names columns, and {', '.join(map(repr, twice))} is there twice")
 
 
 def _tsv(path: Path) -> Iterator[Row]:
@@ -186,13 +171,11 @@ def _parquet(path: Path) -> Iterator[Row]:
         import pyarrow.parquet as parquet  # an extra, and a heavy one
         from pyarrow import ArrowException
     except ImportError as error:
-        msg = f"{path.name}: Parquet files need pyarrow: pip install 'kestrel-lab[parquet]'"
-        raise UsageError(msg) from error
+        raise UsageError(f"{path.name}: Parquet files need pyarrow: pip install 'kestrel-lab[parquet]'") from error
     try:
         found = parquet.read_table(path).to_pylist()
     except ArrowException as error:
-        msg = f"{path}: cannot be read: {one_line(str(error), 200)}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{path}: cannot be read: {one_line(str(error), 200)}") from error
     for number, values in enumerate(found, 1):
         yield Row(place=f"row {number}", number=number, values=cast("dict[str, Json]", _plain(values)))
 

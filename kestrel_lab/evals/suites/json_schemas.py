@@ -18,6 +18,5 @@ def schema_text(name: str) -> str:
     if name in _KINDS:
         return schemas.written(name, _KINDS[name])
     if name not in NAMES:
-        msg = f"there is no schema {name!r}; {nearest(name, NAMES)}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no schema {name!r}; {nearest(name, NAMES)}")
     return schemas.schema_text(name)

@@ -199,8 +199,7 @@ def _beside(suite: Path, name: str) -> Path:
     for place in (folder, repository_of(folder) or folder):
         if not Path(name).is_absolute() and (place / name).is_file():
             return place / name
-    msg = f"there is no scenario file {name!r}, neither beside the suite nor at the top of its repository"
-    raise UsageError(msg)
+    raise UsageError(f"there is no scenario file {name!r}, neither beside the suite nor at the top of its repository")
 
 
 def _from(path: Path, source: SourceEntry, document: YamlFile, number: int, suite: SuiteEntry, problems: list[str]) -> list[_Placed]:
@@ -229,8 +228,7 @@ def _scenarios(suite: SuiteEntry | ScenarioFileEntry, document: YamlFile, proble
 def _rows(source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], name: str, at: str, problems: list[str]) -> list[_Placed]:
     """Return a scenario for each row; of rows with mistakes only the first few are reported."""
     if not source.goal or not source.checks:
-        msg = "a table needs a template for its rows: goal and checks, in which {{column}} stands for a value"
-        raise UsageError(msg)
+        raise UsageError("a table needs a template for its rows: goal and checks, in which {{column}} stands for a value")
     kept = source.model_dump(exclude_unset=True, exclude={"file", "limit", "sample", "seed"})
     template: dict[str, Json] = {"id": f"{PurePosixPath(name).stem}-{{{{row_number}}}}", **kept}
     check_columns(template, rows)
@@ -264,11 +262,9 @@ def _row_entry(values: dict[str, Json]) -> ScenarioEntry:
         try:
             values["weight"] = float(weight)
         except ValueError as error:
-            msg = f"weight: must be a number, not {one_line(repr(weight), 60)}"
-            raise UsageError(msg) from error
+            raise UsageError(f"weight: must be a number, not {one_line(repr(weight), 60)}") from error
     if not str(values["goal"]).strip():
-        msg = "goal: is empty"
-        raise UsageError(msg)
+        raise UsageError("goal: is empty")
     tags = values.get("tags", [])
     values["tags"] = [as_text(tag) for tag in tags] if isinstance(tags, list) else [as_text(tags)]
     try:
@@ -328,8 +324,7 @@ def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, tell: Tell, problem
 def _notes(entries: Iterable[NoteEntry]) -> tuple[GivenNote, ...]:
     notes = tuple(GivenNote(**{**entry.model_dump(), "tags": tuple(entry.tags)}) for entry in entries)
     if len(names := [note.name for note in notes]) > len(set(names)):
-        msg = f"two notes are called {next(name for name in names if names.count(name) > 1)!r}: give each a name of its own"
-        raise UsageError(msg)
+        raise UsageError(f"two notes are called {next(name for name in names if names.count(name) > 1)!r}: give each a name of its own")
     return notes
 
 
@@ -373,13 +368,11 @@ def _gates(suite: SuiteEntry, document: YamlFile, problems: list[str], configs: 
 
     def made(item: dict[str, BoundEntry]) -> Gate:
         if len(item) != 1:
-            msg = f"a gate is one metric with its bound, not {' and '.join(item) or 'nothing'}"
-            raise UsageError(msg)
+            raise UsageError(f"a gate is one metric with its bound, not {' and '.join(item) or 'nothing'}")
         (metric, bound), *_ = item.items()
         for key, names in known.items():
             if (name := getattr(bound, key)) and name not in names:
-                msg = f"{key}: the suite has no {key} {name!r}; {nearest(name, names)}"
-                raise UsageError(msg)
+                raise UsageError(f"{key}: the suite has no {key} {name!r}; {nearest(name, names)}")
         return Gate(metric=metric, **bound.model_dump())
 
     found = [attempt(document, ("gates", index), problems, partial(made, item)) for index, item in enumerate(suite.gates)]
@@ -424,13 +417,11 @@ def _place(entry: WorkspaceEntry | None) -> Place:
     files = entry.files or {}
     for name in files:
         if not name or PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
-            msg = f"the file {name!r} must be a relative path without '..'"
-            raise UsageError(msg)
+            raise UsageError(f"the file {name!r} must be a relative path without '..'")
     return InlineFiles(files=files)
 
 
 def _refuse_asking(approve: str) -> None:
     Policy.parse(approve)
     if approve.strip().lower() == "ask":
-        msg = "nobody is asked during a suite: write 'auto', 'auto:LEVEL' or 'deny'"
-        raise UsageError(msg)
+        raise UsageError("nobody is asked during a suite: write 'auto', 'auto:LEVEL' or 'deny'")

@@ -22,19 +22,16 @@ def expanded(matrix: Mapping[str, Sequence[Any] | Mapping[str, Any]]) -> list[di
     """
     for axis, values in matrix.items():
         if axis not in AXES:
-            msg = f"a matrix has no axis {axis!r}; {nearest(axis, AXES)}"
-            raise UsageError(msg)
+            raise UsageError(f"a matrix has no axis {axis!r}; {nearest(axis, AXES)}")
         if not values:
-            msg = f"the axis {axis!r} has no values"
-            raise UsageError(msg)
+            raise UsageError(f"the axis {axis!r} has no values")
     named = {
         axis: [*(values.items() if isinstance(values, Mapping) else ((_word(value), value) for value in values))]
         for axis, values in matrix.items()
     }
     combinations = [*product(*named.values())]
     if len(combinations) > MOST:
-        msg = f"the matrix makes {len(combinations)} configurations, more than {MOST}: leave out values"
-        raise UsageError(msg)
+        raise UsageError(f"the matrix makes {len(combinations)} configurations, more than {MOST}: leave out values")
     differing = [place for place, values in enumerate(named.values()) if len(values) > 1] or [0]
     return [
         {

@@ -27,8 +27,7 @@ def load_tools(path: Path, root: Path | None = None) -> list[Tool]:
     """
     tools = [value for value in vars(_module(path, root, "tools_from names")).values() if isinstance(value, Tool)]
     if not tools:
-        msg = f"{path} defines no tools: decorate functions with @tool from kestrel_lab"
-        raise UsageError(msg)
+        raise UsageError(f"{path} defines no tools: decorate functions with @tool from kestrel_lab")
     return tools
 
 
@@ -38,12 +37,10 @@ def load_instance(path: Path, kind: type[T], root: Path | None = None) -> T:
     Raises `UsageError` when the file cannot be imported or defines none or several.
     """
     if not path.is_file():
-        msg = f"there is no file {str(path)!r}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no file {str(path)!r}")
     found = {id(value): value for value in vars(_module(path, root, "a suite is to come from")).values() if isinstance(value, kind)}
     if len(found) != 1:
-        msg = f"{path} defines {len(found) or 'no'} objects of type {kind.__name__}: a file is read for the one it defines"
-        raise UsageError(msg)
+        raise UsageError(f"{path} defines {len(found) or 'no'} objects of type {kind.__name__}: a file is read for the one it defines")
     return next(iter(found.values()))
 
 
@@ -55,8 +52,7 @@ def load_function(path: Path, name: str, root: Path | None = None) -> Callable[.
     found = vars(_module(path, root, "a function is to come from"))
     if not callable(found.get(name)):
         own = [key for key, value in found.items() if callable(value) and not key.startswith("_")]
-        msg = f"{path} has no function {name!r}; {nearest(name, own)}"
-        raise UsageError(msg)
+        raise UsageError(f"{path} has no function {name!r}; {nearest(name, own)}")
     function: Callable[..., Any] = found[name]
     return function
 
@@ -75,16 +71,13 @@ def load_check(reference: str, folder: Path | None, root: Path | None = None) ->
             return load_function(path, function, root)
     if name.partition(".")[0] not in packages_distributions():
         beside = f"neither a file in {folder} nor" if folder is not None else "not"
-        msg = f"python_check {reference!r}: the module {name!r} is {beside} of an installed package"
-        raise UsageError(msg)
+        raise UsageError(f"python_check {reference!r}: the module {name!r} is {beside} of an installed package")
     try:
         found = getattr(importlib.import_module(name), function, None)
     except Exception as error:
-        msg = f"python_check {reference!r}: {name} cannot be imported: {type(error).__name__}: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"python_check {reference!r}: {name} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(found):
-        msg = f"python_check {reference!r}: {name} has no function {function!r}"
-        raise UsageError(msg)
+        raise UsageError(f"python_check {reference!r}: {name} has no function {function!r}")
     loaded: Callable[..., Any] = found
     return loaded
 
@@ -94,8 +87,7 @@ def _module(path: Path, root: Path | None, who: str) -> ModuleType:
     name = f"kestrel_tools_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        msg = f"{who} {path}, which is not a Python file"
-        raise UsageError(msg)
+        raise UsageError(f"{who} {path}, which is not a Python file")
     module = importlib.util.module_from_spec(spec)
     with _project_alone([place.resolve() for place in (path.parent, root) if place is not None]):
         # Annotations are looked up in the module by its name.
@@ -103,8 +95,7 @@ def _module(path: Path, root: Path | None, who: str) -> ModuleType:
         try:
             spec.loader.exec_module(module)
         except Exception as error:
-            msg = f"{who} {path}, which cannot be imported: {type(error).__name__}: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"{who} {path}, which cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
 

@@ -29,11 +29,9 @@ def check_place(place: GitCheckout) -> None:
         raise UsageError(msg)
     if _ADDRESS.fullmatch(place.repository):
         if len(place.commit) < 40:
-            msg = f"commit: {place.commit} is too short, a repository elsewhere is asked for all 40 digits"
-            raise UsageError(msg)
+            raise UsageError(f"commit: {place.commit} is too short, a repository elsewhere is asked for all 40 digits")
     elif "://" in place.repository or "::" in place.repository or place.repository.startswith("-"):
-        msg = f"repository is a folder, or an address with https, ssh, git or file, not {one_line(place.repository, 80)!r}"
-        raise UsageError(msg)
+        raise UsageError(f"repository is a folder, or an address with https, ssh, git or file, not {one_line(place.repository, 80)!r}")
 
 
 def located(suite: Suite, place: GitCheckout, home: Path) -> Path:
@@ -68,8 +66,7 @@ async def checkout(place: GitCheckout, folder: Path) -> None:
             if not _there(folder):
                 raise
         except UsageError as error:
-            msg = f"commit {commit} of {source} cannot be checked out: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"commit {commit} of {source} cannot be checked out: {error}") from error
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
@@ -89,11 +86,9 @@ def _found(folder: Path, commit: str) -> tuple[str, str]:
     """Return where the repository of a folder is kept, the same for all of its worktrees, and the full hash."""
     repository = Repository.around(folder) if folder.is_dir() else None
     if repository is None:
-        msg = f"{folder} is not a git repository"
-        raise UsageError(msg)
+        raise UsageError(f"{folder} is not a git repository")
     done = run_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     whole = done.stdout.decode().strip()
     if not whole.startswith(commit):
-        msg = f"the repository {folder} has no commit {commit}"
-        raise UsageError(msg)
+        raise UsageError(f"the repository {folder} has no commit {commit}")
     return str(repository.common), whole

@@ -122,8 +122,7 @@ class ScenarioDraft:
             with target.open("x", encoding="utf-8", newline="") as file:
                 file.write(self.text)
         except FileExistsError as error:
-            msg = f"{target} is there already: give another name, or remove it first"
-            raise UsageError(msg) from error
+            raise UsageError(f"{target} is there already: give another name, or remove it first") from error
         return target
 
     def __str__(self) -> str:
@@ -143,8 +142,7 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
     records = run.records()
     began = next((record for record in records if isinstance(record.event, RunStarted)), None)
     if began is None or not isinstance(began.event, RunStarted) or not run.status.terminal:
-        msg = f"run {run.id} is {run.status}: a scenario is made from a run that has ended"
-        raise UsageError(msg)
+        raise UsageError(f"run {run.id} is {run.status}: a scenario is made from a run that has ended")
     calls = made_calls(records)
     name = _slug(run.goal)
     lines = [

@@ -106,5 +106,4 @@ def observed(name: str) -> Observed:
         return _RATES[name]
     if name in METRICS:
         return Observed(name=name, unit=METRICS[name].unit, better=METRICS[name].better)
-    msg = f"there is no metric {name!r}; {nearest(name, [*_RATES, *METRICS])}"
-    raise UsageError(msg)
+    raise UsageError(f"there is no metric {name!r}; {nearest(name, [*_RATES, *METRICS])}")

@@ -124,8 +124,7 @@ def frontier(frame: pd.DataFrame, *, quality: str = "success", price: str = "cos
     """
     for column in (quality, price, by):
         if column not in frame.columns:
-            msg = f"the frame has no column {column!r}; {nearest(column, list(map(str, frame.columns)))}"
-            raise UsageError(msg)
+            raise UsageError(f"the frame has no column {column!r}; {nearest(column, list(map(str, frame.columns)))}")
     points, left_out = [], []
     for name, part in frame.groupby(by, sort=False):
         part = part[part[quality].notna()]  # noqa: PLW2901  # what does not count is not looked at

@@ -171,8 +171,7 @@ class Cassette:
         except FileNotFoundError:
             return
         except OSError as error:
-            msg = f"the cassette {self.path} cannot be read: {error.strerror or error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"the cassette {self.path} cannot be read: {error.strerror or error}") from error
         self._calls, self.clocks, self._written = {}, {}, set()
         parts: dict[str, Json] = {}
         for number, text in enumerate(content.split("\n"), 1):

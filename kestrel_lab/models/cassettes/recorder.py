@@ -168,8 +168,7 @@ class AbsentModel:
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Raise `ModelError`."""
-        msg = f"{self.name or 'the model'} is replayed from a cassette and cannot be called"
-        raise ModelError(msg, caller=True)
+        raise ModelError(f"{self.name or 'the model'} is replayed from a cassette and cannot be called", caller=True)
 
 
 def request_content(name: str, request: ModelRequest) -> dict[str, Json]:

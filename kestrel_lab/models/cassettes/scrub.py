@@ -64,11 +64,9 @@ def check_pattern(pattern: str) -> None:
     try:
         empty = re.compile(pattern).search("") is not None
     except (re.error, OverflowError, RecursionError) as error:
-        msg = f"{one_line(pattern, 60)!r} is not a regular expression: {error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"{one_line(pattern, 60)!r} is not a regular expression: {error}") from error
     if empty:
-        msg = f"{one_line(pattern, 60)!r} fits an empty text, so it would match everywhere"
-        raise UsageError(msg)
+        raise UsageError(f"{one_line(pattern, 60)!r} fits an empty text, so it would match everywhere")
 
 
 def folder_hidden(folder: Path) -> Callable[[str], str]:

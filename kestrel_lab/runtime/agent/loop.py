@@ -118,6 +118,5 @@ def _acted(talk: Conversation) -> bool:
 def _answer(talk: Conversation) -> str:
     text = talk.messages[-1].text.strip()
     if not text and talk.finish not in WITHHELD and not _acted(talk):
-        msg = "the model ended without an answer: neither text nor a tool call"
-        raise ModelError(msg)
+        raise ModelError("the model ended without an answer: neither text nor a tool call")
     return text

@@ -17,15 +17,13 @@ def kept(ctx: RunContext, name: str) -> Kept:
     """
     whole = ctx.state.wholes.get(name)
     if whole is None:
-        msg = f"no answer of this run is kept as {name!r}; {nearest(name, ctx.state.wholes)}"
-        raise ValueError(msg)
+        raise ValueError(f"no answer of this run is kept as {name!r}; {nearest(name, ctx.state.wholes)}")
     try:
         path = ctx.store.results.path(name)
     except StoreError as error:
         raise FileNotFoundError(str(error)) from error
     if path is None:
-        msg = f"the answer of {whole.tool} {_GONE}; make the call again, for a smaller part of it"
-        raise FileNotFoundError(msg)
+        raise FileNotFoundError(f"the answer of {whole.tool} {_GONE}; make the call again, for a smaller part of it")
     untrusted = whole.tool not in ctx.tools or ctx.tools.get(whole.tool).untrusted
     return Kept(path=path, chars=whole.chars, tool=whole.tool, untrusted=untrusted)
 
@@ -33,8 +31,7 @@ def kept(ctx: RunContext, name: str) -> Kept:
 def begin_spool(ctx: RunContext, spools: list[Spool]) -> Spool:
     """A text that a call begins to keep; one for each call."""
     if spools:
-        msg = "a call keeps one text only"
-        raise UsageError(msg)
+        raise UsageError("a call keeps one text only")
     spools.append(ctx.store.results.spool())
     return spools[0]
 

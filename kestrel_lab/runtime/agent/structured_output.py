@@ -103,6 +103,5 @@ def _found(text: str) -> Json:
     except ValueError:
         found = list(values_in(text, "{["))
     if not found:
-        msg = "there is no JSON in it"
-        raise UsageError(msg)
+        raise UsageError("there is no JSON in it")
     return max(found, key=lambda value: len(dumps(value)))

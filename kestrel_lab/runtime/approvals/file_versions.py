@@ -25,8 +25,7 @@ def versions_of(call: Call, ctx: RunContext) -> Versions:
     def as_shown() -> None:
         shown = ctx.state.shows.get(call.id)
         if shown and shown != preview_key(preview_of(call, ctx)):
-            msg = f"{call.target} did nothing: what it would change is not what was approved any more; call it again"
-            raise ConflictError(msg)
+            raise ConflictError(f"{call.target} did nothing: what it would change is not what was approved any more; call it again")
 
     return Versions(known=talk.files, since=talk.began, other=other, as_shown=as_shown)
 

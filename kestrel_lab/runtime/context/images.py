@@ -35,28 +35,23 @@ def read_image(path: Path) -> ImagePart:
     """Return the image in a file; raises `UsageError` where it is not there, too large or of a type that models do not take."""
     kind = mimetypes.guess_type(path.name)[0] or ""
     if kind not in TYPES:
-        msg = f"{path} is no image that models take: {', '.join(one.removeprefix('image/') for one in TYPES)}"
-        raise UsageError(msg)
+        raise UsageError(f"{path} is no image that models take: {', '.join(one.removeprefix('image/') for one in TYPES)}")
     try:
         content = path.read_bytes()
     except OSError as error:
-        msg = f"the image {path} cannot be read: {error.strerror or error}"
-        raise UsageError(msg) from error
+        raise UsageError(f"the image {path} cannot be read: {error.strerror or error}") from error
     return ImagePart.of(content, kind)
 
 
 def _kept(image: ImagePart, store: SessionStore) -> ImagePart:
     if image.media_type not in TYPES or not image.data:
-        msg = (
+        raise UsageError(
             f"an image of type {image.media_type!r} with {len(image.data)} characters of data cannot be given to a model: use ImagePart.of"
         )
-        raise UsageError(msg)
     if len(image.data) > MOST_BYTES * 4 // 3:
-        msg = f"an image has {len(base64.b64decode(image.data)):,} bytes, more than {MOST_BYTES:,}: make it smaller"
-        raise UsageError(msg)
+        raise UsageError(f"an image has {len(base64.b64decode(image.data)):,} bytes, more than {MOST_BYTES:,}: make it smaller")
     if not store.results.keep(image.data)[0]:
-        msg = "the image cannot be kept beside the log: make room on the disk"
-        raise UsageError(msg)
+        raise UsageError("the image cannot be kept beside the log: make room on the disk")
     return image
 
 

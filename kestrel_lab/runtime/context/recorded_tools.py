@@ -65,8 +65,7 @@ def _answer(name: str, past: dict[str, deque[ToolAnswered]], future: dict[str, d
     elif key in past:
         answer = past[key][-1]
     else:
-        msg = f"{name} exists in the recording only, and the recording has no call of it with these arguments; nothing was done"
-        raise ToolError(msg)
+        raise ToolError(f"{name} exists in the recording only, and the recording has no call of it with these arguments; nothing was done")
     if answer.error is not None:
         raise ToolError(str(answer.error.get("message", answer.text)))
     return answer.text

@@ -324,8 +324,7 @@ class RunContext:
         """
         self._check_going()
         if step.turns is not None and self.state.conversation(step.id).cycles >= step.turns:
-            msg = f"step {step.id!r} has used its {step.turns} model turns without an answer"
-            raise RunError(msg)
+            raise RunError(f"step {step.id!r} has used its {step.turns} model turns without an answer")
         limits, used = self.limits, self.state.meter
         turns = sum(talk.cycles for talk in self.state.conversations.values()) + self.allowance.unrecorded
         if limits.cycles is not None and turns >= limits.cycles:
@@ -352,8 +351,7 @@ class RunContext:
             self.store.flush()
             records = self.store.records(self.run_id)
         if len(records) < count:
-            msg = f"the log of run {self.run_id} has {len(records)} events of the {count} that the session took up"
-            raise StoreError(msg)
+            raise StoreError(f"the log of run {self.run_id} has {len(records)} events of the {count} that the session took up")
         return [record.event for record in records[:count]]
 
     def _flow_of(self, tool: str) -> Flow:

@@ -139,8 +139,7 @@ class RunOptions:
         given = [one.name for one in fields(self) if one.name not in (*ResumeChanges.__annotations__, "output")]
         kept = [name for name in given if getattr(self, name) != getattr(_DEFAULTS, name)]
         if kept:
-            msg = f"a run that goes on keeps its {', '.join(kept)}: leave that out, or start another run"
-            raise UsageError(msg)
+            raise UsageError(f"a run that goes on keeps its {', '.join(kept)}: leave that out, or start another run")
 
 
 _DEFAULTS = RunOptions()

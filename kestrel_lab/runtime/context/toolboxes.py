@@ -36,8 +36,7 @@ def known_tools(own: Iterable[Tool], given: Tools, servers: Collection[str] = ()
     for item in given:
         server, colon, _ = item.partition(":") if isinstance(item, str) else ("", "", "")
         if colon and server not in servers:
-            msg = f"there is no MCP server {server!r}; {nearest(server, servers)}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no MCP server {server!r}; {nearest(server, servers)}")
         if not isinstance(item, str):
             added.append(replace(given_tool(item), group=""))
         elif not colon:
@@ -58,8 +57,7 @@ def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[
     if isinstance(tools, Toolbox):
         return tools
     if isinstance(tools, str):
-        msg = f"tools must be a list, not the text {tools!r}"
-        raise UsageError(msg)
+        raise UsageError(f"tools must be a list, not the text {tools!r}")
     found: list[Tool] = []
     for item in tools:
         if isinstance(item, str):
@@ -79,16 +77,14 @@ def apart_on_the_wire(toolbox: Toolbox) -> Toolbox:
     seen: dict[str, str] = {}
     for name in toolbox.names:
         if (other := seen.setdefault(wire_name(name), name)) != name:
-            msg = f"models are told of {other!r} and of {name!r} by the same name, {wire_name(name)!r}: rename one of them"
-            raise UsageError(msg)
+            raise UsageError(f"models are told of {other!r} and of {name!r} by the same name, {wire_name(name)!r}: rename one of them")
     return toolbox
 
 
 def given_tool(item: Tool | Callable[..., Any] | str) -> Tool:
     """The tool that a tool or a plain function is; raises `UsageError` for a name."""
     if isinstance(item, str):
-        msg = f"{item!r} is a name: give the tool or function itself"
-        raise UsageError(msg)
+        raise UsageError(f"{item!r} is a name: give the tool or function itself")
     return item if isinstance(item, Tool) else as_tool(item)
 
 

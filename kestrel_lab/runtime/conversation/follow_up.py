@@ -35,8 +35,7 @@ def taken_over(store: SessionStore, run_id: str, known: Callable[[str], Flow]) -
     check_whole(store, run_id)
     state = store.state(run_id)
     if state.started is None or not (state.status.terminal or state.interrupted):
-        msg = f"run {run_id} has not ended: wait for it (kestrel follow {run_id}), or begin anew with --new"
-        raise UsageError(msg)
+        raise UsageError(f"run {run_id} has not ended: wait for it (kestrel follow {run_id}), or begin anew with --new")
     taint = Taint(known=known)
     for record in store.records(run_id):
         taint.apply(record.event)

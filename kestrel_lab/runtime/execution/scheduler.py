@@ -129,8 +129,7 @@ class StepScheduler:
         Cancellation cancels every step under way, waits for them and goes on.
         """
         if limit < 1:
-            msg = f"at least one step must be allowed at once, not {limit}"
-            raise UsageError(msg)
+            raise UsageError(f"at least one step must be allowed at once, not {limit}")
         ended: asyncio.Queue[asyncio.Task[Outcome | None]] = asyncio.Queue()
         try:
             self._start(limit, ended)

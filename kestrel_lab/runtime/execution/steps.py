@@ -42,14 +42,12 @@ def check_steps(steps: Iterable[Step], toolbox: Toolbox, operations: Mapping[str
                 tool.validate(step.args)
             check_command(step.args)
             if step.operation and step.operation not in operations:
-                msg = f"there is no operation {step.operation!r}; {nearest(step.operation, operations)}"
-                raise UsageError(msg)
+                raise UsageError(f"there is no operation {step.operation!r}; {nearest(step.operation, operations)}")
             toolbox.only(step.tools or ())
             if step.model:
                 resolve(step.model)
         except (UsageError, ToolArgumentsError) as error:
-            msg = f"{f'stage {step.stage!r}, ' if step.stage else ''}step {step.id!r}: {error}"
-            raise UsageError(msg) from error
+            raise UsageError(f"{f'stage {step.stage!r}, ' if step.stage else ''}step {step.id!r}: {error}") from error
 
 
 def not_of(servers: Collection[str], steps: Iterable[Step]) -> list[Step]:
@@ -113,8 +111,7 @@ class StepRunner:
         try:
             return condition.holds({**inputs, STEPS: cast("Json", self._went(step))})
         except UsageError as error:
-            msg = f"the condition of step {step.id!r} cannot be decided: {error}"
-            raise RunError(msg) from error
+            raise RunError(f"the condition of step {step.id!r} cannot be decided: {error}") from error
 
     def _went(self, step: Step) -> dict[str, Json]:
         """How the steps went that `step` waits for."""
@@ -159,8 +156,7 @@ class StepRunner:
             done = await self._operations[step.operation](scope)
             return Outcome(output=done.output, skipped=done.skipped, grown=self._grown(step, done.grows))
         except UsageError as error:
-            msg = f"step {step.id!r}: {error}"
-            raise RunError(msg) from error
+            raise RunError(f"step {step.id!r}: {error}") from error
 
     def _grown(self, step: Step, steps: tuple[Step, ...]) -> Plan | None:
         """The plan with what `step` grew; what it grew before a crash is there already."""
@@ -176,8 +172,7 @@ class StepRunner:
         try:
             return render_call(step.args, inputs)
         except UsageError as error:
-            msg = f"the arguments of step {step.id!r} cannot be filled in: {error}"
-            raise RunError(msg) from error
+            raise RunError(f"the arguments of step {step.id!r} cannot be filled in: {error}") from error
 
     async def _call(self, step: Step, inputs: Mapping[str, Json]) -> None:
         talk = self._ctx.state.conversation(step.id)
@@ -195,5 +190,4 @@ class StepRunner:
         asked = Call(id=f"{step.id}.start", kind="tool", target=START_STEP, args=args, step=step.id, danger=Danger.HIGH, effect="pure")
         given = await self._desk.decide(asked)
         if given is not None and not given.granted:
-            msg = "it was not approved" + (f": {given.reason}" if given.reason else "")
-            raise ToolError(msg)
+            raise ToolError("it was not approved" + (f": {given.reason}" if given.reason else ""))

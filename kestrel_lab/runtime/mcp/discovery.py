@@ -110,8 +110,7 @@ class Sources:
             text = (self._locks / wanted).read_text("utf-8")
         found = Locked(package=package, installer=installer_for(package, self.env), text=text, packages=packages)
         if found.hash != wanted:
-            msg = f"the lock file of {package.pin} needs is gone or was changed since it was looked up: look for it again"
-            raise InstallError(msg)
+            raise InstallError(f"the lock file of {package.pin} needs is gone or was changed since it was looked up: look for it again")
         return found
 
     @property

@@ -69,8 +69,7 @@ class Expansion:
     def ctx(self) -> RunContext:
         """The run; raises `UsageError` outside one."""
         if self._ctx is None:
-            msg = f"{FIND_TOOL} and {MCP_INSTALL} work only within a run"
-            raise UsageError(msg)
+            raise UsageError(f"{FIND_TOOL} and {MCP_INSTALL} work only within a run")
         return self._ctx
 
     def tools(self) -> list[Tool]:
@@ -106,8 +105,7 @@ class Expansion:
         """
         need = plain(need).strip()[:_MOST_NEED]
         if not need:
-            msg = "describe what you need in a few words"
-            raise ToolError(msg)
+            raise ToolError("describe what you need in a few words")
         async with self._turn:
             told = self._own(need)
             if self.sources is not None:
@@ -264,8 +262,7 @@ class Expansion:
     async def _install(self, args: Mapping[str, Json], context: ToolContext) -> Json:
         event = self.found(str(args["server"]))
         if args != self.whole(event):
-            msg = "the package has changed since it was approved: search for it again"
-            raise ToolError(msg)
+            raise ToolError("the package has changed since it was approved: search for it again")
         assert self.sources is not None
         package = Package.from_json(event.package)
         locked = self.sources.kept(package, event.lock, event.packages)
@@ -309,10 +306,9 @@ class Expansion:
             await self.servers.approve(got.server)
         tools = self.servers.tools(got.server)
         if not tools:
-            msg = (
+            raise ToolError(
                 f"{got.package.pin} was installed and started, but has no tool that can be offered: kestrel mcp check {got.server} says why"
             )
-            raise ToolError(msg)
         apart_on_the_wire(Toolbox([*(tool for tool in self.ctx.toolbox if tool.name not in {one.name for one in tools}), *tools]))
         return tools
 
@@ -332,16 +328,14 @@ class InstallArguments:
         """Return all arguments; raises `ToolArgumentsError` for a server that was not found, and for any changed argument."""
         server = args.get("server")
         if not isinstance(server, str):
-            msg = f"{MCP_INSTALL} takes server: a name that {FIND_TOOL} gives"
-            raise ToolArgumentsError(msg)
+            raise ToolArgumentsError(f"{MCP_INSTALL} takes server: a name that {FIND_TOOL} gives")
         event = self.expansion.found(server)
         try:
             whole = self.expansion.whole(event)
         except (InstallError, UsageError) as error:
             raise ToolArgumentsError(str(error)) from error
         if set(args) - {"server"} and args != whole:
-            msg = f"{MCP_INSTALL} takes only server; nothing else of what is installed can be changed"
-            raise ToolArgumentsError(msg)
+            raise ToolArgumentsError(f"{MCP_INSTALL} takes only server; nothing else of what is installed can be changed")
         return whole
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:

@@ -259,8 +259,7 @@ class McpServers:
             watched.release(permit)
             await watched.look()
             alive = "it still answers to others" if watched.health.usable else str(watched.error())
-            msg = f"{server}:{tool} gave no answer within {known.config.timeout_s:g} s and was cancelled; {alive}"
-            raise ToolError(msg) from error
+            raise ToolError(f"{server}:{tool} gave no answer within {known.config.timeout_s:g} s and was cancelled; {alive}") from error
         except BaseException:
             watched.release(permit)
             raise
@@ -331,10 +330,8 @@ class McpServers:
             return server
         if name in self._off:
             off = self._off[name]
-            msg = off.problem or f"MCP server {name!r} is switched off in {off.source or 'its table'}: enabled = false"
-            raise UsageError(msg)
-        msg = f"there is no MCP server {name!r}: {nearest(name, self._servers)}"
-        raise UsageError(msg)
+            raise UsageError(off.problem or f"MCP server {name!r} is switched off in {off.source or 'its table'}: enabled = false")
+        raise UsageError(f"there is no MCP server {name!r}: {nearest(name, self._servers)}")
 
     def _tools_of(self, server: Server) -> list[Tool]:
         config = server.config

@@ -92,11 +92,9 @@ class _NoteTools:
         started = self.ctx.state.started
         note = sourced(Note(text=text, kind=kind, evidence=text), "" if started is None else started.goal)
         if why := unfit(note):
-            msg = f"it is not kept: {why}"
-            raise ToolError(msg)
+            raise ToolError(f"it is not kept: {why}")
         if note.kind in GUIDING and note.taint:
-            msg = f"it is not kept: a {kind} must be in the user's own words; a fact, decision or pitfall may be in yours"
-            raise ToolError(msg)
+            raise ToolError(f"it is not kept: a {kind} must be in the user's own words; a fact, decision or pitfall may be in yours")
         return replace(note, taint=OWN + note.taint) if unvouched(note.taint) and self.ctx.flow.now().clean else note
 
     def chosen(self, selector: str) -> str:
@@ -112,8 +110,7 @@ class _NoteTools:
     def _forgets(self) -> Forgets:
         memory = self.ctx.ports.memory
         if not isinstance(memory, Forgets):
-            msg = "the memory of this run cannot forget"
-            raise ToolError(msg)
+            raise ToolError("the memory of this run cannot forget")
         return memory
 
 

@@ -46,8 +46,7 @@ class Arguments:
     def required(self, name: str) -> str:
         """Return a text that must not be empty."""
         if not (text := self.text(name)):
-            msg = f"the operation {self._operation!r} needs a {name} in its args"
-            raise UsageError(msg)
+            raise UsageError(f"the operation {self._operation!r} needs a {name} in its args")
         return text
 
     def goal(self) -> str:

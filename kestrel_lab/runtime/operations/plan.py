@@ -85,8 +85,7 @@ def _proposal(answer: str, toolbox: Toolbox, most: int) -> Plan:
     value = cast("dict[str, Json]", read_json(answer, SCHEMA))
     found = Plan.from_json(value)
     if len(found.steps) > most:
-        msg = f"the plan has {len(found.steps)} steps, at most {most} are allowed"
-        raise UsageError(msg)
+        raise UsageError(f"the plan has {len(found.steps)} steps, at most {most} are allowed")
     problems = []
     for step in found.steps:
         try:

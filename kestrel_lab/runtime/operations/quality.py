@@ -75,8 +75,7 @@ async def quality(scope: Scope) -> Done:
     """
     args, ctx = Arguments(scope), scope.ctx
     if "answer" not in scope.args:
-        msg = "the operation 'quality' needs the `answer` it reports on"
-        raise UsageError(msg)
+        raise UsageError("the operation 'quality' needs the `answer` it reports on")
     answer, goal, asked = args.text("answer"), args.goal(), args.flag("model", default=False)
     root, maker = Path(ctx.workspace.root), _maker(scope)
     issues = await checked(ctx, answer, goal=goal, but=scope.step.id)
@@ -136,8 +135,7 @@ def _report(text: str, answer: str) -> dict[str, Any]:
     report = cast("dict[str, Any]", read_json(text, REPORT))
     plain = " ".join(answer.split())
     if strange := [entry["place"] for entry in report["issues"] if entry["place"] and " ".join(entry["place"].split()) not in plain]:
-        msg = f"a place has to be words of the answer, letter by letter: {escape(strange[0][:100])!r} is none"
-        raise UsageError(msg)
+        raise UsageError(f"a place has to be words of the answer, letter by letter: {escape(strange[0][:100])!r} is none")
     return report
 
 

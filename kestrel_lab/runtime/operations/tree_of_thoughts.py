@@ -67,8 +67,7 @@ class Order:
         known = {*COUNTS, *SHARES, "goal", "score", "round"}
         for name in scope.args:
             if name not in known:
-                msg = f"the operation 'thoughts' has no argument {name!r}; {nearest(name, known)}"
-                raise UsageError(msg)
+                raise UsageError(f"the operation 'thoughts' has no argument {name!r}; {nearest(name, known)}")
         args = Arguments(scope)
         counts = {name: args.whole(name, default, least=1) for name, default in COUNTS.items()}
         shares = {name: args.share(name, default) for name, default in SHARES.items()}
@@ -172,8 +171,7 @@ def read_score(value: Json, step: Step) -> tuple[float, bool, str]:
     score = value.get("score") if isinstance(value, dict) else value
     if not isinstance(score, int | float) or isinstance(score, bool) or not 0 <= score <= 1:
         who = f"the tool {step.tool!r}" if step.tool else f"the step {step.id!r}"
-        msg = f"{who} must answer {{score: a number from 0 to 1, done: true or false}}, not {one_line(repr(value), 100)}"
-        raise UsageError(msg)
+        raise UsageError(f"{who} must answer {{score: a number from 0 to 1, done: true or false}}, not {one_line(repr(value), 100)}")
     more = value if isinstance(value, dict) else {}
     return float(score), more.get("done") is True, one_line(as_text(more.get("note")), 500)
 
@@ -230,15 +228,13 @@ def _scorer(given: Json, scope: Scope) -> dict[str, Json]:
     if not given:
         return {}
     if not isinstance(given, Mapping) or not isinstance(given.get("tool"), str) or not isinstance(given.get("args", {}), dict):
-        msg = f"score of the operation 'thoughts' must be {{tool: NAME, args: {{…}}}}, not {one_line(repr(given), 60)}"
-        raise UsageError(msg)
+        raise UsageError(f"score of the operation 'thoughts' must be {{tool: NAME, args: {{…}}}}, not {one_line(repr(given), 60)}")
     for name, value in given.items():
         if name not in ("tool", "args", "goal", "path", "candidate"):
             msg = f"score of the operation 'thoughts' has no {name!r}; {nearest(name, ('tool', 'args', 'goal', 'path', 'candidate'))}"
             raise UsageError(msg)
         if name != "args" and not isinstance(value, str):
-            msg = f"{name} of score must be the name of {'a tool' if name == 'tool' else 'an argument'}, not {value!r}"
-            raise UsageError(msg)
+            raise UsageError(f"{name} of score must be the name of {'a tool' if name == 'tool' else 'an argument'}, not {value!r}")
     scope.ctx.toolbox.get(str(given["tool"]))
     return dict(given)
 
@@ -305,8 +301,7 @@ def _proposed(answer: str) -> list[str]:
     found = dict.fromkeys(text.strip() for text in value["candidates"])
     found.pop("", None)
     if not found:
-        msg = "candidates: all of them are empty"
-        raise UsageError(msg)
+        raise UsageError("candidates: all of them are empty")
     return list(found)
 
 

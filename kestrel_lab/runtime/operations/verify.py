@@ -77,8 +77,7 @@ def verifying(judges: Judges) -> Operation:
             return Done(output=answer if claims else order.answer)
         if order.round > order.rounds:
             times = f"{order.rounds} repair{'s' * (order.rounds != 1)}"
-            msg = f"the answer does not meet its criteria after {times}: {'; '.join(one_line(issue, 300) for issue in issues)}"
-            raise UnmetError(msg)
+            raise UnmetError(f"the answer does not meet its criteria after {times}: {'; '.join(one_line(issue, 300) for issue in issues)}")
         return Done(grows=order.growth(answer, issues))
 
     return verify

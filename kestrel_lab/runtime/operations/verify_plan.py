@@ -70,8 +70,7 @@ def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan
         return _reported(verified(plan, goal, "off", form) or Plan.single(goal))
     if form == AUTO:
         if plan is not None:
-            msg = f"the form 'auto' is for runs without a plan of their own; name the form instead: {', '.join(CONTRACTS)}"
-            raise UsageError(msg)
+            raise UsageError(f"the form 'auto' is for runs without a plan of their own; name the form instead: {', '.join(CONTRACTS)}")
         return Plan(steps=(Step(id="intake", operation="intake", args={"goal": escape(goal), "verify": level}),))
     contract = None if form == NONE else contract_named(form)
     verifies = plan is not None and any(step.operation == "verify" for step in plan.steps)
@@ -93,8 +92,7 @@ def typed(plan: Plan | None, goal: str, output: OutputType[Any], form: str = NON
     Where no agent gives the answer, what the last step gives is checked when the run ends.
     """
     if form != NONE:
-        msg = f"an answer cannot have an output type and the form {form!r}: leave out one of them"
-        raise UsageError(msg)
+        raise UsageError(f"an answer cannot have an output type and the form {form!r}: leave out one of them")
     known = plan or Plan.single(goal)
     makers = {step.id for step in answer_makers(known)}
     return replace(known, steps=tuple(_typed(step, output) if step.id in makers else step for step in known.steps))
@@ -104,8 +102,7 @@ def _typed(step: Step, output: OutputType[Any]) -> Step:
     if step.schema == output.schema:
         return step
     if step.schema is not None:
-        msg = f"step {step.id!r} gives the answer and has a schema of its own: leave out output, or the schema"
-        raise UsageError(msg)
+        raise UsageError(f"step {step.id!r} gives the answer and has a schema of its own: leave out output, or the schema")
     return replace(step, schema=output.schema, instructions=_added(step.instructions, output.instructions))
 
 
@@ -129,8 +126,7 @@ def _end(plan: Plan) -> Step:
     ends = plan.ends()
     if len(ends) != 1:
         names = ", ".join(step.id for step in ends)
-        msg = f"the plan ends in several steps ({names}): let one step wait for them, or add a step with `operation: verify`"
-        raise UsageError(msg)
+        raise UsageError(f"the plan ends in several steps ({names}): let one step wait for them, or add a step with `operation: verify`")
     return ends[0]
 
 

@@ -92,8 +92,7 @@ class EvidenceBundle:
     def from_json(cls, body: Json) -> EvidenceBundle:
         """Rebuild a bundle from the result of `as_json`; raises `UsageError` for anything else."""
         if not isinstance(body, dict) or body.get("kind") != KIND:
-            msg = f"this is not an evidence bundle: {one_line(repr(body), 80)}"
-            raise UsageError(msg)
+            raise UsageError(f"this is not an evidence bundle: {one_line(repr(body), 80)}")
         given = cast("dict[str, Any]", body)
         try:
             facts = [{**fact, "quotes": tuple(Quote(**quote) for quote in fact["quotes"])} for fact in given["facts"]]
@@ -105,8 +104,7 @@ class EvidenceBundle:
                 **{key: given[key] for key in ("question", "dropped", "confidence", "model", "grounded", "run")},
             )
         except (KeyError, TypeError) as error:
-            msg = f"this evidence bundle is not whole ({type(error).__name__}: {error}): take what `as_json` gave"
-            raise UsageError(msg) from error
+            raise UsageError(f"this evidence bundle is not whole ({type(error).__name__}: {error}): take what `as_json` gave") from error
 
     def as_json(self) -> dict[str, Json]:
         """Return the bundle as a JSON object, with its kind and a note that it is untrusted."""

@@ -127,8 +127,7 @@ async def websearch_pages(scope: Scope) -> Done:
         went = [cast("dict[str, Any]", scope.steps[name]) for name in names]
         failed = [one_line(str(how["reason"]), 300) for how in went if not how["ok"]]
         if failed and len(failed) == len(went):
-            msg = f"no search worked: {'; '.join(dict.fromkeys(failed))}"
-            raise RunError(msg)
+            raise RunError(f"no search worked: {'; '.join(dict.fromkeys(failed))}")
         gaps += [f"a search did not work: {why}" for why in failed]
         rows = _merged(how["answer"] for how in went if how["ok"])
     results = [{"id": f"r{number}", **row} for number, row in enumerate(rows, 1)]
@@ -200,8 +199,7 @@ async def _grounded(scope: Scope, order: _Order) -> Done:
 
     def read(answer: str) -> tuple[str, tuple[tuple[str, str], ...]]:
         if MARK not in answer:
-            msg = f"the model {searching!r} does not tell which pages its answer rests on"
-            raise UsageError(msg)
+            raise UsageError(f"the model {searching!r} does not tell which pages its answer rests on")
         return read_sources(answer)
 
     said, sources = await dialogue(scope, model=searching, tools=()).ask(_ASK_GROUNDED.format(question=order.question), read)

@@ -41,8 +41,7 @@ class RunRetrieval:
         if not self.questions:
             raise UsageError(_NOTHING)
         if not -len(self.questions) <= question < len(self.questions):
-            msg = f"there are {len(self.questions)} questions, counted from 0: there is no question {question}"
-            raise UsageError(msg)
+            raise UsageError(f"there are {len(self.questions)} questions, counted from 0: there is no question {question}")
         asked = self.questions[question]
         name = relative(self._workspace, path)
         for place, hit in enumerate(asked.hits, 1):

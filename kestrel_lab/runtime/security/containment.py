@@ -47,8 +47,7 @@ def read_mode(text: str) -> Containment:
     """`on`, `strict` (files of the workspace count as written by others) or `off`; raises `UsageError` for anything else."""
     word = {"true": "on", "false": "off"}.get(text.strip().lower(), text.strip().lower())
     if word not in MODES:
-        msg = f"unknown containment {text!r}; {nearest(word, MODES)} ({', '.join(MODES)})"
-        raise UsageError(msg)
+        raise UsageError(f"unknown containment {text!r}; {nearest(word, MODES)} ({', '.join(MODES)})")
     return cast("Containment", word)
 
 

@@ -311,8 +311,7 @@ class DependencyHealth:
 
     def _go(self, target: HealthState, reason: str = "") -> None:
         if target not in TRANSITIONS[self._state]:
-            msg = f"health cannot go from {self._state} to {target}"
-            raise IllegalHealthError(msg)
+            raise IllegalHealthError(f"health cannot go from {self._state} to {target}")
         self._changes.append(HealthChange(source=self._state, target=target, reason=reason))
         self._state = target
         self.since = self._clock()

@@ -173,8 +173,7 @@ class RuntimeSupervisor:
 
     def _known(self, name: str) -> Dependency:
         if (watched := self._watched.get(name)) is None:
-            msg = f"no dependency is watched under the name {name!r}: {nearest(name, self._watched)}"
-            raise UsageError(msg)
+            raise UsageError(f"no dependency is watched under the name {name!r}: {nearest(name, self._watched)}")
         return watched
 
     def _attend(self, watched: Dependency) -> None:

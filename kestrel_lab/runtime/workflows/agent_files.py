@@ -64,8 +64,7 @@ def _read(path: Path) -> AgentFileEntry:
 def _shipped(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> Path:
     known = {path.stem: path for path in SHIPPED_AGENTS.glob("*.yaml")}
     if name not in known:
-        msg = f"there is no agent {name!r}; {nearest(name, {*known, *others})} (a file is named with its ending, {name}.yaml)"
-        raise UsageError(msg)
+        raise UsageError(f"there is no agent {name!r}; {nearest(name, {*known, *others})} (a file is named with its ending, {name}.yaml)")
     return known[name]
 
 
@@ -74,9 +73,7 @@ def _beside(folder: Path, name: str) -> Path:
     pure = PurePosixPath(name)
     found = folder / name
     if pure.is_absolute() or "\\" in name or "\0" in name or not found.resolve().is_relative_to(folder.resolve()):
-        msg = f"{name!r} is not in the folder of the workflow: a workflow uses agent files beside it or below"
-        raise UsageError(msg)
+        raise UsageError(f"{name!r} is not in the folder of the workflow: a workflow uses agent files beside it or below")
     if not found.is_file():
-        msg = f"there is no agent file {name!r} beside the workflow"
-        raise UsageError(msg)
+        raise UsageError(f"there is no agent file {name!r} beside the workflow")
     return found

@@ -146,8 +146,7 @@ def _check_names(reading: Reading) -> None:
 
 def _refuse_again(name: str, first: Where, where: Where, document: YamlFile) -> None:
     if first != where:
-        msg = f"{name!r} is already on line {document.line((*first, 'id'))}"
-        raise UsageError(msg)
+        raise UsageError(f"{name!r} is already on line {document.line((*first, 'id'))}")
 
 
 def _find_all(names_in: Callable[[Any], frozenset[str]], value: object, known: Collection[str]) -> None:
@@ -157,12 +156,10 @@ def _find_all(names_in: Callable[[Any], frozenset[str]], value: object, known: C
 def _find(names: Collection[str], known: Collection[str], what: str = "nothing makes") -> None:
     for name in sorted(names):
         if name not in known:
-            msg = f"{what} {name!r}; {nearest(name, known)}"
-            raise UsageError(msg)
+            raise UsageError(f"{what} {name!r}; {nearest(name, known)}")
 
 
 def _refuse_taken(names: Iterable[str], scope: Collection[str]) -> None:
     for name in names:
         if name in scope:
-            msg = f"{name!r} is the goal or an input: choose another name"
-            raise UsageError(msg)
+            raise UsageError(f"{name!r} is the goal or an input: choose another name")

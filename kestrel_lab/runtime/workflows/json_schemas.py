@@ -23,8 +23,7 @@ NAMES: Final = tuple(_KINDS)
 def schema_text(name: str) -> str:
     """Return the JSON Schema of a kind of file as indented JSON; raises `UsageError` for an unknown name."""
     if name not in _KINDS:
-        msg = f"there is no schema {name!r}; {nearest(name, _KINDS)}"
-        raise UsageError(msg)
+        raise UsageError(f"there is no schema {name!r}; {nearest(name, _KINDS)}")
     return written(name, _KINDS[name])
 
 

@@ -74,13 +74,11 @@ def find_workflow(name_or_path: str | Path) -> Path:
     if isinstance(name_or_path, Path) or is_file_name(text):
         path = Path(name_or_path)
         if not path.is_file():
-            msg = f"there is no workflow file {text!r}"
-            raise UsageError(msg)
+            raise UsageError(f"there is no workflow file {text!r}")
         return path
     known = shipped()
     if text not in known:
-        msg = f"there is no shipped workflow {text!r}; {nearest(text, known)} (a file is named with its ending, {text}.yaml)"
-        raise UsageError(msg)
+        raise UsageError(f"there is no shipped workflow {text!r}; {nearest(text, known)} (a file is named with its ending, {text}.yaml)")
     return known[text]
 
 
@@ -100,24 +98,20 @@ def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
     kind = value.get("kind") if isinstance(value, dict) else None
     if isinstance(value, dict) and kind not in KINDS:
         found = "is missing" if kind is None else f"there is no kind {kind!r}"
-        msg = f"{document.place(('kind',))}: {found}; {nearest(str(kind), KINDS)}"
-        raise UsageError(msg)
+        raise UsageError(f"{document.place(('kind',))}: {found}; {nearest(str(kind), KINDS)}")
     return document, checked(document, KINDS.get(str(kind), PlanEntry))
 
 
 def _inputs(document: YamlFile, declared: Mapping[str, InputEntry], given: Mapping[str, Json]) -> dict[str, Json]:
     for name in given:
         if name not in declared:
-            msg = f"{document.name} has no input {name!r}; {nearest(name, declared)}"
-            raise UsageError(msg)
+            raise UsageError(f"{document.name} has no input {name!r}; {nearest(name, declared)}")
     found: dict[str, Json] = {}
     for name, entry in declared.items():
         if name == GOAL:
-            msg = f"{document.place(('inputs', name))}: {GOAL!r} is what the run is asked to do: choose another name"
-            raise UsageError(msg)
+            raise UsageError(f"{document.place(('inputs', name))}: {GOAL!r} is what the run is asked to do: choose another name")
         if name not in given and "default" not in entry.model_fields_set:
-            msg = f"{document.name} needs the input {name!r}" + (f": {entry.description}" if entry.description else "")
-            raise UsageError(msg)
+            raise UsageError(f"{document.name} needs the input {name!r}" + (f": {entry.description}" if entry.description else ""))
         found[name] = _value(name, entry, given[name]) if name in given else cast("Json", entry.default)
     return found
 
@@ -130,8 +124,7 @@ def _value(name: str, entry: InputEntry, given: Json) -> Json:
         except ValueError:
             value = given
     if not isinstance(value, _TYPES[entry.type]) or (isinstance(value, bool) and entry.type != "boolean"):
-        msg = f"the input {name!r} must be of type {entry.type}, not {given!r}"
-        raise UsageError(msg)
+        raise UsageError(f"the input {name!r} must be of type {entry.type}, not {given!r}")
     return value
 
 
@@ -143,6 +136,5 @@ def plan_for(given: Plan | MakesPlan | str | Path | None, goal: str, inputs: Map
     if isinstance(given, str | Path):
         return load_plan(given, goal, inputs)
     if inputs:
-        msg = f"inputs ({', '.join(inputs)}) are for workflows: name one as the plan"
-        raise UsageError(msg)
+        raise UsageError(f"inputs ({', '.join(inputs)}) are for workflows: name one as the plan")
     return given if given is None or isinstance(given, Plan) else given.plan(goal)

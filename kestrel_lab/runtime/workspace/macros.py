@@ -50,11 +50,9 @@ class WorkspaceMacros:
         """Keep a proposed macro, under another name if `called`; raises `UsageError` when none of that name is proposed."""
         proposed = {proposal.macro.name: proposal.macro for proposal in self.proposals()}
         if name not in proposed:
-            msg = f"no macro {name!r} is proposed for {self.workspace}; {nearest(name, proposed)}"
-            raise UsageError(msg)
+            raise UsageError(f"no macro {name!r} is proposed for {self.workspace}; {nearest(name, proposed)}")
         if called in {macro.name for macro in self.list()}:
-            msg = f"there is a macro {called!r} already: choose another name"
-            raise UsageError(msg)
+            raise UsageError(f"there is a macro {called!r} already: choose another name")
         return self.save(replace(proposed[name], name=called or name))
 
     def enable(self, name: str) -> Macro:

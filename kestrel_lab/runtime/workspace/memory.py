@@ -201,8 +201,7 @@ class WorkspaceMemory:
         confidence that is none, no such run.
         """
         if ttl is not None and not ttl > 0:
-            msg = f"a note is kept for more than 0 seconds, not {ttl:g}"
-            raise UsageError(msg)
+            raise UsageError(f"a note is kept for more than 0 seconds, not {ttl:g}")
         if run:
             self._session.store.flush()
             self._session.store.run(run)

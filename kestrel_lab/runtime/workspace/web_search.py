@@ -37,7 +37,5 @@ def evidence_of(run: Run) -> EvidenceBundle:
         if isinstance(event, StepFinished) and isinstance(event.output, dict) and event.output.get("kind") == KIND:
             return EvidenceBundle.from_json(event.output)
     if run.status is RunStatus.FAILED:
-        msg = f"the search failed: {run.reason} (run {run.id})"
-        raise RunFailed(msg)
-    msg = f"run {run.id} has no evidence bundle: it is {run.status}, and searches are made by `kestrel websearch`"
-    raise UsageError(msg)
+        raise RunFailed(f"the search failed: {run.reason} (run {run.id})")
+    raise UsageError(f"run {run.id} has no evidence bundle: it is {run.status}, and searches are made by `kestrel websearch`")

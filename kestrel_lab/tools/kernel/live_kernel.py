@@ -54,8 +54,7 @@ def undo(run: str = "", call: str = "", *, force: bool = False) -> Undone:
     """Take back what agents changed among the variables of this notebook; see `UndoStack.undo`. Raises `UsageError` anywhere else."""
     shell = live_shell()
     if shell is None:
-        msg = "variables can be restored only in the notebook whose kernel has them: use %kestrel undo there"
-        raise UsageError(msg)
+        raise UsageError("variables can be restored only in the notebook whose kernel has them: use %kestrel undo there")
     return kernel_of(shell).undo(run, call, force=force)
 
 
@@ -120,8 +119,7 @@ class LiveKernel:
         Raises `ConflictError` where the kernel has gone on since the preview, or what was handed over cannot be read: nothing is changed then.
         """
         if preview.generation != self.generation or preview.store is None:
-            msg = "the variables have changed since the preview of this code: nothing was taken over; make the call again"
-            raise ConflictError(msg)
+            raise ConflictError("the variables have changed since the preview of this code: nothing was taken over; make the call again")
         namespace = self.shell.user_ns
         before = Before.of(preview.code, namespace)
         try:
@@ -130,8 +128,7 @@ class LiveKernel:
             msg = f"what the preview computed cannot be taken over ({error}): nothing was changed; make the call again"
             raise ConflictError(msg) from error
         if bad := [name for name in values if name != "_" and (not name.isidentifier() or name.startswith("_"))]:
-            msg = f"what the preview computed has names that no variable should have ({bad[0][:40]!r}): nothing was changed"
-            raise ConflictError(msg)
+            raise ConflictError(f"what the preview computed has names that no variable should have ({bad[0][:40]!r}): nothing was changed")
         given = values.pop("_", None)
         for name, value in values.items():
             if value is _DELETED:

@@ -55,8 +55,7 @@ def read_places(workspace: str) -> list[str]:
     packages = [place for place in (*map(str, pythons()), *sys.path, site.getusersitepackages()) if place and os.path.isabs(place)]
     found = [*PROGRAMS, *CONFIGURATION, *DEVICES, *_OF_SYSTEM, *packages, workspace]
     if hidden := list(hidden_in(secret_places(), [Path(workspace)])):
-        msg = f"the folder {workspace} holds keys ({hidden[0]}), which code must not read unasked: work in a folder of its own"
-        raise NoLockdown(msg)
+        raise NoLockdown(f"the folder {workspace} holds keys ({hidden[0]}), which code must not read unasked: work in a folder of its own")
     return [*dict.fromkeys(os.path.realpath(place) for place in found if os.path.exists(place)), *_OF_ITSELF]
 
 
@@ -114,12 +113,10 @@ def _unshare_memory() -> None:
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     shared = list(_shared_writable())
     if (total := sum(end - start for start, end, _ in shared)) > MOST_SHARED:
-        msg = f"{total / 1e6:,.0f} MB of memory are shared with other processes or files"
-        raise NoLockdown(msg)
+        raise NoLockdown(f"{total / 1e6:,.0f} MB of memory are shared with other processes or files")
     for start, end, path in shared:
         if path.startswith("/dev/") and not path.startswith(("/dev/shm/", "/dev/zero")):  # noqa: S108  # as the kernel names it
-            msg = f"the kernel works with a device ({path})"
-            raise NoLockdown(msg)
+            raise NoLockdown(f"the kernel works with a device ({path})")
         size = end - start
         inside = _readable(path, start, size)
         content = ctypes.string_at(start, inside)

@@ -115,8 +115,7 @@ class OwnKernel:
             self._collect(message, Output(), EXECUTE_S)
             reply = self._client.reply(message, GRACE_S).get("user_expressions", {}).get("told", {})
         if reply.get("status") != "ok":
-            msg = f"{reply.get('ename', 'error')}: {reply.get('evalue', 'the kernel did not answer')}"
-            raise ToolError(msg)
+            raise ToolError(f"{reply.get('ename', 'error')}: {reply.get('evalue', 'the kernel did not answer')}")
         return str(ast.literal_eval(reply["data"]["text/plain"]))
 
     def interrupt(self) -> None:
@@ -147,8 +146,7 @@ class OwnKernel:
 
     def _start(self) -> None:
         if reason := impossible():
-            msg = f"no kernel can be started here, because its code could not be held in: {reason}"
-            raise ToolError(msg)
+            raise ToolError(f"no kernel can be started here, because its code could not be held in: {reason}")
         self._scratch = tempfile.mkdtemp(prefix="kestrel-kernel-")
         file = Path(self._scratch) / "connection.json"
         key = secrets.token_hex(16)
@@ -181,8 +179,7 @@ class OwnKernel:
                 return
         said = log.read_text(encoding="utf-8", errors="replace")[-2_500:]
         self.close()
-        msg = f"the kernel did not start: {said or 'it said nothing'}"
-        raise ToolError(msg)
+        raise ToolError(f"the kernel did not start: {said or 'it said nothing'}")
 
     def _collect(self, message: str, output: Output, seconds: float) -> None:
         """Take in what the kernel tells of a request, until it is done with it."""
@@ -195,13 +192,11 @@ class OwnKernel:
                 break
             if (code := self._process.poll()) is not None:
                 self.close()
-                msg = f"the kernel died ({_why(code)}): its variables are gone, the next call begins with a new one"
-                raise ToolError(msg)
+                raise ToolError(f"the kernel died ({_why(code)}): its variables are gone, the next call begins with a new one")
             late = time.monotonic() > until
             if interrupted and late:
                 self.close()
-                msg = f"{interrupted}, and did not stop when it was interrupted: its kernel was killed, the variables are gone"
-                raise ToolError(msg)
+                raise ToolError(f"{interrupted}, and did not stop when it was interrupted: its kernel was killed, the variables are gone")
             if not interrupted and (late or self._stopped.is_set() or output.kept + output.dropped > MOST_FLOOD):
                 interrupted = (
                     f"the code took more than {seconds:g} s"

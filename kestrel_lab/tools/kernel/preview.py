@@ -238,8 +238,7 @@ def _encoded(name: str, value: object, buffers: Buffers) -> Json:
     try:
         return encode(value, buffers)
     except NotPlain as reason:
-        msg = f"{name} cannot be taken over: {reason}"
-        raise NotPlain(msg) from None
+        raise NotPlain(f"{name} cannot be taken over: {reason}") from None
 
 
 def _check_own(name: str, value: object, before: Before) -> None:
@@ -249,8 +248,7 @@ def _check_own(name: str, value: object, before: Before) -> None:
         return
     for other, old in before.values.items():
         if isinstance(old, numpy.ndarray) and numpy.may_share_memory(value, old):
-            msg = f"{name} is a part of {other}"
-            raise NotPlain(msg)
+            raise NotPlain(f"{name} is a part of {other}")
 
 
 def _as_text(shell: Any, value: object) -> str:

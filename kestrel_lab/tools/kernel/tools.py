@@ -67,8 +67,7 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             return await asyncio.to_thread(_own(kernels, ctx).inspected, name)
         known = user_variables(live.shell.user_ns)
         if name not in known:
-            msg = f"there is no variable {name!r}; {nearest(name, known) if known else 'there are none yet'}"
-            raise ToolError(msg)
+            raise ToolError(f"there is no variable {name!r}; {nearest(name, known) if known else 'there are none yet'}")
         return inspected(known, name)
 
     return [
@@ -112,8 +111,7 @@ def _own(kernels: Kernels, ctx: ToolContext) -> OwnKernel:
 
 def _context(ctx: ToolContext) -> CodeContext:
     if ctx.code is None:
-        msg = "code runs only for a run, which records what came of it"
-        raise ToolError(msg)
+        raise ToolError("code runs only for a run, which records what came of it")
     return ctx.code
 
 
@@ -123,14 +121,12 @@ async def _run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolCo
     if about.sandbox == PREVIEWED:
         preview = await live.preview(code, place, ctx.call_id, untraced=about.untraced())
         if not preview.adoptable or preview.danger > about.danger:
-            msg = "what this code does now is not what it did in its preview: nothing was changed; make the call again"
-            raise ConflictError(msg)
+            raise ConflictError("what this code does now is not what it did in its preview: nothing was changed; make the call again")
         ran = live.adopt(preview, ctx.run_id, ctx.call_id)
     elif about.sandbox.partition(" ")[0] == IN_KERNEL:
         ran = await live.execute(code, place, ctx.run_id, ctx.call_id)
     else:
-        msg = "nobody has allowed this code to run in the kernel"
-        raise ToolError(msg)
+        raise ToolError("nobody has allowed this code to run in the kernel")
     note = gone(about, live.id)
     _record(ran, live.id, about, ctx)
     return note + told(ran)

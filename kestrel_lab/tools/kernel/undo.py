@@ -98,8 +98,7 @@ class UndoStack:
             raise UsageError(msg)
         last = self._done[found[-1] :]
         if not force and (others := self._changed_since(last)):
-            msg = f"{', '.join(others)} changed since, by something else: undo with force (--force) if that may be lost"
-            raise UsageError(msg)
+            raise UsageError(f"{', '.join(others)} changed since, by something else: undo with force (--force) if that may be lost")
         restored, missing = dict[str, None](), dict[str, str]()
         for one in reversed(last):
             self._done.remove(one)

@@ -56,14 +56,12 @@ class Buffers:
     def add(self, array: np.ndarray[Any, Any]) -> list[Json]:
         """Take an array in; returns its place, size and type as JSON. Raises `NotPlain` for one that holds objects, or where there is no room."""
         if array.dtype.kind not in _KINDS or array.dtype.fields is not None:
-            msg = f"an array of {array.dtype} holds objects"
-            raise NotPlain(msg)
+            raise NotPlain(f"an array of {array.dtype} holds objects")
         fortran = array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous
         place = -(-self.size // _ALIGNED) * _ALIGNED
         self.size = place + array.nbytes
         if self.size > MOST_BYTES:
-            msg = f"it is larger than {MOST_BYTES / 1e9:.1f} GB"
-            raise NotPlain(msg)
+            raise NotPlain(f"it is larger than {MOST_BYTES / 1e9:.1f} GB")
         self.arrays.append(array)
         return [place, array.dtype.str, list(array.shape), "F" if fortran else "C"]
 
@@ -97,18 +95,15 @@ class Store:
         """Raise `ValueError` where the file is not what `write` writes."""
         size = os.fstat(fd).st_size
         if size < 2 * _NUMBER.size:
-            msg = "nothing was handed over"
-            raise ValueError(msg)
+            raise ValueError("nothing was handed over")
         self._map = mmap.mmap(fd, size, access=mmap.ACCESS_COPY)
         (length,), (self._start,) = _NUMBER.unpack_from(self._map), _NUMBER.unpack_from(self._map, _NUMBER.size)
         if not length <= self._start <= size:
-            msg = "what was handed over is damaged"
-            raise ValueError(msg)
+            raise ValueError("what was handed over is damaged")
         try:
             self.header: Json = json.loads(self._map[2 * _NUMBER.size : 2 * _NUMBER.size + length])
         except RecursionError:
-            msg = "what was handed over is nested too deeply"
-            raise ValueError(msg) from None
+            raise ValueError("what was handed over is nested too deeply") from None
 
     def array(self, described: Json) -> np.ndarray[Any, Any]:
         """Return the array that `Buffers.add` described; raises `ValueError` or `TypeError` where there is none."""
@@ -117,8 +112,7 @@ class Store:
         place, kind, shape, order = cast("tuple[int, str, list[int], Any]", described)
         dtype = np.dtype(kind)
         if dtype.kind not in _KINDS or dtype.fields is not None or place < 0 or any(side < 0 for side in shape):
-            msg = f"an array of {kind!r} is not plain"
-            raise ValueError(msg)
+            raise ValueError(f"an array of {kind!r} is not plain")
         count = int(np.prod(shape, dtype=np.int64)) if shape else 1
         flat = np.frombuffer(self._map, dtype=dtype, count=count, offset=self._start + place) if count else np.empty(0, dtype)
         return flat.reshape(shape, order="F" if order == "F" else "C")
@@ -144,8 +138,7 @@ _MAKERS: dict[str, Callable[[list[Any]], Any]] = {"list": list, "tuple": tuple, 
 
 def _naive_or_utc(value: dt.datetime) -> dt.datetime:
     if value.tzinfo is not None and value.tzinfo is not dt.UTC:
-        msg = "a time has a zone of its own kind"
-        raise NotPlain(msg)
+        raise NotPlain("a time has a zone of its own kind")
     return value
 
 
@@ -159,8 +152,7 @@ def encode(value: object, buffers: Buffers, depth: int = 0) -> Tree:
     if kind is float:
         return ["float", cast("float", value).hex()]
     if depth > MOST_DEPTH:
-        msg = "it is nested too deeply"
-        raise NotPlain(msg)
+        raise NotPlain("it is nested too deeply")
     if kind in _CONTAINERS:
         return [_CONTAINERS[kind], [encode(item, buffers, depth + 1) for item in cast("list[Any]", value)]]
     if kind is dict:
@@ -186,8 +178,7 @@ def decode(tree: Tree, store: Store) -> Any:
     """Return the value that `encode` made `tree` of; raises `ValueError`, `TypeError` or `KeyError` for anything else."""
     if not isinstance(tree, list):
         if isinstance(tree, dict):
-            msg = "an object stands where a value should"
-            raise TypeError(msg)
+            raise TypeError("an object stands where a value should")
         return tree
     kind, content, *more = cast("list[Any]", tree)
     if kind in _MAKERS:
@@ -286,8 +277,7 @@ def encode_column(array: Any, buffers: Buffers) -> Tree:
         ]
     if hasattr(dtype, "numpy_dtype") and dtype.name in _MASKED:
         return ["masked", buffers.add(array.to_numpy(dtype=dtype.numpy_dtype, na_value=0)), buffers.add(array.isna()), dtype.name]
-    msg = f"a column is of type {dtype}"
-    raise NotPlain(msg)
+    raise NotPlain(f"a column is of type {dtype}")
 
 
 _MASKED = frozenset({"boolean", "Float32", "Float64", *(f"{sign}Int{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64))})
@@ -380,8 +370,7 @@ def _intervals(content: Any, store: Store, right: Any, closed: Any) -> Any:
 def _masked(content: Any, store: Store, mask: Any, name: str) -> Any:
     pd = _pandas()
     if name not in _MASKED:
-        msg = f"there is no masked type {name!r}"
-        raise ValueError(msg)
+        raise ValueError(f"there is no masked type {name!r}")
     array = pd.array(store.array(content), dtype=name)
     array[store.array(mask)] = pd.NA
     return array
