@@ -144,7 +144,7 @@ class AttachedTerminal:
         """Show the run and ask its questions until it ends; raises `RunCancelled` when Ctrl-C stops it."""
         display, console = TerminalDisplay(self._console), self._console
         self._attended.run = run.id
-        console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.model}", "dim")))
+        console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.report.model}", "dim")))
         client = TerminalClient(self._control.connect(how="prompt"), console, display, ask=True, user=self._user)
         following = asyncio.create_task(client.follow(run.id))
         try:

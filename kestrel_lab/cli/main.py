@@ -130,7 +130,7 @@ class PlainScreen:
     async def show(self, run: Run) -> Run:
         """Print what the run does until it ends; raises `RunCancelled` when Ctrl-C stops it."""
         display = TerminalDisplay(self._console)
-        self._console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.model}", "dim")))
+        self._console.print(Text.assemble(("run ", "dim"), run.id, (f" · {run.report.model}", "dim")))
         stop = run.subscribe(display.tell)
         try:
             with display.shown():
@@ -305,6 +305,6 @@ def _as_json(run: Run) -> dict[str, Any]:
         "outcome": run.outcome,
         "answer": run.answer,
         "reason": run.reason,
-        "model": run.model,
+        "model": run.report.model,
         "usage": asdict(run.usage),
     }

@@ -106,7 +106,7 @@ class RunDiff:
         return [
             ("run", a.id, b.id),
             ("status", str(a.status), str(b.status)),
-            ("model", a.model, b.model),
+            ("model", a.report.model, b.report.model),
             ("answer", one_line(a.answer, 200), one_line(b.answer, 200)),
             ("used", usage_line(a.usage), usage_line(b.usage)),
         ]

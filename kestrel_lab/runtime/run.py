@@ -121,7 +121,7 @@ class RunEvents(Sequence[Event]):
     def _worked_on(self) -> bool:
         run = self._run
         if run.live is not None:
-            return run.working
+            return run._working
         row = run._store.run(run.id)
         return not row.status.terminal and at_work(row.owner, run.id)
 
@@ -194,23 +194,9 @@ class Run(Generic[T]):
         return "" if self._state.finished is None else self._state.finished.outcome
 
     @property
-    def working(self) -> bool:
-        """Whether a session in this process works on it."""
-        return self.live is not None and not self.live.task.done()
-
-    @property
     def usage(self) -> Usage:
         """Tokens, cost in USD and calls so far."""
         return self._state.usage
-
-    @property
-    def model(self) -> str:
-        """The model's name, with `(scripted)` or `(replay)` when not everything in the run was answered by a real model."""
-        started = self._state.started
-        if started is None:
-            return ""
-        kind = self._state.model_kind
-        return started.model if kind == "real" else f"{started.model} ({kind})"
 
     @property
     def questions(self) -> tuple[ApprovalAsked, ...]:
@@ -225,7 +211,7 @@ class Run(Generic[T]):
     @property
     def report(self) -> RunReport:
         """Evidence, quality, confidence, stages, next actions and more; called with a path, `run.report("run.html")`, it writes a page."""
-        return RunReport(self._store, self.id, self._state, self.damage, working=self.working)
+        return RunReport(self._store, self.id, self._state, self.damage, working=self._working)
 
     @property
     def results(self) -> Answers:
@@ -286,7 +272,7 @@ class Run(Generic[T]):
         A run of another process is taken from it: it writes nothing more and ends with `Fenced` when it notices, at the
         latest before its next model turn and its next effect. A run that has ended stays as it is.
         """
-        if self.live is not None and self.working:
+        if self.live is not None and self._working:
             self.live.cancel()
         elif self.damage is None and not self.status.terminal:
             cancel_in_log(self._store, self.id)
@@ -299,7 +285,7 @@ class Run(Generic[T]):
         can be taken back, and where something else has changed the variables since, unless `force` says that this may be lost.
         """
         undone = undo(self.id, call, force=force)
-        if self.live is not None and self.working:
+        if self.live is not None and self._working:
             missing = cast("dict[str, Json]", undone.missing)
             self.live.ctx.emit(KernelUndone(calls=undone.calls, kernel=undone.kernel, restored=undone.restored, missing=missing))
         return undone
@@ -317,11 +303,16 @@ class Run(Generic[T]):
         if question not in open_questions:
             waiting = ", ".join(open_questions) or "nothing waits"
             raise UsageError(f"run {self.id} does not wait for a decision on {question!r}; waiting: {waiting}")
-        if self.live is not None and self.working:
+        if self.live is not None and self._working:
             self.live.answer(open_questions[question], given)
         else:
             self._store.decide(self.id, given)
             self._state = self._store.state(self.id)
+
+    @property
+    def _working(self) -> bool:
+        """Whether a session in this process works on it."""
+        return self.live is not None and not self.live.task.done()
 
     def __repr__(self) -> str:
         return f"Run({self.id!r}, {self.status}, goal={one_line(self.goal, 60)!r}{', DAMAGED' if self.damage else ''})"

@@ -89,6 +89,20 @@ class RunReport:
         return target
 
     @property
+    def working(self) -> bool:
+        """Whether a session of this process works on the run."""
+        return self._working
+
+    @property
+    def model(self) -> str:
+        """The model's name, with `(scripted)` or `(replay)` when not everything in the run was answered by a real model."""
+        started = self._state.started
+        if started is None:
+            return ""
+        kind = self._state.model_kind
+        return started.model if kind == "real" else f"{started.model} ({kind})"
+
+    @property
     def standing(self) -> Standing:
         """The run's status, or `INTERRUPTED` and what to do if the log has it at work and no process works on it."""
         status = self._state.status

@@ -146,7 +146,7 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
     calls = made_calls(records)
     name = _slug(run.goal)
     lines = [
-        f"# Drafted from run {run.id} ({run.status}, model {one_line(run.model)}).",
+        f"# Drafted from run {run.id} ({run.status}, model {one_line(run.report.model)}).",
         "# Look through what is marked EDIT, then name this file in a suite under scenarios_from, or run it: kestrel eval run FILE",
         "scenarios:",
         _item(_entry("id", name)),
