@@ -91,7 +91,11 @@ class Notebook:
     def goes_on_with(self) -> dict[str, Any]:
         """The options of a run that goes on where the last one ended; none in a new lab, and while the last run still works."""
         lab = self.lab()
-        if self._last is None or self._last[0] is not lab or not (self._last[1].status.terminal or not self._last[1].report.working):
+        if (
+            self._last is None
+            or self._last[0] is not lab
+            or not (self._last[1].status.terminal or (self._last[1].live is None or not self._last[1].live.working))
+        ):
             return {}
         _, run, model = self._last
         changed = lab.session.options.model

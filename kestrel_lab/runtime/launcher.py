@@ -48,8 +48,8 @@ from kestrel_lab.runtime.security.tool_declarations import declared
 from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.kernel.live_kernel import attended, live_shell
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
+from kestrel_lab.tools.kernel.live_kernel import attended, live_shell
 from kestrel_lab.tools.sandbox.select import choose, tried
 from kestrel_lab.tools.timeparse.session_time import handshake
 from kestrel_lab.tools.tool import Toolbox
@@ -148,7 +148,7 @@ class Launcher:
         store.flush()
         row = store.run(run_id)
         known = self._session.history.live.get(run_id)
-        if known is not None and known.report.working:
+        if known is not None and known.live is not None and known.live.working:
             return known
         check_whole(store, run_id)
         state = store.state(run_id)

@@ -45,6 +45,11 @@ class LiveRun:
         self.ctx, self.desk, self.task = ctx, desk, task
         self._loop = asyncio.get_running_loop()
 
+    @property
+    def working(self) -> bool:
+        """Whether the run has not ended or been interrupted."""
+        return not self.task.done()
+
     def cancel(self) -> None:
         """End the run CANCELLED; from any thread."""
 
@@ -155,6 +160,8 @@ class Run(Generic[T]):
             """Reach the public names of `report` from the run itself, as scripts written before there was a report do."""
             if not name.startswith("_") and hasattr(RunReport, name):
                 return getattr(self.report, name)
+            if name == "working":
+                return self._working
             if name in ("interrupt", "completed") and self.live is not None:
                 return getattr(self.live, name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")  # as Python words it
@@ -312,7 +319,7 @@ class Run(Generic[T]):
     @property
     def _working(self) -> bool:
         """Whether a session in this process works on it."""
-        return self.live is not None and not self.live.task.done()
+        return self.live is not None and self.live.working
 
     def __repr__(self) -> str:
         return f"Run({self.id!r}, {self.status}, goal={one_line(self.goal, 60)!r}{', DAMAGED' if self.damage else ''})"

@@ -80,7 +80,7 @@ class RunHistory:
         """
         kind = OutputType.of(output)
         live_run = self.live.get(run_id)
-        if live_run is not None and live_run.report.working:
+        if live_run is not None and live_run.live is not None and live_run.live.working:
             return live_run
         self._store.flush()
         self._store.run(run_id)

@@ -89,11 +89,6 @@ class RunReport:
         return target
 
     @property
-    def working(self) -> bool:
-        """Whether a session of this process works on the run."""
-        return self._working
-
-    @property
     def model(self) -> str:
         """The model's name, with `(scripted)` or `(replay)` when not everything in the run was answered by a real model."""
         started = self._state.started

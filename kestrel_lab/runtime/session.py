@@ -40,8 +40,8 @@ from kestrel_lab.tools.builtin import native_tools, web_tools
 from kestrel_lab.tools.code_search import retrieval_tools
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.interaction import task_tools
-from kestrel_lab.tools.kernel.own_kernel import Kernels
 from kestrel_lab.tools.kernel.kernel_tools import kernel_tools
+from kestrel_lab.tools.kernel.own_kernel import Kernels
 from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.web.fetch import Reach

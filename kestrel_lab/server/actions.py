@@ -92,7 +92,7 @@ def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | No
 def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
     """Edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when nobody here knows the tool."""
     run = session.history.live.get(row.id)
-    if run is not None and run.live is not None and run.report.working:
+    if run is not None and run.live is not None and run.live.working:
         return run.live.completed(asked, args)
     if asked.tool not in session.registry.toolbox:
         raise UsageError(f"tool {asked.tool!r} is not known to this process, so edited arguments cannot be checked")
@@ -118,7 +118,7 @@ async def stop(session: Session, message: Cancel, *, by: str) -> Reply:
     if row.status.terminal:
         return Refused(re=message.id, code="ended", message=f"run {row.id} is {row.status} already")
     run = session.history.live.get(row.id)  # `get` would hash every event of the run, on the event loop
-    if run is not None and run.report.working:
+    if run is not None and run.live is not None and run.live.working:
         run.cancel()
         return Accepted(re=message.id, run=row.id)
     if at_work(row.owner, row.id) and not message.force:

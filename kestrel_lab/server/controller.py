@@ -157,7 +157,7 @@ class Control:
         approver = self.approver()
         if isinstance(message, Resume):
             run = self.session.restart(message.run, approver=approver)
-            if not run.report.working:
+            if run.live is None or not run.live.working:
                 return Refused(re=message.id, code="ended", message=f"run {run.id} is {run.status}: there is nothing to go on with")
         else:
             run = self.session.start(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.commands.evals import Configs, Suite, write_csv
+from kestrel_lab.cli.eval_options import Configs, Suite, write_csv
 from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 

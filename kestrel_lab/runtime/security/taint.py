@@ -416,34 +416,6 @@ class Taint:
         return normal.casefold()
 
 
-@dataclass(slots=True)
-class TaintLog:
-    """The taint of one run, folded when it is first needed and kept up to date from then on.
-
-    Until then it costs a list of references to events.
-    """
-
-    earlier: Callable[[], Iterable[Event]]
-    """The events before the session took the run up."""
-    taint: Taint
-    _later: list[Event] | None = field(default_factory=list)
-
-    def take(self, event: Event) -> None:
-        """Take one event in."""
-        if self._later is None:
-            self.taint.apply(event)
-        else:
-            self._later.append(event)
-
-    def now(self) -> Taint:
-        """The taint so far."""
-        if self._later is not None:
-            later, self._later = self._later, None
-            for event in (*self.earlier(), *later):
-                self.taint.apply(event)
-        return self.taint
-
-
 def name_of(tool: str, args: Mapping[str, Json]) -> str:
     """A call in a few words: the tool, and the first text it was given."""
     first = next((text for _, text in leaves(dict(args)) if text.strip()), "")
