@@ -1,0 +1,117 @@
+"""Options that commands of `kestrel eval` share, alone and in groups."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+
+import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kestrel_lab.evals.commits.comparison import Comparison
+    from kestrel_lab.evals.execution.result import EvalResult
+
+Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML), or a published suite: bfcl:CATEGORY or agentdojo:SUITE.")]
+Configs = Annotated[list[str] | None, typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated.")]
+Epochs = Annotated[int | None, typer.Option(help="How often each scenario is repeated; the suite's number by default.")]
+SuiteAtCommit = Annotated[bool, typer.Option("--suite-at-commit", help="Run the suite file of each commit itself, not the present one.")]
+Commit = Annotated[str | None, typer.Option(help="Trials of this commit (HEAD, a tag, a hash); by default those of the newest trial's.")]
+Margin = Annotated[float, typer.Option(help="The largest change of the success rate that counts as no change.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """The options that select scenarios of a suite."""
+
+    scenarios: Annotated[
+        list[str] | None, typer.Option("--scenario", metavar="ID", help="Only this scenario (* and ? as in file names); may be repeated.")
+    ] = None
+    families: Annotated[list[str] | None, typer.Option("--family", help="Only scenarios of this family; may be repeated.")] = None
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="Only scenarios with this tag; may be repeated.")] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Execution:
+    """The options that say how a suite is run."""
+
+    reuse: Annotated[bool, typer.Option("--reuse", help="Use stored trials that are equal instead of running them again.")] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the last run of this suite where it was interrupted.")] = False
+    retry_errors: Annotated[
+        int | None,
+        typer.Option(
+            "--retry-errors", min=0, help="How often a trial that failed with an error is repeated; the suite's number by default."
+        ),
+    ] = None
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run the trials on the workers of this Dask scheduler, e.g. tcp://host:8786.")
+    ] = None
+    cassette: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE", help="record (missing answers of models are recorded), replay (models are never asked), refresh or off."
+        ),
+    ] = None
+    cassettes: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the recordings; by default cassettes/NAME beside the suite.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reports:
+    """The options that name files to write."""
+
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None
+    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: a test case per configuration and scenario.")] = None
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")] = None
+    link: Annotated[str, typer.Option(metavar="URL", help="The address of --report for links in --markdown; its path by default.")] = ""
+
+    def write(self, measured: EvalResult | Comparison) -> None:
+        """Write what is asked for; the summary links to the report."""
+        if self.report is not None:
+            measured.report(self.report)
+        if self.junit is not None:
+            measured.junit(self.junit)
+        if self.markdown is not None:
+            near = os.path.relpath(self.report, self.markdown.parent) if self.report is not None else ""
+            text = measured.markdown(self.link or near)
+            self.markdown.parent.mkdir(parents=True, exist_ok=True)
+            self.markdown.write_text(text, encoding="utf-8")
+
+
+def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command take groups of options: each field of a parameter whose type is a dataclass becomes an option.
+
+    typer reads the options of a command from its signature and its annotations, where it knows no groups.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+
+    @wraps(command)
+    def call(**given: Any) -> Any:
+        for name, kind in groups.items():
+            given[name] = cast("Any", kind)(**{field.name: given.pop(field.name) for field in fields(kind)})
+        return command(**given)
+
+    shown = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        inner = get_type_hints(groups[name], include_extras=True) if name in groups else {}
+        shown += [parameter.replace(name=one.name, default=one.default, annotation=inner[one.name]) for one in fields(groups[name])] if inner else [
+            parameter.replace(annotation=hints[name])
+        ]  # fmt: skip
+    call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # read by typer
+    call.__annotations__ = {one.name: one.annotation for one in shown}
+    return call
+
+
+def write_csv(frame: pd.DataFrame, path: Path | None) -> None:
+    """Write a frame to a CSV file, if one is named."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frame.to_csv(path, index=False)
