@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import ToolError
+from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.kernel.lockdown import impossible
 from kestrel_lab.tools.kernel.own_kernel import OwnKernel
@@ -116,3 +118,20 @@ def test_a_run_off_the_notebook_has_a_kernel_of_its_own(tmp_path: Path) -> None:
     assert [event.how for event in changed] == ["executed", "executed"]
     assert changed[0].kernel != changed[1].kernel
     assert (run.answer, kernels) == ("done", {})
+
+
+def test_a_model_that_sees_is_given_the_figures(tmp_path: Path) -> None:
+    """The figure of a call is an image of its answer in the next request, with its bytes."""
+    seen: list[tuple[str, bytes]] = []
+
+    def answer(request: ModelRequest) -> object:
+        last = request.messages[-1]
+        seen.extend((image.media_type, base64.b64decode(image.data)[:8]) for image in last.images)
+        return (
+            "done" if last.role == "tool" else [("run_python", {"code": "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()"})]
+        )
+
+    with Lab(home=tmp_path / "home", model=ScriptedModel(answer)) as lab:
+        run = lab.run_sync("plot", workspace=tmp_path, tools=["kernel"], approve="auto")
+
+    assert (run.answer, seen) == ("done", [("image/png", b"\x89PNG\r\n\x1a\n")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
@@ -59,10 +60,13 @@ def chat(
 
 
 async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
+    from kestrel_lab.models.resolve import prepare_in_background
+
     lab = frontend.lab()
     options = run_options(words)
     if options["follow"] is not None:
         lab.get(options["follow"])  # a wrong id is refused before anything is typed
+    prepare_in_background(os.environ)
     ask = _terminal_lines(str(lab.session.home / "chat_history")) if sys.stdin.isatty() else _read_line
     run: Run | None = None
     while True:

@@ -9,6 +9,7 @@ from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
 from kestrel_lab.core.errors import ConflictError, ToolError, nearest
 from kestrel_lab.core.events.union import KernelChanged, KernelPreviewed
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.kernel.inspection import inspected, listed
@@ -157,6 +158,8 @@ def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext) -> None
         ),
         ran.images,
     )
+    for media, content in ran.images:
+        ctx.show(ImagePart.of(content, media))
 
 
 def gone(about: CodeContext, kernel: str) -> str:
