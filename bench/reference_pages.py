@@ -19,6 +19,7 @@ REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
 def main() -> None:
     """Write the three pages; raises `OSError` when they cannot be written."""
+    REFERENCE.mkdir(exist_ok=True)
     (REFERENCE / "cli.md").write_text(cli_page(), encoding="utf-8")
     (REFERENCE / "settings.md").write_text(settings_page(), encoding="utf-8")
     (REFERENCE / "python.md").write_text(python_page(), encoding="utf-8")
