@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "kestrel_lab"
@@ -25,6 +27,11 @@ _HEAD = """# Messages
 What a person reads, package by package: the texts of errors, of `--help`, and what is printed and drawn. Written by `make messages`;
 read it as a whole after changing texts. `{name}` stands for what is put in when the text is shown.
 """
+
+
+_MARKUP: Final = re.compile(r"[\\\[\]<>*_`]")
+_ESCAPED: Final = r"\\\g<0>"
+"""What Markdown would read as its own is shown as it is."""
 
 
 def texts_of(path: Path) -> Iterator[tuple[str, int, str]]:
@@ -142,7 +149,7 @@ def page() -> str:
         for kind, title in KINDS.items():
             if texts := found.get((package, kind)):
                 lines += [f"\n### {title}", ""]
-                lines += [f"- {text}" for text in texts]
+                lines += [f"- {_MARKUP.sub(_ESCAPED, text)}" for text in texts]
     return "\n".join(lines) + "\n"
 
 
