@@ -108,7 +108,10 @@ function headPart(el, send) {
   return { bar, goal, health, said, progress, reason, foot, update, tick, lost };
 }
 
-const rendered = html => document.createRange().createContextualFragment(html);
+// Markdown that Python has rendered and sanitised is the only HTML there is. A page that demands Trusted Types, as that of
+// `kestrel serve` does, lets this policy alone make HTML of text.
+const sanitised = globalThis.trustedTypes?.createPolicy("kestrel-sanitised", { createHTML: html => html });
+const rendered = html => document.createRange().createContextualFragment(sanitised?.createHTML(html) ?? html);
 // Buttons on code: copy it, and where the front end has a notebook put it into a new cell.
 function dress(box, tools) {
   for (const pre of box.querySelectorAll("pre:not(.kst-dressed)")) {

@@ -28,7 +28,7 @@ _WINDOW_S: Final = 60.0
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types kestrel-sanitised"
     ),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",

@@ -110,7 +110,7 @@ function connectPanel(run, el, note) {
     }
   };
   const model = {
-    get: () => ({}),
+    get: name => name === "picture" ? {} : "",
     on: (event, listener) => { if (event === "msg:custom") listeners.add(listener); },
     off: (_, listener) => listeners.delete(listener),
     send(message) {
