@@ -116,7 +116,7 @@ def test_what_is_not_there_is_told_before_the_first_trial(tmp_path, commits):
     for place, told in (
         (GitCheckout(repository="repo", commit="0" * 40), "has no commit 0000"),
         (GitCheckout(repository="plain", commit=commits[0]), "plain is not a git repository"),
-        (GitCheckout(repository="nowhere", commit=commits[0]), "which is not there"),
+        (GitCheckout(repository="nowhere", commit=commits[0]), "which does not exist"),
         (GitCheckout(repository=(tmp_path / "gone").as_uri(), commit=commits[0]), "cannot be checked out: git"),
     ):
         with pytest.raises(UsageError, match=told):

@@ -47,6 +47,7 @@ BY_ANNOTATION: dict[str, st.SearchStrategy[Any]] = {
     "list[str]": st.lists(texts, max_size=3),
     "dict[str, Json]": objects,
     "dict[str, Json] | None": st.none() | objects,
+    "dict[str, str]": st.dictionaries(texts, texts, max_size=3),
     "list[dict[str, Json]]": st.lists(objects, max_size=3),
 }
 

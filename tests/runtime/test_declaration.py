@@ -226,3 +226,15 @@ def test_each_bug_lets_something_through(
     """The order in the letter is carried out as soon as one of the two is taken for harmless."""
     bug(monkeypatch)
     assert denied(go(session, LETTERS, POST, tools=tools())) == []
+
+
+def test_a_question_that_is_no_longer_asked_does_not_stay_open(session: Session) -> None:
+    """A run that waited for a person to say what a tool reads ends properly when it is resumed where nobody is asked."""
+    with pytest.raises(ApprovalRequired) as waits:
+        go(session, ("letters", {}), ("post", {"text": "hello"}), approve="ask")
+    (asked,) = session.get(waits.value.run_id).questions
+    model = ScriptedModel([[("letters", {})], [("post", {"text": "hello"})], "done"])
+    run = asyncio.run(session.resume(waits.value.run_id, model=model, tools=[letters, post, "default"], approve="auto"))
+
+    assert asked.why == "question"
+    assert (run.status, run.answer, run.questions, SENT) == ("COMPLETE", "done", (), [])

@@ -286,7 +286,7 @@ def test_the_card_says_where_each_value_comes_from(make: Make, workspace: Path) 
 
 
 def test_a_default_that_a_tool_fills_in_is_not_the_models(session: Session, workspace: Path) -> None:
-    """For any tool: an argument that the model did not name is told as the tool's; one that it named stays the model's."""
+    """For any tool: an argument that the model did not name is shown as the tool's; of one that it named nothing is said."""
 
     @tool(danger_level=Danger.HIGH)
     def send(words: str, greeting: str = "dear everybody") -> str:
@@ -296,6 +296,4 @@ def test_a_default_that_a_tool_fills_in_is_not_the_models(session: Session, work
     with pytest.raises(ApprovalRequired) as stopped:
         session.run_sync("go", model=ScriptedModel([[("send", {"words": "something else"})]]), tools=[send], workspace=workspace)
     (asked,) = session.get(stopped.value.run_id).questions
-    assert dict(origin_pairs(asked)) == {
-        "greeting": "filled in by send, not said by the model", "words": "the model's own words"
-    }  # fmt: skip
+    assert dict(origin_pairs(asked)) == {"greeting": "filled in by send, not said by the model"}

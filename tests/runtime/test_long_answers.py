@@ -21,7 +21,7 @@ LINES = [f"line {number}: {'needle' if number == 4_321 else 'straw'} é" for num
 TEXT = "\n".join(LINES)
 
 
-@tool(danger_level="safe")
+@tool(danger_level="safe", untrusted=False, reaches="nothing")
 def long(times: int = 1) -> str:
     """Say much."""
     return TEXT * times

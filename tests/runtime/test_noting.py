@@ -87,7 +87,7 @@ def test_notes_are_sourced(lab: Lab) -> None:
     assert own.expires is not None
     assert abs(own.expires - own.at - 2 * 24 * 3600) < 1
     assert [text for text in answers(found) if text.startswith("error")] == [
-        "error: it is not kept: a procedure must be what the user said, in the user's words; a fact, decision or pitfall may be yours",
+        "error: it is not kept: a procedure must be in the user's own words; a fact, decision or pitfall may be in yours",
         "error: it is not kept: it looks like a secret",
         "error: it is not kept: it gives orders to agents",
         "error: ValueError: confidence is from 0 to 1, and ttl_days more than 0",

@@ -41,6 +41,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "wall_seconds": None,
         "model_seconds": 600.0,
         "messages": None,
+        "context_tokens": None,
         "checkpoint_every": 10,
     }
     assert {item.source for item in settings} == {"default"}

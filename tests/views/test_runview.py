@@ -93,7 +93,7 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
 def any_of(kind: type[Any]) -> st.SearchStrategy[Any]:
     """Events of one class, with values that make it meet others."""
     named = BY_NAME if kind not in {e.SchedulerParallelBatch, e.ToolAnswered, e.ModelAnswered} else {**BY_NAME, "given": st.booleans()}
-    named = {**named, "calls": st.lists(CALLS)} if kind is e.SchedulerParallelBatch else named
+    named = {**named, "calls": st.lists(CALLS)} if kind in {e.SchedulerParallelBatch, e.KernelUndone} else named
     return st.builds(kind, **{field.name: named.get(field.name, BY_TYPE[str(field.type)]) for field in fields(kind)})
 
 
@@ -164,6 +164,7 @@ def test_a_waiting_call_shows_its_exact_arguments() -> None:
         "origins": [],
         "json": '{\n  "command": "wc -l"\n}',
         "offer": "",
+        "images": [],
         "contained": False,
     }
 

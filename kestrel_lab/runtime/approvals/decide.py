@@ -141,6 +141,9 @@ class ApprovalDesk:
                     contained, carried = self._contained(call)
                     if not contained or not await self._declare(call):
                         break
+        for asked in tuple(self.ctx.state.questions.values()):  # of an earlier session, and no longer asked
+            if asked.call.startswith(f"{call.id}?"):
+                await self._settle(asked, Ruling("deny", "policy", "nobody is here to answer", "policy"), granted=False)
         if not contained and carried:  # as dangerous as sending it
             call = replace(call, danger=max(call.danger, Danger.HIGH))
         return contained, call
