@@ -28,7 +28,7 @@ Then [bold]kestrel run "Which files define the public API?"[/bold]
 """
 PANELS: Final = {
     "Run agents": ("run", "chat", "orchestrate", "resume", "cancel", "fork", "websearch", "plans", "plan"),
-    "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny"),
+    "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo"),
     "Measure": ("eval", "compare", "scenario", "notebook"),
     "What agents may do and know": ("tools", "mcp", "macros", "memory", "search", "index", "rules", "taint", "trust"),
     "Set up": ("doctor", "models", "config", "schema", "time"),
@@ -72,6 +72,7 @@ COMMANDS: Final = {
     "runs": "List the newest runs.",
     "approve": "Approve what a run waits for, or answer its question; a waiting session continues at once.",
     "deny": "Deny what a run waits for; the model learns of it and may find another way.",
+    "undo": "Take back what an agent's code changed among the variables of this notebook.",
     "tools": "List the tools with their danger levels, and the names that offer those which not every run gets.",
     "models": "List the models that can be used now, and how to set up others.",
     "config": "Show every setting and rule, its value and its source; or change a setting.",

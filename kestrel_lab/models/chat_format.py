@@ -155,15 +155,17 @@ def from_wire(requests: Iterable[ToolRequest], tools: Iterable[ToolSpec]) -> tup
     return tuple(replace(one, name=names[one.name]) if names.get(one.name, one.name) != one.name else one for one in own)
 
 
-def response_format(schema: dict[str, Json]) -> dict[str, Json]:
-    """Return the `response_format` for JSON that matches `schema`; strict where the schema qualifies for it.
+def object_schema(schema: dict[str, Json]) -> dict[str, Json]:
+    """Return a schema of objects for answers that match `schema`: providers take no other, so any other value is that of the key `value`."""
+    if schema.get("type") == "object" or "$ref" in schema:
+        return schema
+    inner = {key: part for key, part in schema.items() if key != "$defs"}
+    outer: dict[str, Json] = {"type": "object", "properties": {"value": inner}, "required": ["value"], "additionalProperties": False}
+    return {**outer, **({"$defs": schema["$defs"]} if "$defs" in schema else {})}
 
-    Providers take objects only: any other value is asked for as that of the key `value`.
-    """
-    if schema.get("type") != "object" and "$ref" not in schema:
-        inner = {key: part for key, part in schema.items() if key != "$defs"}
-        outer: dict[str, Json] = {"type": "object", "properties": {"value": inner}, "required": ["value"], "additionalProperties": False}
-        schema = {**outer, **({"$defs": schema["$defs"]} if "$defs" in schema else {})}
+
+def response_format(schema: dict[str, Json]) -> dict[str, Json]:
+    """Return the `response_format` for JSON that matches `schema`; strict where the schema qualifies for it."""
     named: dict[str, Json] = {"name": "answer", "schema": schema}
     if schema.get("type") == "object" and _closed(schema):
         named["strict"] = True

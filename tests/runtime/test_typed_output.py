@@ -14,7 +14,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import OnDelta
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.step import Step
-from kestrel_lab.models.chat_format import response_format
+from kestrel_lab.models.chat_format import object_schema, response_format
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
@@ -176,6 +176,6 @@ def test_a_suite_asks_for_values(tmp_path: Path) -> None:
 def test_providers_get_objects() -> None:
     """A value that is no object is asked for as that of a key, with the definitions where references find them."""
     schema: Any = {"type": "array", "items": {"$ref": "#/$defs/P"}, "$defs": {"P": {"type": "object"}}}
-    sent: Any = response_format(schema)["json_schema"]
+    sent: Any = response_format(object_schema(schema))["json_schema"]
     assert sent["schema"]["properties"]["value"] == {"type": "array", "items": {"$ref": "#/$defs/P"}}
     assert sent["schema"]["$defs"] == schema["$defs"]

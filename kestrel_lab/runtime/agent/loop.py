@@ -19,6 +19,7 @@ from kestrel_lab.core.usage import Idle
 from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.record_events import RecordModel
+from kestrel_lab.models.chat_format import object_schema
 from kestrel_lab.runtime.agent.compaction import make_room
 from kestrel_lab.runtime.agent.tool_calls import run_turn
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
@@ -77,7 +78,7 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
             ModelRequest(
                 messages=with_images(await spoken(talk.sent, ctx), ctx.store),
                 tools=ctx.specs_of(step),
-                schema=step.schema,
+                schema=None if step.schema is None else object_schema(step.schema),
                 temperature=step.temperature,
                 stream=bool(ctx.listeners),
             )
