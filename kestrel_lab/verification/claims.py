@@ -21,6 +21,8 @@ _HEADING: Final = re.compile(r"^ {0,3}#{1,6}\s+")
 _RULE: Final = re.compile(r"^(?=[^-]*-{3})[\s:|-]+$")
 _COVERED: Final = re.compile(r"`[^`\n]*`|https?://\S+|\[[^\]\n]{1,80}\]|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|\([^()\n]{1,200}\)")
 _END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=\S)|[。！？](?:[”」』）\]]+)?\s*(?=\S)")
+_CITES: Final = re.compile(r"(?:\[[^\]\n]{1,80}\](?!\()[.,;]?\s*)+(?=\Z|[^a-z\s])")
+"""Citations behind a full stop: they belong to the sentence before it, unless a sentence goes on with them."""
 _CODE_NAME: Final = re.compile(r"\w*[a-z\d]_\w|\w+(?:\.\w+)*\(")
 _LABEL: Final = re.compile(r"[*_]{0,3}[^\W\d_]+(?:[ '’-][^\W\d_]+){0,2}[ '’-]?(?:[*_]{0,3}:[*_]{0,3}|(?<=\w)[*_]{2,3})")
 _POLITE: Final = re.compile(
@@ -178,8 +180,10 @@ def _sentences(text: str, at: int, lead: str) -> Iterator[Said]:
     start = 0
     for match in [*_END.finditer(covered), None]:
         end = len(text) if match is None else match.end()
-        if match is not None and not _ends(covered, match, start):
+        if match is not None and (end <= start or not _ends(covered, match, start)):
             continue
+        if cites := _CITES.match(text, end):
+            end = cites.end()
         piece = text[start:end]
         if piece.strip():
             before = len(piece) - len(piece.lstrip())
