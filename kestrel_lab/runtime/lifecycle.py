@@ -107,6 +107,8 @@ _ENDINGS = {
 def _ending(ctx: RunContext, end: RunFinished) -> RunFinished:
     """Return the end of a run with what is wrong with how its answer ended, if anything is."""
     state = ctx.state
+    if end.answer.strip() and _ENDINGS.keys().isdisjoint([talk.finish for talk in state.conversations.values()]):
+        return end
     last = {step.id for step in state.planned.ends() if not step.operation and not step.tool}
     ends = [talk.finish for name, talk in state.conversations.items() if name in last]
     finish = next(

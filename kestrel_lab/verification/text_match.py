@@ -87,7 +87,7 @@ def nearly_in(quote: str, texts: Iterable[str]) -> str:
     wanted, size = Counter(words), len(words)
     for text in texts:
         known = said_in(text[:_LOOKED_THROUGH]).split()
-        alike_enough, best = 0, (_NEAR, "")
+        alike_enough, best = 0, (_NEAR, 0.0, "")
         window = Counter(known[:size])
         for place in range(max(1, len(known) - size + 1)):
             if place:
@@ -100,10 +100,10 @@ def nearly_in(quote: str, texts: Iterable[str]) -> str:
                 found = known[place : place + size]
                 alike = sum(one == other for one, other in zip(words, found, strict=False)) / size
                 ratio = max(alike, SequenceMatcher(None, words, found, autojunk=False).ratio())
-                if ratio >= best[0] and (ratio > best[0] or not best[1]):
-                    best = (ratio, " ".join(found))
-        if best[1]:
-            return "" if _FILLED in best[1] else best[1]
+                if ratio >= best[0] and ((ratio, alike) > best[:2] or not best[2]):  # of two, the one with more words in their places
+                    best = (ratio, alike, " ".join(found))
+        if best[2]:
+            return "" if _FILLED in best[2] else best[2]
     return ""
 
 

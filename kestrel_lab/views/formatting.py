@@ -163,13 +163,14 @@ def thinking_text(event: ModelAnswered) -> str:
 def cached_words(usage: Usage | ModelAnswered) -> str:
     """What of the tokens came from the provider's cache, went into it and was reasoning, in brackets; empty where nothing did."""
     read, written, thought = usage.tokens_cached, usage.tokens_cache_written, usage.tokens_reasoning
+    if not (read or written or thought):
+        return ""
     words = (
         f"{read / usage.tokens_in:.0%} of the prompt from its cache" if read and usage.tokens_in else "",
         f"{written:,} written to it" if written else "",
         f"{thought:,} reasoning" if thought else "",
     )
-    told = ", ".join(word for word in words if word)
-    return f" ({told})" if told else ""
+    return f" ({', '.join(filter(None, words))})"
 
 
 def usage_line(usage: Usage) -> str:
@@ -180,7 +181,7 @@ def usage_line(usage: Usage) -> str:
     if usage.unmetered:
         tokens = f"at least {tokens}" if usage.tokens else "tokens unknown"
     parts = (tokens + cached_words(usage), money, count(usage.model_calls, "model call"), count(usage.tool_calls, "tool call"))
-    return " · ".join(part for part in parts if part)
+    return " · ".join(filter(None, parts))
 
 
 def _edges_hide(text: str) -> bool:

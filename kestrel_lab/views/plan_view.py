@@ -136,6 +136,8 @@ class PlanView:
 
     def _drawn(self, *, anew: bool = False) -> list[Change]:
         """Arrange what is known, if it may have other places than before, and say what of it is new."""
+        if self.drawn is None and len(self.steps) < 2:  # no front end draws a single step
+            return []
         changes: list[Change] = []
         graph: Change = {}
         if self.drawn is None or anew or self._folds_anew(self.drawn):

@@ -78,6 +78,8 @@ def report_html(records: Sequence[Record], *, answer: str, goal: str, workspace:
 
 def claims_in(state: RunState) -> Claims:
     """Return the claims of a run's answer where it was asked for as claims with citations: those of the last agent that gave it."""
+    if TITLE not in str(state.plan):  # as nearly always: spares making the plan
+        return []
     makers = [step for step in state.planned.steps if step.schema and step.schema.get("title") == TITLE]
     done = [step for step in makers if state.finished_steps.get(step.id)]
     said = state.conversation(done[-1].id).messages[-1].text if done else ""

@@ -28,7 +28,9 @@ def environment(folder: Path = _TEMPLATES) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
-        finalize=lambda value: value if isinstance(value, Markup) else plain(str(value)),
+        finalize=lambda value: (
+            value if isinstance(value, Markup) or ((text := str(value)).isascii() and text.isprintable()) else plain(text)
+        ),
     )
     found.globals["as_text"] = Markup(AS_TEXT)  # noqa: S704  # a constant
     return found
