@@ -6,13 +6,14 @@ Whether a cited place shows what a claim says is not decided here; a model may b
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.citations import Citation, Span, Standing, citations, resolve, standing
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.quotes import inexact_quotes
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.text_match import coded_in, quoted_in
 from kestrel_lab.verification.work_limit import ALIKE, PARSED, WorkSpent
@@ -79,8 +80,12 @@ def _given(subject: Subject, claims: Sequence[Mapping[str, Any]]) -> Iterator[Ba
 
 def _said(subject: Subject) -> Iterator[Backed]:
     for said in subject.paid():
-        if said.kind != "code":
-            yield Backed(text=said.text, cited=tuple(_cited(subject, one) for one in citations(said.text)))
+        if said.kind == "code":
+            continue
+        cited = tuple(_cited(subject, one) for one in citations(said.text))
+        if cited and (inexact := next(inexact_quotes(subject, said), None)):
+            cited = tuple(replace(one, state="wrong", why=inexact.what) if one.state == "cited" else one for one in cited)
+        yield Backed(text=said.text, cited=cited)
 
 
 def places_of(entry: Mapping[str, Any]) -> Iterator[Citation]:

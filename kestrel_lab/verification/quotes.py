@@ -33,10 +33,15 @@ def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
         if said.kind == "code":
             yield from _block(subject, said)
             continue
-        for quote in quotes_in(said):
-            yield from _quote(subject, said, quote)
+        yield from inexact_quotes(subject, said)
         for code, _ in code_in(said):
             yield from _code(subject, said, code)
+
+
+def inexact_quotes(subject: Subject, said: Said) -> Iterator[Issue]:
+    """Yield an issue for each quotation in a claim that is a changed form of what a file or a tool's answer has."""
+    for quote in quotes_in(said):
+        yield from _quote(subject, said, quote)
 
 
 def _named_texts(subject: Subject, said: Said) -> list[str]:

@@ -163,6 +163,15 @@ def test_prose_has_claims_too(workspace: Path) -> None:
     assert cited_share(backed) == 0.5
 
 
+def test_a_cited_quote_that_is_changed_is_wrong(workspace: Path) -> None:
+    """A place that is there does not make a changed quote beside it cited; an exact one is, and a citation behind the full stop counts."""
+    answer = '"The roof is 9 m high" [roof.txt:2]. It says "The roof is 7 m high". [roof.txt:2] The door is green.'
+    found = evidence_of(Subject(answer=answer, ground=Ground(workspace)))
+
+    assert [one.state for one in found] == ["wrong", "cited", "uncited"]
+    assert "is not exact" in found[0].cited[0].why
+
+
 def test_a_resolver_that_believes_would_be_seen(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: where any quote is anywhere, a made-up one is cited."""
     claims = [{"text": "So it is.", "citations": [entry("roof.txt:1", "is gold")]}]
