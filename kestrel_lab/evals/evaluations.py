@@ -174,15 +174,18 @@ class Evaluations:
 
         return notebook_of(self._session, run if isinstance(run, str) else run.id)
 
-    async def recompute(self, run: str | Run, *, workspace: str | Path | None = None, reporter: Reporter | None = None) -> Recomputed:
+    async def recompute(
+        self, run: str | Run, *, workspace: str | Path | None = None, copy: bool = False, reporter: Reporter | None = None
+    ) -> Recomputed:
         """Run the code of a conversation again in a sandboxed kernel, without a model, and say for each call whether its output still holds.
 
-        The code reads the workspace of the run, or the folder `workspace`, and can change nothing. Raises `UsageError` for a run
+        The code reads the workspace of the run, or the folder `workspace`, and can change nothing there; with `copy` it works in a throw-away
+        copy of that folder, for code that writes files. Raises `UsageError` for a run
         that has not ended, for one without code, and where code cannot be sandboxed.
         """
         from kestrel_lab.evals.notebooks.recompute import recompute
 
-        return await recompute(self._session, run if isinstance(run, str) else run.id, workspace=workspace, reporter=reporter)
+        return await recompute(self._session, run if isinstance(run, str) else run.id, workspace=workspace, copy=copy, reporter=reporter)
 
     async def import_runs(self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None) -> Imported:
         """Import what other tools recorded: run files of AgentDojo, logs of Inspect, chat logs in OpenAI's form (JSON Lines), folders of them.

@@ -106,6 +106,9 @@ def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path,
     lab, run = made([LOAD], [SUM], ["open('out.txt', 'w').write('1')"], "done")
     with lab:
         before = asyncio.run(lab.evals.recompute(run))
+        in_copy = asyncio.run(lab.evals.recompute(run, copy=True))
+        (tmp_path / "work" / "out.txt").write_text("mine")
+        asyncio.run(lab.evals.recompute(run, copy=True))
         (tmp_path / "work" / "orders.csv").write_text(ORDERS.replace("132", "133"))
         after = asyncio.run(lab.evals.recompute(run))
         monkeypatch.setattr(recompute, "comparable", lambda text, error: "1")
@@ -113,7 +116,8 @@ def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path,
 
     assert [call.outcome for call in before.calls] == ["same", "same", "differs"]
     assert "PermissionError" in before.calls[2].now
-    assert (tmp_path / "work" / "out.txt").read_text() == "1"
+    assert in_copy.ok
+    assert (tmp_path / "work" / "out.txt").read_text() == "mine"
     assert [call.outcome for call in after.calls] == ["same", "differs", "differs"]
     assert (after.calls[1].recorded, after.calls[1].now) == ("3,828 in all\n132", "3,829 in all\n133")
     assert "3,828 in all 132" in repr(after)
@@ -170,12 +174,13 @@ def test_in_a_notebook_undone_calls_are_left_out_and_own_variables_are_named(tmp
 
 def test_hostile_text_stays_text(made: Made, tmp_path: Path) -> None:
     """Markup, images, formulas, fences and terminal escapes of goal and answer are shown and never rendered."""
-    lab, run = made(["1"], HOSTILE, goal=HOSTILE)
+    lab, run = made(["x = 1"], HOSTILE, goal=HOSTILE)
     with lab:
         path = lab.evals.notebook_from(run).write(tmp_path / "made.ipynb")
     cells = nbformat.read(path, as_version=4).cells
     question, answer = (MarkdownIt("commonmark").parse(cells[place].source) for place in (1, -1))
 
+    assert codes(path)[0].outputs == []
     for tokens in (question, answer):
         assert [token.type for token in tokens][:4] == ["heading_open", "inline", "heading_close", "fence"]
         assert {token.type for token in tokens[4:]} <= {

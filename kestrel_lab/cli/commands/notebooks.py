@@ -81,11 +81,12 @@ def recompute(
     workspace: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder that the code reads; the workspace of the run by default.")
     ] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Work in a throw-away copy of that folder, for code that writes files.")] = False,
 ) -> Any:
     """Run the code of a run again in a sandbox, without a model, and compare each output with the recorded one (exit code 1 if one differs).
 
-    The code cannot change files: what writes some fails with PermissionError, and so differs.
+    The code cannot change files: what writes some fails with PermissionError and so differs, unless --copy gives it a copy of the folder.
     """
     frontend = frontend_of(ctx)
     evals = frontend.lab().evals
-    return frontend.wait(lambda reporter: evals.recompute(run_id, workspace=workspace, reporter=reporter))
+    return frontend.wait(lambda reporter: evals.recompute(run_id, workspace=workspace, copy=copy, reporter=reporter))

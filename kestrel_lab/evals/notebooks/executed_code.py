@@ -18,6 +18,7 @@ from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.language.python_ast import tree_of
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
+from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 
 TOOL: Final = "run_python"
@@ -163,7 +164,7 @@ def comparable(text: str, error: str) -> str:
     for pattern, instead in _VOLATILE:
         text = pattern.sub(instead, text)
     lines = [line.rstrip() for line in text.splitlines()]
-    return "\n".join([*lines, error] if error else lines).strip() or "[no output]"
+    return "\n".join([*lines, error] if error else lines).strip() or NO_OUTPUT
 
 
 # Numbers.

@@ -15,6 +15,7 @@ from kestrel_lab.core.sanitize import encodable, plain, shown_folder
 from kestrel_lab.evals.notebooks.executed_code import CodeCall, Turn, needed, origins, turns_of
 from kestrel_lab.evals.reports.markdown import code
 from kestrel_lab.runtime.session import Session
+from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
 
 OWNER: Final = "kestrel"
 """The key under which cells say in their metadata which run and call they are of."""
@@ -138,7 +139,7 @@ def _outputs(call: CodeCall) -> Iterator[Any]:
     """Yield what the log has of the output: its text, then the figures that are still kept."""
     from nbformat.v4 import new_output
 
-    if call.text:
+    if call.text not in ("", NO_OUTPUT):
         yield new_output("stream", name="stdout", text=plain(call.text) + "\n")  # type: ignore[no-untyped-call,unused-ignore]
     for media, path in call.images:
         if path is not None:

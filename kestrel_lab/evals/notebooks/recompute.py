@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -77,11 +79,13 @@ def _from_difference(call: CallOutput) -> tuple[str, str]:
     return one_line("\n".join(was[same:]), _SHOWN) or "(nothing more)", one_line("\n".join(now[same:]), _SHOWN) or "(nothing more)"
 
 
-async def recompute(session: Session, run_id: str, *, workspace: str | Path | None = None, reporter: Reporter | None = None) -> Recomputed:
+async def recompute(
+    session: Session, run_id: str, *, workspace: str | Path | None = None, copy: bool = False, reporter: Reporter | None = None
+) -> Recomputed:
     """Run the code of the conversation that a run ends again, and compare each output with the recorded one.
 
     It runs in a sandboxed kernel that reads the run's workspace, or the folder `workspace`, and changes nothing there: code that writes
-    files fails with `PermissionError` and so differs. Where another kernel began in the log, another one begins here. Raises `UsageError` for
+    files fails with `PermissionError` and so differs. With `copy` it works in a throw-away copy of that folder (without `.git`), where it may write. Where another kernel began in the log, another one begins here. Raises `UsageError` for
     a run that does not exist or has not ended, for one without code, and where code cannot be sandboxed.
     """
     turns = turns_of(session, run_id)
@@ -94,17 +98,25 @@ async def recompute(session: Session, run_id: str, *, workspace: str | Path | No
     most = session.options.sandbox_memory
     memory = None if most is None else int(most * GIB)
     kernels: dict[tuple[str, Path], OwnKernel] = {}
+    copies: dict[Path, Path] = {}
     found = list[CallOutput]()
     try:
         for place, call in enumerate(calls):
             if reporter is not None:
                 reporter(place, len(calls), one_line(call.code))
             folder = folders[call.run]
-            kernel = kernels.setdefault((call.kernel, folder), OwnKernel(folder, memory, writable=False))
+            if copy:
+                if folder not in copies:
+                    copies[folder] = Path(tempfile.mkdtemp(prefix="kestrel-recompute-"))
+                    await asyncio.to_thread(_copy, folder, copies[folder])
+                folder = copies[folder]
+            kernel = kernels.setdefault((call.kernel, folder), OwnKernel(folder, memory, writable=copy))
             found.append(_compared(call, await _output(kernel, call.code)))
     finally:
         for kernel in kernels.values():
             kernel.close()
+        for folder in copies.values():
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
     return Recomputed(run=run_id, calls=tuple(found), needs=tuple(needed(calls)))
 
 
@@ -113,6 +125,10 @@ def _folder(workspace: str | Path) -> Path:
     if not folder.is_dir():
         raise UsageError(f"the workspace {folder} is not there: name a folder with its files (--workspace FOLDER)")
     return folder
+
+
+def _copy(folder: Path, target: Path) -> None:
+    shutil.copytree(folder, target, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git"))
 
 
 async def _output(kernel: OwnKernel, code: str) -> str:
