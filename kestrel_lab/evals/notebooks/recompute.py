@@ -15,7 +15,7 @@ from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.notebooks.executed_code import CodeCall, comparable, needed, turns_of
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.kernel_tools import told
-from kestrel_lab.tools.kernel.lockdown import NoLockdown, impossible
+from kestrel_lab.tools.kernel.lockdown import NoLockdown, impossible, read_places
 from kestrel_lab.tools.kernel.own_kernel import OwnKernel
 from kestrel_lab.tools.sandbox.levels import GIB
 from kestrel_lab.views.html.elements import headline_html, table_html
@@ -85,8 +85,9 @@ async def recompute(
     """Run the code of the conversation that a run ends again, and compare each output with the recorded one.
 
     It runs in a sandboxed kernel that reads the run's workspace, or the folder `workspace`, and changes nothing there: code that writes
-    files fails with `PermissionError` and so differs. With `copy` it works in a throw-away copy of that folder (without `.git`), where it may write. Where another kernel began in the log, another one begins here. Raises `UsageError` for
-    a run that does not exist or has not ended, for one without code, and where code cannot be sandboxed.
+    files fails with `PermissionError` and so differs. With `copy` it works in a throw-away copy of that folder (without `.git`), where it
+    may write. Where another kernel began in the log, another one begins here. Raises `UsageError` for a run that does not exist or has
+    not ended, for one without code, and where code cannot be sandboxed.
     """
     turns = turns_of(session, run_id)
     calls = [call for turn in turns for call in turn.calls]
@@ -110,8 +111,11 @@ async def recompute(
                     copies[folder] = Path(tempfile.mkdtemp(prefix="kestrel-recompute-"))
                     await asyncio.to_thread(_copy, folder, copies[folder])
                 folder = copies[folder]
-            kernel = kernels.setdefault((call.kernel, folder), OwnKernel(folder, memory, writable=copy))
+            key = (call.kernel, folder)
+            kernel = kernels.setdefault(key, OwnKernel(folder, memory, writable=copy))
             found.append(_compared(call, await _output(kernel, call.code)))
+            if all(later.kernel != call.kernel for later in calls[place + 1 :]):
+                kernels.pop(key).close()
     finally:
         for kernel in kernels.values():
             kernel.close()
@@ -124,11 +128,18 @@ def _folder(workspace: str | Path) -> Path:
     folder = Path(workspace).absolute()
     if not folder.is_dir():
         raise UsageError(f"the workspace {folder} is not there: name a folder with its files (--workspace FOLDER)")
+    try:
+        read_places(str(folder))
+    except NoLockdown as reason:
+        raise UsageError(f"the code cannot be run again: {reason}") from reason
     return folder
 
 
 def _copy(folder: Path, target: Path) -> None:
-    shutil.copytree(folder, target, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git"))
+    try:
+        shutil.copytree(folder, target, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git"))
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be copied: {one_line(str(error), 200)}") from error
 
 
 async def _output(kernel: OwnKernel, code: str) -> str:
@@ -137,7 +148,7 @@ async def _output(kernel: OwnKernel, code: str) -> str:
     except asyncio.CancelledError:
         kernel.interrupt()
         raise
-    except (ToolError, NoLockdown) as error:
+    except ToolError as error:
         return str(error)
     return comparable(told(ran), ran.error.strip().rpartition("\n")[2])
 
