@@ -39,6 +39,7 @@ from kestrel_lab.evals.commits.bisect_result import BisectResult
 from kestrel_lab.evals.commits.comparison import Comparison
 from kestrel_lab.evals.commits.history import History
 from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.notebooks.recompute import Recomputed
 from kestrel_lab.evals.notebooks.run import NotebookResult
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
 from kestrel_lab.evals.summaries.breakdowns import CHECK_HEADINGS, FAILED_HEADINGS, failed_table, family_table, shared_checks
@@ -250,6 +251,10 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             return result.exit_code
         case NotebookResult():
             return _notebook(console, result)
+        case Recomputed():
+            console.print(Text(result.headline))
+            console.print(_table(*result.table()))
+            return 0 if result.ok else EXIT_FAILED
         case Comparison():
             console.print(Text(str(result)))
         case History() | BisectResult():

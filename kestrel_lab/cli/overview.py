@@ -82,7 +82,7 @@ COMMANDS: Final = {
     "memory": "List the notes for later runs; search, add, edit, forget or draw them.",
     "mcp": "List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs.",
     "scenario": "Make scenarios for suites.",
-    "notebook": "Execute notebooks headless, with parameters.",
+    "notebook": "Execute notebooks headless, with parameters; make one of the code that a run executed, or run that code again.",
     "rules": "List the rules about calls, or find the rule that decides on a call.",
     "plans": "List the workflows that come with the package, for `kestrel run GOAL --plan NAME`.",
     "plan": "Show the plan that a workflow makes for a goal; nothing is run.",

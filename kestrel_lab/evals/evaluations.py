@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.commits.history import History
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.importers.load import Imported
+    from kestrel_lab.evals.notebooks.from_run import RunNotebook
+    from kestrel_lab.evals.notebooks.recompute import Recomputed
     from kestrel_lab.evals.stored.rescore import Rescored
     from kestrel_lab.evals.stored.summary import StoredSummary
     from kestrel_lab.evals.suite import Suite
@@ -161,6 +163,29 @@ class Evaluations:
         from kestrel_lab.evals.suites.scenario_from_run import scenario_from
 
         return scenario_from(self._session.get(run) if isinstance(run, str) else run, beside=None if beside is None else Path(beside))
+
+    def notebook_from(self, run: str | Run) -> RunNotebook:
+        """A notebook of the Python code that a run and the conversation before it executed; `write(path)` makes the file.
+
+        It runs from top to bottom without a model. Undone and stopped calls are left out and named. Numbers of an answer name the cells
+        in whose outputs they stand. Raises `UsageError` for a run that has not ended, and for one without code.
+        """
+        from kestrel_lab.evals.notebooks.from_run import notebook_of
+
+        return notebook_of(self._session, run if isinstance(run, str) else run.id)
+
+    async def recompute(
+        self, run: str | Run, *, workspace: str | Path | None = None, copy: bool = False, reporter: Reporter | None = None
+    ) -> Recomputed:
+        """Run the code of a conversation again in a sandboxed kernel, without a model, and say for each call whether its output still holds.
+
+        The code reads the workspace of the run, or the folder `workspace`, and can change nothing there; with `copy` it works in a throw-away
+        copy of that folder, for code that writes files. Raises `UsageError` for a run
+        that has not ended, for one without code, and where code cannot be sandboxed.
+        """
+        from kestrel_lab.evals.notebooks.recompute import recompute
+
+        return await recompute(self._session, run if isinstance(run, str) else run.id, workspace=workspace, copy=copy, reporter=reporter)
 
     async def import_runs(self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None) -> Imported:
         """Import what other tools recorded: run files of AgentDojo, logs of Inspect, chat logs in OpenAI's form (JSON Lines), folders of them.

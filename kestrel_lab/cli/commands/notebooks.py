@@ -1,4 +1,4 @@
-"""`kestrel notebook …`: notebooks executed with nobody there."""
+"""`kestrel notebook …`: notebooks executed with nobody there, and made of what runs executed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,10 @@ from kestrel_lab.evals.notebooks.parameters import parse_parameters
 from kestrel_lab.evals.notebooks.run import CELL_TIMEOUT_S, run_notebook
 
 notebooks = typer.Typer(
-    help="Execute notebooks headless, with parameters.",
+    help="Execute notebooks headless, with parameters; make one of the code that a run executed, or run that code again.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-@notebooks.callback()
-def _group() -> None:
-    """Keeps `run` a word of its own while it is the only one."""
 
 
 @notebooks.command("run", epilog="Example: kestrel notebook run notebooks/01_first_run.ipynb -p epochs=3 --out out/first.ipynb")
@@ -58,3 +53,40 @@ def run(
         return result
 
     return frontend.wait(work)
+
+
+RunWithCode = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run that has ended, as `kestrel runs` lists them.")]
+
+
+@notebooks.command("from-run", epilog="Example: kestrel notebook from-run RUN --out sales.ipynb, then: kestrel notebook run sales.ipynb")
+def from_run(
+    ctx: typer.Context,
+    run_id: RunWithCode,
+    *,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The new file; RUN.ipynb in the current folder by default.")] = None,
+) -> str:
+    """Make a notebook of the Python code that a run and the conversation before it executed; it runs without a model.
+
+    Undone and stopped calls are left out and named. Numbers of an answer name the cells in whose outputs they stand.
+    """
+    made = frontend_of(ctx).lab().evals.notebook_from(run_id)
+    return f"{made.write(out or Path(f'{run_id}.ipynb'))}: {made!r}"
+
+
+@notebooks.command(epilog="Example: kestrel notebook recompute RUN")
+def recompute(
+    ctx: typer.Context,
+    run_id: RunWithCode,
+    *,
+    workspace: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Folder that the code reads; the workspace of the run by default.")
+    ] = None,
+    copy: Annotated[bool, typer.Option("--copy", help="Work in a throw-away copy of that folder, for code that writes files.")] = False,
+) -> Any:
+    """Run the code of a run again in a sandbox, without a model, and compare each output with the recorded one (exit code 1 if one differs).
+
+    The code cannot change files: what writes some fails with PermissionError and so differs, unless --copy gives it a copy of the folder.
+    """
+    frontend = frontend_of(ctx)
+    evals = frontend.lab().evals
+    return frontend.wait(lambda reporter: evals.recompute(run_id, workspace=workspace, copy=copy, reporter=reporter))

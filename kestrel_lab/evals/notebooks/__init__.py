@@ -1,1 +1,1 @@
-"""Notebooks executed headless."""
+"""Notebooks executed headless, and made of the code that runs executed."""

@@ -1,6 +1,6 @@
-"""A kernel of its own in a process that restricts itself first: it reads programs and the workspace, writes the workspace, and has no network.
+"""A kernel of its own in a process that restricts itself first: it reads programs and the workspace, writes the workspace unless that is denied, and has no network.
 
-Started as `python -m kestrel_lab.tools.kernel.kernel_process CONNECTION WORKSPACE SCRATCH MEMORY`.
+Started as `python -m kestrel_lab.tools.kernel.kernel_process CONNECTION WORKSPACE SCRATCH MEMORY writes|reads`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LIST, INSPECT = "_kestrel_listed", "_kestrel_inspected"
 
 def main() -> None:
     """Restrict this process, then be a kernel until it is told to end."""
-    connection, workspace, scratch, memory = sys.argv[1:5]
+    connection, workspace, scratch, memory, leave = sys.argv[1:6]
     if int(memory):
         resource.setrlimit(resource.RLIMIT_AS, (int(memory), int(memory)))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     read = [*read_places(workspace), str(Path(__file__).parents[2])]
     # Before there are threads, which Landlock would not restrict. The sockets of a kernel are made after it.
     landlock.drop_privileges()
-    landlock.restrict(read, [], [workspace, scratch], network=False)
+    landlock.restrict(read, [], [workspace, scratch] if leave == "writes" else [scratch], network=False)
     landlock.filter_calls(filter_program((_AF_UNIX, AF_INET, AF_INET6, _AF_NETLINK)))
     from ipykernel.kernelapp import IPKernelApp
 

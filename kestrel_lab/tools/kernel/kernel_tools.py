@@ -21,6 +21,7 @@ from kestrel_lab.tools.tool import CodeContext, DryRun, Tool, ToolContext
 GROUP = "kernel"
 MOST_TOLD = 8_000
 """Characters of each part of an answer."""
+NO_OUTPUT = "[no output]"
 
 
 def kernel_tools(kernels: Kernels) -> list[Tool]:
@@ -179,4 +180,4 @@ def told(ran: Ran) -> str:
     parts += [f"[{change.line}]" for change in ran.changes]
     if ran.given_up:
         parts.append(f"[changes inside of objects by {', '.join(ran.given_up)} cannot be undone any more: too much memory was held]")
-    return "\n".join(part for part in parts if part) or "[no output]"
+    return "\n".join(part for part in parts if part) or NO_OUTPUT

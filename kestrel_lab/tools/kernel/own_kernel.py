@@ -77,11 +77,11 @@ class _Client:
 class OwnKernel:
     """A kernel in a process of its own, in a sandbox; its methods block and may be called from any thread, one at a time."""
 
-    def __init__(self, workspace: Path, memory: int | None) -> None:
-        """Start it when it is first used, in the folder `workspace`, with at most `memory` bytes."""
+    def __init__(self, workspace: Path, memory: int | None, *, writable: bool = True) -> None:
+        """Start it when it is first used, in the folder `workspace`, with at most `memory` bytes; unless `writable`, it only reads that folder."""
         self.id = ""
         """Names the process; empty before the first."""
-        self._workspace, self._memory = workspace, memory
+        self._workspace, self._memory, self._writable = workspace, memory, writable
         self._process: subprocess.Popen[bytes] | None = None
         self._client: _Client | None = None
         self._scratch = ""
@@ -162,7 +162,7 @@ class OwnKernel:
         log = Path(self._scratch) / "log.txt"
         with log.open("wb") as written:
             self._process = subprocess.Popen(
-                [*words, str(self._memory or 0)],
+                [*words, str(self._memory or 0), "writes" if self._writable else "reads"],
                 cwd=self._workspace,
                 env=env,
                 stdin=subprocess.DEVNULL,

@@ -56,6 +56,8 @@ class UndoStack:
     def __init__(self, namespace: dict[str, Any], most_held: int = MOST_HELD) -> None:
         self._namespace, self._most = namespace, most_held
         self._done: list[Done] = []
+        self.undone: set[tuple[str, str]] = set()
+        """Run and id of each call that was taken back."""
 
     @property
     def calls(self) -> list[tuple[str, str]]:
@@ -102,6 +104,7 @@ class UndoStack:
         restored, missing = dict[str, None](), dict[str, str]()
         for one in reversed(last):
             self._done.remove(one)
+            self.undone.add((one.run, one.call))
             back, lost = self._restore(one)
             missing = {name: why for name, why in missing.items() if name not in back} | lost
             restored |= dict.fromkeys(back)
