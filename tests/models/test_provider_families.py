@@ -56,12 +56,16 @@ def ask(model: LiteLLMModel, *, stream: bool, request: ModelRequest | None = Non
     wanted = replace(request or ModelRequest(messages=HI, tools=(GREP,)), stream=stream)
 
     async def asked() -> ModelAnswer:
+        import litellm
+
+        # Connections that litellm keeps would outlive the loop, so they are closed: those of this call alone, since clients
+        # of other loops cannot be closed here.
+        kept, litellm.in_memory_llm_clients_cache = litellm.in_memory_llm_clients_cache, type(litellm.in_memory_llm_clients_cache)()
         try:
             return await model(wanted, pieces.append)
         finally:
-            from litellm import close_litellm_async_clients  # connections that litellm keeps would outlive the loop
-
-            await close_litellm_async_clients()
+            await litellm.close_litellm_async_clients()
+            litellm.in_memory_llm_clients_cache = kept
 
     answer = asyncio.run(asked())
     return answer, "".join(pieces)
