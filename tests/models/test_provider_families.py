@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -50,24 +52,43 @@ def model_at(server: ReplayServer, family: str) -> LiteLLMModel:
     return LiteLLMModel(NAMES[family], api_base=f"{server.address}/v1" if speaks_openai else server.address, api_key="k")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_loop() -> Iterator[None]:
+    """One event loop for all calls: litellm drops the connections of a loop that has ended in the next one."""
+    global _runner
+    with asyncio.Runner() as _runner:
+        yield
+        import litellm
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            _runner.run(litellm.close_litellm_async_clients())
+            litellm.in_memory_llm_clients_cache.flush_cache()
+            _runner.run(asyncio.sleep(0.01))
+            gc.collect()
+    _first.clear()
+
+
+_runner: asyncio.Runner
+_first: set[str] = set()
+
+
 def ask(model: LiteLLMModel, *, stream: bool, request: ModelRequest | None = None) -> tuple[ModelAnswer, str]:
     """The answer and what was streamed of it."""
     pieces: list[str] = []
     wanted = replace(request or ModelRequest(messages=HI, tools=(GREP,)), stream=stream)
 
     async def asked() -> ModelAnswer:
-        import litellm
+        return await model(wanted, pieces.append)
 
-        # Connections that litellm keeps would outlive the loop, so they are closed: those of this call alone, since clients
-        # of other loops cannot be closed here.
-        kept, litellm.in_memory_llm_clients_cache = litellm.in_memory_llm_clients_cache, type(litellm.in_memory_llm_clients_cache)()
-        try:
-            return await model(wanted, pieces.append)
-        finally:
-            await litellm.close_litellm_async_clients()
-            litellm.in_memory_llm_clients_cache = kept
-
-    answer = asyncio.run(asked())
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", ResourceWarning
+        )  # of connections of earlier tests that litellm drops unclosed, which no test is about
+        answer = _runner.run(asked())
+        if model.name not in _first:
+            _first.add(model.name)
+            gc.collect()
     return answer, "".join(pieces)
 
 
