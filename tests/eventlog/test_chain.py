@@ -25,7 +25,7 @@ from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.hash_chain import START, Damage, link
 from kestrel_lab.eventlog.store import SessionStore
 
-FLIPS = 260
+FLIPS = 500
 RUNS = {"r": 24, "f": 16, "old": 3}
 """The runs of the log, and how many events each is made of."""
 
