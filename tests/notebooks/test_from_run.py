@@ -161,7 +161,7 @@ def test_in_a_notebook_undone_calls_are_left_out_and_own_variables_are_named(tmp
     )
     with typist(tmp_path) as person:
         said = person.run(setup) + person.run("%kestrel run 'sum' --as r", answer="y") + person.run("%kestrel undo")
-        said += person.run("%kestrel notebook from-run {r.id} --out made.ipynb")
+        said += person.run("%kestrel notebook from-run @r --out made.ipynb")
     cells = nbformat.read(tmp_path / "made.ipynb", as_version=4).cells
 
     assert "made.ipynb: 1 call of 1 run; needs df from your notebook; 1 call left out, see its first cell" in said
