@@ -287,9 +287,7 @@ def diff(
 def undo(
     call: Annotated[str, typer.Argument(help="The call to take back, with all that came after it; without one, the newest.")] = "",
     run: Annotated[str, typer.Option(help="The run that made the call.")] = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="Also where a variable was changed since by something else.")
-    ] = False,  # typer's way
+    force: Annotated[bool, typer.Option("--force", help="Also where a variable was changed since by something else.")] = False,
 ) -> str:
     """Take back what an agent's code changed among the variables of this notebook."""
     return str(take_back(run, call, force=force))

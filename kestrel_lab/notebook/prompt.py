@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import signal
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 from kestrel_lab.core.sanitize import plain
+from kestrel_lab.tools.kernel.live_kernel import interruptible
 from kestrel_lab.views.formatting import (
     always_words,
     args_pairs,
@@ -73,7 +71,7 @@ def question(asked: ApprovalAsked) -> str:
 async def ask_here(prompt: str) -> str:
     """Ask on the main thread, which waits; Stop cancels the task that asks."""
     try:
-        with _interruptible():
+        with interruptible():
             return input(prompt)  # noqa: ASYNC250  # the front end answers it, and Stop interrupts it
     except KeyboardInterrupt:
         # Let through, it would end the kernel's event loop.
@@ -124,16 +122,3 @@ def settle(answer: asyncio.Future[T], value: T) -> None:
             answer.set_result(value)
 
     answer.get_loop().call_soon_threadsafe(give)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """In an asynchronous cell Stop only cancels at the next turn of the loop, which `input` holds up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -58,6 +58,19 @@ def undo(run: str = "", call: str = "", *, force: bool = False) -> Undone:
     return kernel_of(shell).undo(run, call, force=force)
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Stop raise `KeyboardInterrupt` here: in a cell that awaits, the kernel's own handler only cancels at the next turn of its loop."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @dataclass(frozen=True, slots=True)
 class Ran:
     """What came of code that had its effect."""
@@ -181,7 +194,7 @@ class LiveKernel:
         before = Before.of(python, namespace)
         paused = _paused(namespace, workspace) if before.prints else None
         try:
-            with captured(self.shell) as output, _interruptible():
+            with captured(self.shell) as output, interruptible():
                 await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
         finally:
             changes = tuple(before.changes(namespace))
@@ -233,16 +246,3 @@ def _paused(namespace: dict[str, Any], workspace: str) -> Fork | None:
         return Fork(values_of(namespace), workspace, paused=True)
     except (NoLockdown, OSError):
         return None
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Stop raise `KeyboardInterrupt` in the code: the kernel's own handler of a cell that awaits would cancel only at its next turn."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
