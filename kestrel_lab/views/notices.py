@@ -193,7 +193,7 @@ def quality_rows(report: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     for one in report.get("issues", ()):
         yield {column: one_line(plain(str(one.get(column, ""))), 300) for column in COLUMNS}
     for text in report.get("missing_evidence", ()):
-        what, fix = "nothing in the run mentions it", "give its source, or say that it is unknown"
+        what, fix = "it cites nothing that shows it", "cite what shows it, or say that it is unknown"
         yield {"severity": UNSHOWN, "place": one_line(plain(str(text)), 300), "what": what, "fix": fix, "step": "", "check": ""}
 
 
