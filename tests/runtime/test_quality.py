@@ -244,7 +244,7 @@ def test_a_run_is_reported_on_where_it_is_asked_for(tmp_path: Path, workspace: P
     )
     assert run.report.quality.frame[["severity", "place", "fix", "step"]].to_numpy().tolist() == [
         ["major", "is red", "say which", "answer"],
-        ["no evidence", "Nobody saw it.", "give its source, or say that it is unknown", ""],
+        ["no evidence", "Nobody saw it.", "cite what shows it, or say that it is unknown", ""],
     ]
     row = next(row for row in run.report.view().rows.values() if isinstance(row, NoticeRow) and row.table)
     assert (row.level, row.text, row.table[0][:4]) == (
