@@ -68,16 +68,18 @@ class Terminal:
         self.program = subprocess.Popen(words, stdin=its, stdout=its, stderr=its, cwd=cwd, env=env, start_new_session=True)
         os.close(its)
         self.fd, self.text = own, ""
+        self.seen = 0  # where the last text that was waited for ends: one read may bring several
 
     def until(self, wanted: str, seconds: float = 120) -> None:
-        """Read until the text came."""
-        end, begin = time.monotonic() + seconds, len(self.text)
-        while wanted not in self.text[begin:]:
+        """Read until the text came behind what was waited for before."""
+        end = time.monotonic() + seconds
+        while (found := self.text.find(wanted, self.seen)) < 0:
             assert time.monotonic() < end, self.text[-2_000:]
             if select.select([self.fd], [], [], 0.2)[0]:
                 self.text += os.read(self.fd, 65_536).decode(errors="replace")
                 if "\x1b[6n" in self.text[-200:]:  # prompt_toolkit asks where the cursor is
                     os.write(self.fd, b"\x1b[1;1R")
+        self.seen = found + len(wanted)
 
     def say(self, text: str) -> None:
         """Type a line."""
@@ -108,6 +110,7 @@ def test_ctrl_c_cancels_the_turn_and_the_conversation_goes_on(tmp_path: Path) ->
         assert terminal.program.wait(60) == 0
     finally:
         terminal.program.kill()
+        terminal.program.wait()
         os.close(terminal.fd)
 
     assert "be slow" in (tmp_path / ".kestrel" / "chat_history").read_text()
