@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARTIFACTS ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test test-long test-all mutants messages check fix bench notebooks lock clean browser
+.PHONY: help docs demo test test-long test-all mutants messages check fix bench notebooks dist lock clean browser
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -80,6 +80,9 @@ browser: $(VENV)/.dev
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; } \
 		|| $(BIN)/playwright install chromium
+
+dist: $(VENV)/.run ## Build wheel and source distribution and try them in an empty environment of each Python here
+	@$(BIN)/python -m bench.distribution --out $(ARTIFACTS)/dist
 
 lock: ## Write the pinned requirements anew (needs uv)
 	@$(PYTHON) bench/lock.py

@@ -20,7 +20,7 @@ kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they
   kestrel runs                      list the newest runs; `kestrel show RUN` shows one of them
   kestrel eval run SUITE.yaml       measure agents on a suite of scenarios
 
-All commands: kestrel --help. In a notebook: %load_ext kestrel_lab, then %kestrel --help.
+All commands: kestrel --help. Version: kestrel --version. In a notebook: %load_ext kestrel_lab, then %kestrel --help.
 """
 EPILOG: Final = """
 Begin with [bold]kestrel doctor[/bold]: it shows which models can be used and how to set up others.
@@ -102,6 +102,9 @@ COMMANDS: Final = {
 def main() -> None:
     """Run the `kestrel` command: print the start page or the overview, or load the commands and run one."""
     words, completing = sys.argv[1:], "_KESTREL_COMPLETE" in os.environ
+    if words == ["--version"]:
+        sys.stdout.write(f"kestrel {__version__}\n")
+        return None
     if completing or (words and words not in (["--help"], ["-h"])):
         run_command = _loaded()
         return run_command()

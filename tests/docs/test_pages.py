@@ -30,7 +30,7 @@ PAGES = {
     if path.parent.name not in {"reference", "decisions"}
 }
 RUN = {"python", "ipython"}
-KNOWN = RUN | {"yaml", "toml", "console"}
+KNOWN = RUN | {"yaml", "toml", "console", "diff"}  # diffs: see test_contributor_pages.py
 
 
 class Block(NamedTuple):
