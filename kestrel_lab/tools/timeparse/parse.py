@@ -6,11 +6,11 @@ import re
 from datetime import UTC, date, datetime, time, timedelta
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.timeparse.clock_times import PARTS, Clock, Pieces, take_apart
+from kestrel_lab.tools.timeparse.clock_times import Clock, take_apart
+from kestrel_lab.tools.timeparse.dateparser_reading import read_day, read_foreign
 from kestrel_lab.tools.timeparse.dates import day_or_period, read_shift, shifted_day
 from kestrel_lab.tools.timeparse.durations import move, move_day
 from kestrel_lab.tools.timeparse.normalize import canonical
-from kestrel_lab.tools.timeparse.other_languages import read_foreign
 from kestrel_lab.tools.timeparse.types import Order, Prefer, Question, Reading, Span, one_day, refuse
 from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, take_zone, zone_of
 
@@ -35,7 +35,6 @@ def parse_relative(
     zone: Zone | None = None,
     prefer: Prefer = "future",
     order: Order | None = None,
-    short_years: bool = False,
     disambiguate: Choice | None = None,
     language: str = "en",
 ) -> Reading:
@@ -47,9 +46,8 @@ def parse_relative(
         zone: Whose clocks and days are meant where the text names no zone; the reference's by default.
         prefer: Which side a `Friday` or a `2 October` without a year is taken from.
         order: Whether the month or the day comes first in 3/4/2030; without it such a date is refused.
-        short_years: Take years of two digits, 69 to 99 as 19xx.
         disambiguate: Which moment is meant where clocks show a time twice or not at all.
-        language: Code of the language; what is not English is read by dateparser.
+        language: Code of the language; other languages than English are read by dateparser alone.
 
     Raises:
         UsageError: For a reference without a zone, and for a text that is not understood or could mean several
@@ -58,9 +56,7 @@ def parse_relative(
     """
     own = zone_of(reference, "the reference")  # a reference without a zone is refused
     home = zone or own
-    asked = Question(
-        text=text.strip(), reference=reference, zone=home, prefer=prefer, order=order, short_years=short_years, disambiguate=disambiguate
-    )
+    asked = Question(text=text.strip(), reference=reference, zone=home, prefer=prefer, order=order, disambiguate=disambiguate)
     if not asked.text or len(asked.text) > _MOST:
         problem = "this is longer than a time expression" if asked.text else "there is nothing to read"
         raise UsageError(f"{problem}: write {_EXAMPLES}")
@@ -95,30 +91,28 @@ def _read(asked: Question, home: Zone) -> Reading:
 
 def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
     """Read a day, a time of day, or both."""
-    pieces = take_apart(words, asked)
-    if not pieces.day and pieces.clock is not None:
-        return _clock_alone(pieces.clock, asked, pieces.notes)
-    span = _days(pieces.day, asked, numbers=pieces.clock is not None)
+    day, clock, notes = take_apart(words, asked)
+    if not day and clock is not None:
+        return _clock_alone(clock, asked, notes)
+    span = _days(day, asked)
     if span is None and (bare := _BARE_HOUR.fullmatch(words)) is not None:
         hour = bare["hour"]
         if 1 <= int(hour) <= 12:
             refuse(asked.text, f"{hour} may be before or after noon", f"{hour}am, {hour}pm or {hour}:00")
         refuse(asked.text, f"{hour} alone is not a time of day", f"{hour}:00")
-    if span is None:
+    if span is None and (span := read_day(day, asked)) is None:
         msg = f"cannot read {asked.text!r} as a time: write {_EXAMPLES}; for another language than English say which, such as language de"
         raise UsageError(msg)
     there, here = asked.today, asked.within(home).today
     if span.relative and there != here:
         why = f"it is {there} in {asked.zone.name} and {here} in {home.name} now"
         refuse(asked.text, why, f"the date instead of a day told from today, such as {span.first}")
-    return _whole(span, asked, *pieces.notes) if pieces.clock is None and not pieces.part else _at(span, pieces, asked)
+    return _whole(span, asked, *notes) if clock is None else _at(span, clock, asked, notes)
 
 
-def _days(text: str, asked: Question, *, numbers: bool = False) -> Span | None:
-    """Return the days that `text` names; with `numbers`, a number alone is the day of a month."""
+def _days(text: str, asked: Question) -> Span | None:
+    """Return the days that `text` names."""
     text = text.removeprefix("on ").removeprefix("by ")
-    if numbers and re.fullmatch(r"\d{1,2}", text, re.ASCII):
-        text = f"the {text}"
     if text.startswith("in ") and (period := day_or_period(text.removeprefix("in "), asked)) is not None and not period.is_day:
         return period
     return shifted_day(text, asked) or day_or_period(text, asked)
@@ -161,24 +155,13 @@ def _clock_alone(clock: Clock, asked: Question, notes: tuple[str, ...]) -> Readi
     return _moment(moment, what, clock.precision, asked, f"no day was given: {what} was taken", *notes, *said)
 
 
-def _at(span: Span, pieces: Pieces, asked: Question) -> Reading:
-    """Read a time or a part of a day."""
+def _at(span: Span, clock: Clock, asked: Question, notes: tuple[str, ...]) -> Reading:
+    """Read a time of a day."""
     if not span.is_day:
         refuse(asked.text, f"{span.said} is a {span.precision}, no day", "a day with the time of day")
-    notes = (*span.notes, *pieces.notes)
-    if (clock := pieces.clock) is not None:
-        moment, said = at_clock(span.first + timedelta(days=clock.next_day), clock.at, asked.zone, asked.disambiguate)
-        what = f"{span.said}, at {clock.at:%H:%M:%S}".removesuffix(":00")
-        return _moment(moment, what, clock.precision, asked, *notes, *said)
-    part = "evening" if pieces.part == "tonight" else pieces.part
-    first, last = PARTS[part]
-    start, said = at_clock(span.first, time(first), asked.zone, asked.disambiguate)
-    end, more = day_start(span.end, asked.zone), tuple[str, ...]()
-    if last < 24:
-        end, more = at_clock(span.first, time(last), asked.zone, asked.disambiguate)
-    what = pieces.part if pieces.part == "tonight" else f"{part} of {span.said}"
-    note = f"{pieces.part} was taken as {first}:00 to {last}:00"
-    return _range(start, end, what, "part of a day", asked, *notes, note, *said, *more)
+    moment, said = at_clock(span.first + timedelta(days=clock.next_day), clock.at, asked.zone, asked.disambiguate)
+    what = f"{span.said}, at {clock.at:%H:%M:%S}".removesuffix(":00")
+    return _moment(moment, what, clock.precision, asked, *span.notes, *notes, *said)
 
 
 def _whole(span: Span, asked: Question, *notes: str) -> Reading:
