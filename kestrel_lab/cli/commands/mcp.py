@@ -294,9 +294,8 @@ def serve(
     ] = "deny",
     workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
     tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, separated by commas; all by default.")] = None,
-    goals: Annotated[bool, typer.Option("--goals/--no-goals", help="Also offer run_goal, which has an agent work on a goal.")] = True,
 ) -> None:
-    """Serve the tools of this lab, and runs of goals, over MCP on standard input and output."""
+    """Serve the tools of this lab over MCP on standard input and output."""
     if Policy.parse(approve).unattended is False:
         raise UsageError(f"--approve {approve}: this server asks nobody; use deny, auto:LEVEL or auto")
     try:
@@ -308,4 +307,4 @@ def serve(
     if sys.stdin.isatty():
         typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
-    run_blocking(serve_stdio(frontend_of(ctx).lab().session, approve=approve, workspace=workspace, tools=names, goals=goals))
+    run_blocking(serve_stdio(frontend_of(ctx).lab().session, approve=approve, workspace=workspace, tools=names))
