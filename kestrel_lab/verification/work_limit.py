@@ -19,8 +19,6 @@ PARSED: Final = 20
 """A character of code that is parsed and gone through."""
 TOKEN: Final = 4
 """A character that is cut into words or tokens."""
-STARTED: Final = 200_000
-"""A program that is started."""
 ALIKE: Final = 200
 """A word that another is compared with for likeness."""
 SEARCHED: Final = 16

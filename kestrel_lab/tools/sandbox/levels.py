@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -22,7 +21,7 @@ class Level(IntEnum):
     @property
     def meaning(self) -> str:
         """What a command at this level can reach, in one sentence."""
-        return _SEATBELT if self is Level.S1 and sys.platform == "darwin" else _MEANING[self]
+        return _MEANING[self]
 
 
 _MEANING = {
@@ -33,10 +32,6 @@ _MEANING = {
     Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace is written",
     Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes are not there",
 }
-_SEATBELT = (
-    "sandbox-exec: reads the system's programs, writes the workspace; a process that leaves its group outlives the command, and the "
-    "profile was never tried by those who wrote it: the canary decides"
-)
 
 AUTO = "auto"
 DEFAULT_MEMORY_GIB = 4.0

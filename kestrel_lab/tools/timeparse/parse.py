@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.clock_times import Clock, take_apart
-from kestrel_lab.tools.timeparse.dateparser_reading import read_day, read_foreign
+from kestrel_lab.tools.timeparse.dateparser_dates import read_day, read_foreign
 from kestrel_lab.tools.timeparse.dates import day_or_period, read_shift, shifted_day
 from kestrel_lab.tools.timeparse.durations import move, move_day
 from kestrel_lab.tools.timeparse.normalize import canonical
