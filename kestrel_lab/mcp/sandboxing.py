@@ -14,9 +14,8 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.host.user import home_folder
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.tools.sandbox.command_lines import launch_among
-from kestrel_lab.tools.sandbox.denials import NETWORK
 from kestrel_lab.tools.sandbox.launcher_client import Launch
-from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.levels import NETWORK, Level, Sandbox
 from kestrel_lab.tools.sandbox.mounts import PROGRAMS, private_places, within
 from kestrel_lab.tools.sandbox.select import Choice, choose
 

@@ -21,8 +21,7 @@ from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.mentions import Mention, files_in, folders_in, name_before, names_in
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.text_match import quoted_in, quotes_in
-from kestrel_lab.verification.work_limit import ALIKE, PARSED
-from kestrel_lab.verification.workspace_files import whole_word
+from kestrel_lab.verification.workspace_files import ALIKE, PARSED, whole_word
 
 SLACK: Final = 8
 """Lines that a citation may be off and still be the ones meant."""

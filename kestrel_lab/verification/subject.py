@@ -14,8 +14,7 @@ from kestrel_lab.core.events.union import Record, ToolAnswered
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.verification.claims import Said, claims_of
 from kestrel_lab.verification.mentions import files_in
-from kestrel_lab.verification.work_limit import CLAIM, PARSED, TOKEN
-from kestrel_lab.verification.workspace_files import Files
+from kestrel_lab.verification.workspace_files import CLAIM, PARSED, TOKEN, Files
 
 MOST_CLAIMS: Final = 1_000
 """Claims of an answer that are checked."""

@@ -8,7 +8,7 @@ import pytest
 
 from kestrel_lab.answers.next_actions import next_actions
 from kestrel_lab.core.citations import Span
-from kestrel_lab.verification import work_limit as work
+from kestrel_lab.verification import workspace_files as work
 from kestrel_lab.verification.engine import UNFINISHED, VerifierEngine
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, issue

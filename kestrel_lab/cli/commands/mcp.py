@@ -19,8 +19,7 @@ from kestrel_lab.mcp.registry.installed_servers import Installed, check_seal, fo
 from kestrel_lab.mcp.registry.scoring import Judged
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.mcp.discovery import Sources
-from kestrel_lab.runtime.mcp.server_table import ServerTable
-from kestrel_lab.runtime.mcp.servers import Checked
+from kestrel_lab.runtime.mcp.servers import Checked, ServerTable
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.server.mcp_server import serve_stdio
 from kestrel_lab.views.html.elements import paragraph_html, pre_html, table_html

@@ -13,10 +13,9 @@ from kestrel_lab.host.programs import resolve
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.command_lines import launch_for
-from kestrel_lab.tools.sandbox.denials import denial
 from kestrel_lab.tools.sandbox.launcher_client import can_launch
 from kestrel_lab.tools.sandbox.launcher_process import REPORT_FD
-from kestrel_lab.tools.sandbox.levels import GIB, Level
+from kestrel_lab.tools.sandbox.levels import GIB, Level, denial
 from kestrel_lab.tools.sandbox.select import chosen
 from kestrel_lab.tools.shell.environment import clean_environment
 from kestrel_lab.tools.shell.output import Capture, LiveOutput
