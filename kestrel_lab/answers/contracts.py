@@ -13,7 +13,7 @@ from kestrel_lab.answers.intent import Intent
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.git import run_git_outside
-from kestrel_lab.verification.mentions import file_names
+from kestrel_lab.verification.claims import file_names
 from kestrel_lab.verification.workspace_files import Files
 
 Check = Callable[[Mapping[str, str], str, Path], Iterator[str]]

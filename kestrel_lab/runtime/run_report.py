@@ -28,12 +28,12 @@ from kestrel_lab.verification.claims import Said, claims_of
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.confidence_badge import Badge, badge_of
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import page, table_html
+from kestrel_lab.views.html.elements import page
 from kestrel_lab.views.html.next_actions import Actions
 from kestrel_lab.views.html.run_page import run_html
+from kestrel_lab.views.html.table_view import TableView
 from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView, view_of
-from kestrel_lab.views.text import table_text
 from kestrel_lab.views.thought_tree import plot_thoughts, thoughts_of
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ def records_of(store: SessionStore, run_id: str, damage: Damaged | None, *, afte
 _GONE = "is no longer kept whole: there was no room for it"
 
 
-class Answers(Mapping[str, str]):
+class Answers(TableView, Mapping[str, str]):
     """The whole result of each tool call of a run, by call: `run.results["c1"]`."""
 
     def __init__(self, records: list[Record], store: ResultStore) -> None:
@@ -287,7 +287,8 @@ class Answers(Mapping[str, str]):
     def __len__(self) -> int:
         return len(self._answers)
 
-    def _table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return headings and a row of texts per call."""
         rows: list[tuple[str, ...]] = [
             (call, one.tool, f"{one.chars or len(one.text):,}", self._kept(one)) for call, one in self._answers.items()
         ]
@@ -300,12 +301,6 @@ class Answers(Mapping[str, str]):
             return "no longer" if self._store.path(answer.whole) is None else "whole"
         except StoreError:
             return "changed since"
-
-    def __repr__(self) -> str:
-        return table_text(*self._table())
-
-    def _repr_html_(self) -> str:
-        return table_html(*self._table())
 
 
 def value_of(run_id: str, state: RunState, kind: OutputType[T] | None) -> T:

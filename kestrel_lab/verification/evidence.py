@@ -13,9 +13,8 @@ from kestrel_lab.core.citations import Citation, Span, Standing, citations, reso
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.quotes import inexact_quotes
+from kestrel_lab.verification.quotes import coded_in, inexact_quotes, quoted_in
 from kestrel_lab.verification.subject import Subject
-from kestrel_lab.verification.text_match import coded_in, quoted_in
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 
 State = Literal["cited", "uncited", "unknown", "changed", "wrong"]

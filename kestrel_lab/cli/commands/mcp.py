@@ -23,6 +23,7 @@ from kestrel_lab.runtime.mcp.servers import Checked, ServerTable
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.server.mcp_server import serve_stdio
 from kestrel_lab.views.html.elements import paragraph_html, pre_html, table_html
+from kestrel_lab.views.html.table_view import TableView
 from kestrel_lab.views.text import table_text
 
 
@@ -99,20 +100,15 @@ class Offer:
         return pre_html(repr(self))
 
 
-class InstalledTable(tuple[tuple[str, ...], ...]):
+class InstalledTable(TableView, tuple[tuple[str, ...], ...]):
     """What is installed, as a table."""
 
     __slots__ = ()
+    nothing = "no MCP server is installed: kestrel mcp find NEED looks for one"
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Headings, and a row of texts per server."""
         return ("server", "package", "packages", "files", "folder"), list(self)
-
-    def __repr__(self) -> str:
-        return table_text(*self.table()) if self else "no MCP server is installed: kestrel mcp find NEED looks for one"
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table()) if self else pre_html(repr(self))
 
 
 def find(

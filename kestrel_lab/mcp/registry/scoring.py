@@ -10,8 +10,7 @@ from difflib import get_close_matches
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.mcp.registry.catalogue import Entry
 from kestrel_lab.tools.tool_search import covered
-from kestrel_lab.views.html.elements import table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 OFFERED = 40
 """Least points of a server that a model may ask for."""
@@ -37,7 +36,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Judged:
+class Judged(TableView):
     """A scored entry."""
 
     entry: Entry
@@ -67,12 +66,6 @@ class Judged:
         """Return the headings and a row of texts per criterion."""
         rows = [(point.criterion, f"{point.points}{f' of {point.most}' if point.most else ''}", point.why) for point in self.points]
         return ("criterion", "points", "why"), [*rows, ("in all", f"{self.score} of 100", "")]
-
-    def __repr__(self) -> str:
-        return table_text(*self.table())
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table())
 
 
 def judge(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Judged:

@@ -27,11 +27,9 @@ from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.tool import Tool, ToolContext
-from kestrel_lab.views.html.elements import paragraph_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 _COLUMNS = ("server", "state", "tools", "started by or reached at", "sandbox", "reason", "configured in")
-_NONE = "no MCP server is configured: write [mcp.servers.NAME] with command = … into kestrel.toml, or give Lab(mcp={…})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,20 +48,15 @@ class ServerRow:
     source: str = ""
 
 
-class ServerTable(tuple[ServerRow, ...]):
+class ServerTable(TableView, tuple[ServerRow, ...]):
     """Rows that render as a table."""
 
     __slots__ = ()
+    nothing = "no MCP server is configured: write [mcp.servers.NAME] with command = … into kestrel.toml, or give Lab(mcp={…})"
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the headings and a row of texts per server."""
         return _COLUMNS, [(row.name, row.state, str(row.tools), row.what, row.sandbox, row.reason, row.source or "code") for row in self]
-
-    def __repr__(self) -> str:
-        return table_text(*self.table()) if self else _NONE
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table()) if self else paragraph_html(_NONE)
 
 
 POLICY = HealthPolicy(failures=1, open_s=1.0, restarts=3, restarts_per_s=600.0)
