@@ -204,7 +204,6 @@ def every_protocol() -> dict[str, Any]:
 FAKES: dict[str, Any] = {
     "Approver": testing.ScriptedApprover([]),
     "Check": testing.FixedCheck(passes=True),
-    "Entailment": testing.ScriptedEntailment(),
     "Gatherer": testing.FixedGatherer(),
     "Memory": testing.ListMemory(),
     "Middleware": testing.RecordingMiddleware(),

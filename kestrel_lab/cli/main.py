@@ -47,7 +47,7 @@ from kestrel_lab.evals.summaries.result_table import summarise, summary_table
 from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
 from kestrel_lab.permissions.rulebook import Rulebook
-from kestrel_lab.runtime.mcp.server_table import ServerTable
+from kestrel_lab.runtime.mcp.servers import ServerTable
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings, load_settings
 from kestrel_lab.runtime.settings_file import write_setting
@@ -214,11 +214,6 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             if not followed:
                 console.print(Text(repr(result.report)))
             return 0 if not followed or result.status is RunStatus.COMPLETE else EXIT_FAILED
-        case Settings():
-            console.print(_table(*result.table()))
-        case Doctor():
-            console.print(_table(("", "what", "found", "what to do"), result.rows()))
-            return 0 if result.ok else EXIT_FAILED
         case Toolbox():
             console.print(
                 _table(
@@ -251,19 +246,16 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             return result.exit_code
         case NotebookResult():
             return _notebook(console, result)
-        case Recomputed():
-            console.print(Text(result.headline))
-            console.print(_table(*result.table()))
-            return 0 if result.ok else EXIT_FAILED
         case Comparison():
             console.print(Text(str(result)))
-        case History() | BisectResult():
-            console.print(Text(result.headline))
-            console.print(_table(*result.table()))
-            console.print(Text("\n".join(result.lines())))
-            return result.exit_code if isinstance(result, BisectResult) else 0
-        case ServerTable() | Rulebook():
-            console.print(_table(*result.table()) if result else Text(repr(result)))
+        case Settings() | Doctor() | Recomputed() | History() | BisectResult() | ServerTable() | Rulebook():
+            if result.headline:
+                console.print(Text(result.headline))
+            columns, rows = result.table()
+            console.print(_table(columns, rows) if rows or not result.nothing else Text(result.nothing))
+            if lines := result.lines():
+                console.print(Text("\n".join(lines)))
+            return int(getattr(result, "exit_code", not getattr(result, "ok", True)))
         case _ if hasattr(result, "itertuples"):
             console.print(
                 _table((str(result.index.name), *map(str, result.columns)), [tuple(map(_cell, row)) for row in result.itertuples()])

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.host.user import home_folder
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.tools.sandbox.command_lines import launch_among
-from kestrel_lab.tools.sandbox.denials import NETWORK
-from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch
-from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.launcher_client import Launch
+from kestrel_lab.tools.sandbox.levels import NETWORK, Level, Sandbox
 from kestrel_lab.tools.sandbox.mounts import PROGRAMS, private_places, within
 from kestrel_lab.tools.sandbox.select import Choice, choose
 
@@ -42,17 +38,8 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
     if not choice.wanted:
         raise UsageError(f'{choice}. It is not started: sandbox = "S0" in its table starts it without one')
     argv = [str(program), *config.args]
-    private = None if can_launch() else _private_folder()
-    launch = launch_among(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox, private=private)
+    launch = launch_among(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox)
     return launch, choice
-
-
-@cache
-def _private_folder() -> Path:
-    """Return a folder for temporary files of servers, for systems without the launcher; removed with this process."""
-    folder = tempfile.mkdtemp(prefix="kestrel-servers-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder).resolve()
 
 
 def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:

@@ -12,12 +12,11 @@ from kestrel_lab.permissions.command_patterns import CommandPattern, Match
 from kestrel_lab.permissions.policy import Ruling
 from kestrel_lab.permissions.rule import Rule, read_rules, read_rules_file
 from kestrel_lab.shell_syntax.parser import read_line
-from kestrel_lab.views.html.elements import table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Rulebook:
+class Rulebook(TableView):
     """Rules from several places. Deny wins over ask, ask over allow; neither the order nor the place of a rule matters.
 
     So nothing that is added, for a run or in another file, lifts what is forbidden anywhere.
@@ -82,13 +81,7 @@ class Rulebook:
             (rule.verdict, str(rule).partition(" ")[2], rule.source, rule.reason) for rule in rows
         ]
 
-    def __repr__(self) -> str:
-        if not self.rules:
-            return "no rules: the danger of a call decides. Write some as [[rules]] in kestrel.toml"
-        return table_text(*self.table())
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table())
+    nothing = "no rules: the danger of a call decides. Write some as [[rules]] in kestrel.toml"
 
 
 def _not_covered(pattern: CommandPattern, word: str) -> str:

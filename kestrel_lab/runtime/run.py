@@ -24,8 +24,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
-from kestrel_lab.runtime.run_report import RunReport, records_of
-from kestrel_lab.runtime.run_results import Answers, value_of
+from kestrel_lab.runtime.run_report import Answers, RunReport, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import undo
 from kestrel_lab.views.dataframes import shown_frame
 

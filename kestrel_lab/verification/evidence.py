@@ -13,10 +13,9 @@ from kestrel_lab.core.citations import Citation, Span, Standing, citations, reso
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.quotes import inexact_quotes
+from kestrel_lab.verification.quotes import coded_in, inexact_quotes, quoted_in
 from kestrel_lab.verification.subject import Subject
-from kestrel_lab.verification.text_match import coded_in, quoted_in
-from kestrel_lab.verification.work_limit import ALIKE, PARSED, WorkSpent
+from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 
 State = Literal["cited", "uncited", "unknown", "changed", "wrong"]
 """Of a claim: all that it cites is there; it cites nothing; what it cites cannot be read; it was there when it was read; it is not there."""

@@ -36,10 +36,9 @@ from kestrel_lab.mcp.registry.catalogue import Entry, Package
 from kestrel_lab.mcp.registry.install import _hashes
 from kestrel_lab.mcp.registry.scoring import judge
 from kestrel_lab.mcp.sandboxing import sandboxed_server
-from kestrel_lab.permissions.command_patterns import CommandPattern, Match
-from kestrel_lab.permissions.suggest import covers, offer
+from kestrel_lab.permissions.command_patterns import CommandPattern, Match, covers, offer
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.server.presence import Attendance
+from kestrel_lab.server.controller import Attendance
 from kestrel_lab.tools.data_flow import Flow
 from kestrel_lab.tools.sandbox.levels import Sandbox
 

@@ -27,8 +27,8 @@ from kestrel_lab.eventlog.store import RunRow, SessionStore
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget
 from kestrel_lab.runtime.supervision.health import HealthPolicy
-from kestrel_lab.runtime.supervision.retry_budget import RetryBudget
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 
 pytestmark = pytest.mark.slow

@@ -32,8 +32,7 @@ from kestrel_lab.tools.sandbox.canary import PROBES
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.select import choose, verdict
 from kestrel_lab.tools.web.urls import refusal
-from kestrel_lab.views.html.elements import table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 _LOOK_S, _NAMED = 3.0, 5
 """How long the log is looked through, and how many damaged runs are named."""
@@ -53,8 +52,8 @@ class Finding:
     """Runs can be started although it is not right."""
 
 
-@dataclass(frozen=True, slots=True)
-class Doctor:
+@dataclass(frozen=True, slots=True, repr=False)
+class Doctor(TableView):
     """A list of findings that renders as a table."""
 
     findings: tuple[Finding, ...]
@@ -64,16 +63,10 @@ class Doctor:
         """Whether runs can be started."""
         return all(finding.ok is not False or finding.optional for finding in self.findings)
 
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Mark, subject, finding and advice of each."""
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return headings, and mark, subject, finding and advice of each."""
         marks = {True: "✓", False: "✗", None: "–"}
-        return [(marks[f.ok], f.what, f.found, f.advice) for f in self.findings]
-
-    def __repr__(self) -> str:
-        return table_text(_COLUMNS, self.rows())
-
-    def _repr_html_(self) -> str:
-        return table_html(_COLUMNS, self.rows())
+        return _COLUMNS, [(marks[f.ok], f.what, f.found, f.advice) for f in self.findings]
 
 
 def examine(lab: Lab) -> Doctor:

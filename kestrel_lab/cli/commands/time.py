@@ -31,7 +31,6 @@ def time(
     order: Annotated[
         Literal["MDY", "DMY"] | None, typer.Option(help="Whether 3/4/2030 has the month or the day first; refused unless said.")
     ] = None,
-    short_years: Annotated[bool, typer.Option("--short-years", help="Take years of two digits: 69 to 99 are 19xx.")] = False,
     disambiguate: Annotated[
         Literal["earlier", "later"] | None, typer.Option(help="Which moment is meant when clocks are put back or forward.")
     ] = None,
@@ -53,7 +52,6 @@ def time(
             zone=met.zone,
             prefer=prefer,
             order=order,
-            short_years=short_years,
             disambiguate=disambiguate,
             language=language,
         )

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.reports.comparison_page import comparison_page
 from kestrel_lab.evals.reports.gate_decisions import GateReport, decide, decide_change
-from kestrel_lab.evals.reports.junit import write_junit
+from kestrel_lab.evals.reports.junit import groups, write_junit
+from kestrel_lab.evals.reports.pages import Transcripts, comparison_page
 from kestrel_lab.evals.reports.pull_request import comparison_markdown
-from kestrel_lab.evals.reports.test_cases import groups
-from kestrel_lab.evals.reports.transcripts import Transcripts
 from kestrel_lab.evals.stats.difference import Difference, Question, Verdict, difference, judge_all, over_rounds, overall
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow

@@ -18,8 +18,7 @@ from kestrel_lab.tools.kernel.kernel_tools import told
 from kestrel_lab.tools.kernel.lockdown import NoLockdown, impossible, read_places
 from kestrel_lab.tools.kernel.own_kernel import OwnKernel
 from kestrel_lab.tools.sandbox.levels import GIB
-from kestrel_lab.views.html.elements import headline_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 _HEADINGS: Final = ("run", "call", "output", "recorded", "now")
 _SHOWN: Final = 60
@@ -40,7 +39,7 @@ class CallOutput:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Recomputed:
+class Recomputed(TableView):
     """What the code of a conversation gives now."""
 
     run: str
@@ -63,12 +62,6 @@ class Recomputed:
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return headings and a row for each call; outputs are shown from where they begin to differ."""
         return _HEADINGS, [(call.run, call.call, call.outcome, *_from_difference(call)) for call in self.calls]
-
-    def __repr__(self) -> str:
-        return f"{self.headline}\n{table_text(*self.table())}"
-
-    def _repr_html_(self) -> str:
-        return headline_html(self.headline) + table_html(*self.table())
 
 
 def _from_difference(call: CallOutput) -> tuple[str, str]:

@@ -18,14 +18,13 @@ from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
-from kestrel_lab.evals.environment import Environment, Opened
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
-from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.evals.suite import Environment, Opened, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -26,7 +26,7 @@ from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.evals.suite import CassetteUse, Config, FolderCopy, GitCheckout, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import default_folder
-from kestrel_lab.evals.suites.datasets import TABLES, Row, check_columns, filled, picked, read_rows, rows_of
+from kestrel_lab.evals.suites.datasets import TABLES, Row, check_columns, filled, picked, read_rows
 from kestrel_lab.evals.suites.matrix import expanded
 from kestrel_lab.evals.suites.models import (
     BoundEntry,
@@ -48,7 +48,7 @@ from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.execution.artifacts import as_text
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 MAX_ROWS_TOLD: Final = 5
 """Mistakes in rows of one table that are reported."""
@@ -122,37 +122,6 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
         path=place.absolute(),
         root=repository_of(place.absolute().parent),
     )
-
-
-def suite_from_frame(
-    frame: pd.DataFrame | Iterable[Mapping[str, Any]],
-    template: Mapping[str, Any],
-    *,
-    name: str = "frame",
-    configs: Sequence[str | Config] = (),
-    epochs: int = 1,
-    limit: int | None = None,
-    sample: int | None = None,
-    seed: int = 0,
-) -> Suite:
-    """Return a suite with a scenario for each row of a data frame, or of a list of mappings.
-
-    `template` is a scenario as it is written in a file, `goal` and `checks` at least, in which `{{column}}` stands for
-    what a row has in that column; without an `id`, scenarios are called by `name` and the number of their row.
-    `configs` are names of models, or configurations. Of the first `limit` rows `sample` are drawn at random, the same
-    ones for the same `seed`. What the suite names is looked for from the current folder. Raises `UsageError` that names
-    the row.
-    """
-    document = YamlFile(name="template", value={**template, "file": name}, lines={})
-    entry = checked(document, SourceEntry)
-    problems: list[str] = []
-    rows = picked(rows_of(frame), limit=limit, sample=sample, seed=seed)
-    placed = _rows(entry, DefaultsEntry(), rows, name, "template", problems)
-    _refuse_twice("scenario", [(one.scenario.id, one.at) for one in placed], problems)
-    if problems:
-        raise UsageError(joined(problems))
-    chosen = tuple(one if isinstance(one, Config) else Config(name=one, model=one) for one in configs) or (Config(name="default"),)
-    return Suite(name=name, scenarios=tuple(one.scenario for one in placed), configs=chosen, epochs=epochs)
 
 
 def repository_of(folder: Path) -> Path | None:

@@ -14,8 +14,8 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.eventlog.notify import wait_until
+from kestrel_lab.permissions.command_patterns import offer
 from kestrel_lab.permissions.policy import Ruling
-from kestrel_lab.permissions.suggest import offer
 from kestrel_lab.runtime.approvals.dry_run import dry_run_of
 from kestrel_lab.runtime.approvals.file_versions import preview_of
 from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave

@@ -9,11 +9,10 @@ from typing import cast
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.permissions.command_patterns import CommandPattern
+from kestrel_lab.permissions.command_patterns import CommandPattern, covers
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.permissions.rule import read_rule
 from kestrel_lab.permissions.rulebook import Rulebook
-from kestrel_lab.permissions.suggest import covers
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox
 

@@ -27,7 +27,6 @@ class Question:
     zone: Zone
     prefer: Prefer = "future"
     order: Order | None = None
-    short_years: bool = False
     disambiguate: Choice | None = None
 
     @property
@@ -44,10 +43,6 @@ class Question:
     def side(self) -> str:
         """The preferred side in words: `coming` or `last`."""
         return "coming" if self.prefer == "future" else "last"
-
-    def fits(self, day: date) -> bool:
-        """Return whether `day` is on the preferred side; today is on both."""
-        return day >= self.today if self.prefer == "future" else day <= self.today
 
     def within(self, zone: Zone) -> Question:
         """Return the same question in another zone."""
@@ -118,7 +113,7 @@ class Reading:
     end: datetime
     """The first moment behind it; equal to `start` for an instant."""
     precision: str
-    """`second`, `minute`, `hour`, `part of a day`, `day`, `week`, `month`, `quarter`, `year` …"""
+    """`second`, `minute`, `hour`, `day`, `week`, `month`, `quarter`, `year` …"""
     interpretation: str
     zone: Zone
     reference: datetime | None = None

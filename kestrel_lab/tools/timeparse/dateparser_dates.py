@@ -1,4 +1,4 @@
-"""Expressions in other languages than English, read by dateparser and accepted only where nothing was left to its choice."""
+"""Calendar dates in English, and any expression in another language, read by dateparser; accepted only where nothing was left to its choice."""
 
 from __future__ import annotations
 
@@ -9,37 +9,53 @@ from datetime import UTC, datetime, time, timedelta
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.timeparse.types import Question, Reading, refuse
+from kestrel_lab.tools.timeparse.normalize import MONTHS, WEEKDAY_NAMES, WEEKDAYS
+from kestrel_lab.tools.timeparse.types import Question, Reading, Span, one_day, refuse
 from kestrel_lab.tools.timeparse.zones import at_clock, day_start
 
 _CLOCK = re.compile(r"\d[:.h]\d\d|\d\s?(?:uhr|heures?|h|hrs?|ora|horas?)\b|[ap]m\b", re.IGNORECASE)
 _SHORT_YEAR = re.compile(r"(?<!\d)\d{1,2}[-/.]\d{1,2}[-/.]\d\d(?!\d)")
+_WORDS = {"the", "of", "st", "nd", "rd", "th", *MONTHS, *WEEKDAYS}
+
+
+def read_day(text: str, asked: Question) -> Span | None:
+    """Return the day of the calendar that `text` names in English, such as `3 May 2030`; `None` if it names none.
+
+    Raises `UsageError` where it could be several days, as `read_foreign` does, or falls on another weekday than it says.
+    """
+    words, numbers = re.findall(r"[a-z]+", text), re.findall(r"\d+", text)
+    if not numbers or text.isdigit() or not {*words} <= _WORDS:
+        return None
+    asked = replace(asked, text=text)
+    whole_year = any(len(number) == 4 for number in numbers)
+    if not whole_year and len(numbers) > 2 - any(word in MONTHS for word in words):
+        refuse(text, "its year has two digits, or days in a row are meant", "one day, the year with four digits")
+    known = _agreed(asked, "en")
+    if known is None or known[0] != known[1] or known[0][0].time() != time():
+        return None
+    day = known[0][0].date()
+    if any(WEEKDAYS.get(word, day.weekday()) != day.weekday() for word in words):
+        refuse(text, f"{day} is a {WEEKDAY_NAMES[day.weekday()]}", f"either the date or the weekday, such as {day}")
+    if whole_year:
+        return one_day(day, "a date", relative=False)
+    return one_day(day, f"the {asked.side} such day", f"the date was not given in full: the {asked.side} one was taken")
 
 
 def read_foreign(asked: Question, language: str) -> Reading:
     """Read `asked.text` in `language`, a code such as `de`.
 
-    It is read several times: by clocks that differ, preferring the future and the past, the day before the month and behind
-    it, and with every number changed by one. Only what all agree on is accepted, unless the asker settled it, and only if
-    every number changed the answer: dateparser passes over what it does not know. Raises `UsageError` otherwise.
+    It is read several times: by clocks that differ, the day before the month and behind it, and with every number changed by
+    one. Only what all agree on is accepted, unless the asker settled it, and only if every number changed the answer:
+    dateparser passes over what it does not know. Raises `UsageError` otherwise.
     """
     from dateparser.data.languages_info import language_order  # loaded on use: this package is slow to load
 
     if language not in language_order:
         raise UsageError(f"there is no language {language!r} here: write a code such as de, es, fr, ja, pt, ru or zh")
-    if _SHORT_YEAR.search(asked.text) and not asked.short_years:
+    if _SHORT_YEAR.search(asked.text):
         refuse(asked.text, "its year has two digits", "the year with four")
-    orders = [asked.order] if asked.order else ["DMY", "MDY"]
-    found = [_read(asked, language, prefer, order, shift) for prefer in ("future", "past") for order in orders for shift in (0, 1)]
-    known = [one for one in found if one is not None]
-    if len(known) < len(found):
+    if (known := _agreed(asked, language)) is None:
         refuse(asked.text, f"it was not understood in the language {language!r}", "it in English, or a date such as 2030-12-31 20:15")
-    moments = {moment for moment, _ in known[::2]}
-    if len(moments) > 1:
-        several = " or ".join(sorted(f"{moment:%Y-%m-%d %H:%M}" for moment in moments))
-        refuse(asked.text, f"it may be {several}", "the full date, year first, or settle the order (MDY, DMY)")
-    _every_number_counts(asked, language, orders[0], known[0][0])
-    _on_the_preferred_side(asked, language, orders[0], known[0][0])
     moved = known[1][0] - known[0][0]
     if known[0][1] not in {"day", "time"} and not re.search(r"\d", asked.text):
         refuse(asked.text, f"it may be a whole {known[0][1]} or a day of it", "it in English, or a date")
@@ -48,12 +64,29 @@ def read_foreign(asked: Question, language: str) -> Reading:
     return _reading(asked, language, known[0], moved)
 
 
+def _agreed(asked: Question, language: str) -> tuple[tuple[datetime, str], tuple[datetime, str]] | None:
+    """Return the readings by the clock and by one a minute later, on which every order agrees; `None` for a text that is not understood."""
+    orders = [asked.order] if asked.order else ["DMY", "MDY"]
+    pairs = [(_read(asked, language, order, 0), _read(asked, language, order, 1)) for order in orders]
+    known = [(now, later) for now, later in pairs if now is not None and later is not None]
+    if not known:
+        return None
+    moments = {now[0] for now, _ in known}
+    if len(moments) > 1:
+        several = " or ".join(sorted(f"{moment:%Y-%m-%d %H:%M}" for moment in moments))
+        refuse(asked.text, f"it may be {several}", "the full date, year first, or settle the order (MDY, DMY)")
+    order = orders[pairs.index(known[0])]
+    _every_number_counts(asked, language, order, known[0][0][0])
+    _on_the_preferred_side(asked, language, order, known[0][0][0])
+    return known[0]
+
+
 def _every_number_counts(asked: Question, language: str, order: str, moment: datetime) -> None:
     """Refuse a text that means the same with another number in it: that number was not understood."""
     for number in re.finditer(r"\d+", asked.text):
         for other in {int(number[0]) + 1, abs(int(number[0]) - 1)}:
             changed = f"{asked.text[: number.start()]}{other:0{len(number[0])}d}{asked.text[number.end() :]}"
-            found = _read(replace(asked, text=changed), language, "future", order, 0)
+            found = _read(replace(asked, text=changed), language, order, 0)
             if found is not None and found[0] == moment:
                 refuse(asked.text, f"the {number[0]} in it was not understood", "it in English, or a date such as 2030-12-31 20:15")
 
@@ -63,25 +96,27 @@ def _on_the_preferred_side(asked: Question, language: str, order: str, moment: d
     days = (moment.date() - asked.today).days
     if not re.search(r"\d", asked.text) or (days >= 0 if asked.prefer == "future" else days <= 0):
         return
-    tomorrow, later = (_read(asked, language, asked.prefer, order, 24 * 60 * passed) for passed in (1, 366))
+    tomorrow, later = (_read(asked, language, order, 24 * 60 * passed) for passed in (1, 366))
     if tomorrow is not None and tomorrow[0] == moment and later != tomorrow:
         refuse(asked.text, f"{moment:%Y-%m-%d} is not on the side of the {asked.prefer}", "the full date, year first")
 
 
-def _read(asked: Question, language: str, prefer: str, order: str, shift: int) -> tuple[datetime, str] | None:
+def _read(asked: Question, language: str, order: str, shift: int) -> tuple[datetime, str] | None:
     """Return what dateparser says, in clock time, when now is `shift` minutes later than it is."""
     from dateparser.date import DateDataParser
 
     now = asked.now.replace(tzinfo=None) + timedelta(minutes=shift)
     settings: dict[str, Any] = {
         "RELATIVE_BASE": now,
-        "PREFER_DATES_FROM": prefer,
+        "PREFER_DATES_FROM": asked.prefer,
         "DATE_ORDER": order,
         "RETURN_TIME_AS_PERIOD": True,
         "RETURN_AS_TIMEZONE_AWARE": False,
         "STRICT_PARSING": False,
         "REQUIRE_PARTS": ["day"],
     }
+    if language == "en":
+        settings["PARSERS"] = ["absolute-time"]  # distances and days told from today are the grammar's
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns of its own use of the standard library
         got = DateDataParser(languages=[language], settings=settings).get_date_data(asked.text)
