@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 _RUN = """
 import asyncio, json, sys
@@ -31,7 +32,7 @@ def start(tmp_path: Path, code: str, said: object, **env: str) -> subprocess.Com
     given = json.dumps([str(tmp_path / "home"), str(tmp_path / "work"), said])
     return subprocess.run(
         [sys.executable, "-c", code], input=given, cwd=tmp_path / "work", env={**os.environ, **env}, capture_output=True, text=True,
-        timeout=100, check=False,
+        timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 
 
