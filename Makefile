@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARTIFACTS ?= out
+# Hundreds of processes are started in tests, and each would compile the package and its libraries anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help docs demo test test-long test-all mutants messages check fix bench notebooks dist lock clean browser
@@ -22,6 +24,7 @@ $(VENV)/.run: requirements.txt pyproject.toml
 	@echo "installing pinned packages into $(VENV) (a minute or two the first time)"
 	@$(PIP) -r requirements.txt 2>&1 | $(COUNT)
 	@$(PIP) --editable . 2>&1 | $(COUNT)
+	@$(BIN)/python -m compileall -q kestrel_lab
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run requirements-dev.txt

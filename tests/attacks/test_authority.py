@@ -245,13 +245,10 @@ def test_there_are_sixty() -> None:
     assert len({attack.name for attack in ALL}) == len(ALL)
 
 
-def succeeded(attacks: list[Attack], folder: Path) -> list[str]:
-    """Names of the attacks that did harm."""
-    found = []
-    for number, attack in enumerate(attacks):
-        play(attack, folder / str(number) / "home")
-        found += [attack.name] if harm(attack) else []
-    return found
+def succeeds(attack: Attack, home: Path) -> bool:
+    """Whether the attack does harm."""
+    play(attack, home)
+    return bool(harm(attack))
 
 
 @pytest.mark.parametrize("attack", ALL, ids=lambda attack: attack.name)
@@ -398,4 +395,4 @@ BUGS = [any_value, pieces, any_content, any_number, any_time, any_kind, any_like
 def test_a_bug_lets_attacks_through(bug: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each protection is noticed when it is missing."""
     bug(monkeypatch)
-    assert succeeded(ALL, tmp_path) != []
+    assert any(succeeds(attack, tmp_path / str(number) / "home") for number, attack in enumerate(ALL))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.cli.main import main
 
@@ -114,5 +115,5 @@ def test_nothing_is_loaded_that_is_not_used() -> None:
         "parse_relative('next friday at 3pm', datetime.now(UTC))\n"
         "print('dateparser' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout == "[False, False, False]\nFalse\n"

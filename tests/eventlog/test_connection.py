@@ -10,6 +10,7 @@ from typing import Any
 
 import apsw
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import StorageFull, StoreError
 from kestrel_lab.core.events.union import Progress, RunStarted
@@ -104,7 +105,7 @@ def test_no_room_loses_nothing_acknowledged(tmp_path: Path) -> None:
     Not at once: what follows an event that is missing is refused too, until the run is claimed anew.
     """
     path = tmp_path / "k.db"
-    done = subprocess.run([sys.executable, "-c", _FILL, str(path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", _FILL, str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
 

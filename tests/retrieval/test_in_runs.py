@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RetrievalStep, StepFinished, ToolAnswered, ToolCalled
@@ -127,7 +128,7 @@ def kestrel(folder: Path, *words: str) -> tuple[int, str, str]:
     """Run the command line in `folder`."""
     env = {**os.environ, "KESTREL_HOME": str(folder.parent / "cli"), "NO_COLOR": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "kestrel_lab", *words], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "kestrel_lab", *words], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     return done.returncode, done.stdout, done.stderr
 

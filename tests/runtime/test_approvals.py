@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waits import PATIENCE_S, becomes
+from waits import FOREVER_S, PATIENCE_S, becomes
 
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, StateTransition, ToolAnswered, ToolCalled
@@ -244,7 +244,7 @@ def start(session: Session, workspace: Path, approver: Any = never, **options: A
 
 async def until(seen: RecordingListener, kind: type[Event]) -> None:
     """Wait for an event of a kind."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not any(isinstance(event, kind) for event in seen.events):
             await asyncio.sleep(0.005)
 
@@ -292,7 +292,7 @@ def test_a_listener_may_answer_the_moment_it_is_told(session: Session, workspace
                 begun.decide(ApprovalGiven(call=event.call, granted=True, by="quick", how="rule"))
 
         begun.subscribe(answer)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             return await begun.wait()
 
     done = asyncio.run(scene())
@@ -338,7 +338,7 @@ def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) 
     outcomes = []
     other = SessionStore(session.store.path)
     # Seconds until each decides; the first and the last time it is certain who is first.
-    for pause, thinks in ((0.0, 60.0), (0.0, 0.02), (0.002, 0.02), (0.01, 0.02), (None, 0.0)):
+    for pause, thinks in ((0.0, FOREVER_S), (0.0, 0.02), (0.002, 0.02), (0.01, 0.02), (None, 0.0)):
 
         async def scene(pause: float | None = pause, thinks: float = thinks) -> Run:
             async def person(asked: ApprovalAsked) -> ApprovalGiven:

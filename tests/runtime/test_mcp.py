@@ -300,7 +300,7 @@ def test_poisoned_tools_are_never_offered(make: Make) -> None:
 
 def test_an_answer_too_long_fails_its_call_alone(make: Make) -> None:
     """Three megabytes on one line are not read; the same connection answers the next call. Without an id the connection ends."""
-    session = make(h=hostile(timeout_s=5))
+    session = make(h=hostile(timeout_s=PATIENCE_S))
     with pytest.raises(ToolError, match=rf"too long: 3,000,\d\d\d bytes, at most {LONGEST_LINE:,} are read"):
         ask(session, "h:huge")
     first = session.mcp._servers["h"].connection
@@ -421,7 +421,7 @@ def over_http() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
 def test_servers_over_http_work_and_are_pinned_too(make: Make, over_http: tuple[str, subprocess.Popen[bytes]]) -> None:
     """Headers carry named secrets; a change that is announced makes the tool unusable; a dead server is named; another goes on."""
     url, process = over_http
-    session = make(web={"url": url, "headers": {"x-who": "${WHO}"}, "timeout_s": 5}, good=hostile(), env={"WHO": "me"})
+    session = make(web={"url": url, "headers": {"x-who": "${WHO}"}, "timeout_s": PATIENCE_S}, good=hostile(), env={"WHO": "me"})
     assert ask(session, "web:who") == "me"
     assert ask(session, "web:rename") == "renamed"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.events.union import (
@@ -226,7 +227,7 @@ def test_nobody_is_waited_for_once_a_server_has_ended() -> None:
         await attendance.over()
         attendance.came()
         attendance.left()
-        await asyncio.wait_for(attendance.over(), 10)
+        await asyncio.wait_for(attendance.over(), PATIENCE_S)
 
     asyncio.run(body())
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from standard import ANSWER, GOAL, as_reply, furnish, kind_of, said, verdict
+from waits import PATIENCE_S
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
@@ -148,7 +149,7 @@ def worker() -> Iterator[Worker]:
     command = [sys.executable, str(Path(__file__).with_name("standard_worker.py"))]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
     yield Worker(process)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
 
 
 MOMENTS = [
