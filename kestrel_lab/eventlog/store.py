@@ -32,6 +32,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.eventlog import shared_conversation
 from kestrel_lab.eventlog.checkpoints import KEPT, SAVE, Checkpoint, Image, form, newest_state, packed, stored, written
 from kestrel_lab.eventlog.connection import connect, translate
 from kestrel_lab.eventlog.hash_chain import Damage, damage_of, tip
@@ -119,6 +120,8 @@ class SessionStore:
         row = (run_id, *_encodable(*columns), self._owner, now)
         sql = "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?)"
         self._epochs[run_id] = 0
+        if started.follows and (lineage := self._lineage(started.follows)):
+            started = replace(started, earlier=shared_conversation.stored(self._read, lineage[0][0], started.earlier))
         self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._line(run_id, started, 0, now),)), urgent=False)
         return now
 
@@ -236,6 +239,9 @@ class SessionStore:
                 if isinstance(row[0], int) and after < row[0] <= until:  # a damaged file may give others, and out of their order
                     found.append(_record(run_id, row))
                     after = row[0]
+        if found and isinstance(started := found[0].event, RunStarted) and started.follows:
+            earlier = shared_conversation.whole(self._read, run_id, started.earlier)
+            found[0] = replace(found[0], event=replace(started, earlier=earlier))
         return found
 
     def state(self, run_id: str) -> RunState:
@@ -279,7 +285,15 @@ class SessionStore:
 
         Reads and hashes them all, about a hundred thousand a second.
         """
-        return damage_of(self._read, self._lineage(run_id))
+        lineage = self._lineage(run_id)
+        if (damage := damage_of(self._read, lineage)) is not None or not lineage:
+            return damage
+        first = lineage[0][0]
+        rows = self._read("SELECT body FROM events WHERE run_id = ? AND seq = 1 AND hash IS NOT NULL", (first,))
+        earlier = json.loads(rows[0][0]).get("earlier", {}) if rows and '"since"' in rows[0][0] else {}
+        if not (other := shared_conversation.changed(self._read, earlier)):
+            return None
+        return Damage(run_id=first, seq=1, what=f"the conversation that it goes on with is not what was written in run {other}")
 
     def head(self, run_id: str) -> str:
         """The hash of the run's last event, hexadecimal: whoever keeps it can tell whether events were taken from the end."""

@@ -125,10 +125,7 @@ class Launcher:
 
     def _following(self, follow: str | Followed, options: RunOptions) -> tuple[RunOptions, dict[str, Json]]:
         """Return the options of a run that follows another, with that run's own where none are given, and what it takes over."""
-        store = self._session.store
-        earlier = taken_over(store, _id_of(follow), self._flow_of)
-        began = store.state(_id_of(follow)).started
-        assert began is not None  # else nothing could be taken over
+        began, earlier = taken_over(self._session.store, _id_of(follow), self._flow_of)
         given = replace(
             options,
             model=self._model_again(began, options.model),

@@ -226,7 +226,7 @@ class Taint:
         """Begin with the taint of the conversation that the run goes on with."""
         if not earlier:
             return
-        self.words += earlier.get("words", ())
+        self.words[:0] = earlier.get("words", ())
         self.doubts |= earlier.get("doubts", {})
         self._private |= dict.fromkeys(earlier.get("private", ()))
         self._into(step, earlier.get("untrusted", ()))
