@@ -12,7 +12,7 @@ import typer
 from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.commits import along_commits
 from kestrel_lab.cli.commands.doctor import Doctor, examine, known_models
-from kestrel_lab.cli.commands.evals import compare_commits, evals
+from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
 from kestrel_lab.cli.commands.macros import macros
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
@@ -77,6 +77,7 @@ app.command(epilog="Example: kestrel trust --show")(trust)
 app.add_typer(tainting)
 app.add_typer(chatting)
 app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
+app.command("import", epilog="The same as: kestrel eval import FILE…")(import_files)
 
 Goal = Annotated[list[str] | None, typer.Argument(help="What to do, in your own words.")]
 

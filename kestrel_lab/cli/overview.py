@@ -29,7 +29,7 @@ Then [bold]kestrel run "Which files define the public API?"[/bold]
 PANELS: Final = {
     "Run agents": ("run", "chat", "orchestrate", "resume", "cancel", "fork", "websearch", "plans", "plan"),
     "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo"),
-    "Measure": ("eval", "compare", "scenario", "notebook"),
+    "Measure": ("eval", "compare", "import", "scenario", "notebook"),
     "What agents may do and know": ("tools", "mcp", "macros", "memory", "search", "index", "rules", "taint", "trust"),
     "Set up": ("doctor", "models", "config", "schema", "time"),
 }
@@ -61,6 +61,7 @@ SETTINGS: Final[dict[str, Any]] = {
 """What the application with all commands is made with, too."""
 COMMANDS: Final = {
     "trust": "Trust the settings of this project as they are now: show what they weaken, and apply them from now on.",
+    "import": "Import what other tools recorded: runs to show, fork, score and compare like our own, and their rates with 95 % intervals.",
     "compare": "Run a suite at two commits, where results are missing, and show what changed.",
     "run": "Run a goal: the agent calls tools, asks before risky calls, and answers.",
     "orchestrate": "Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan standard`.",

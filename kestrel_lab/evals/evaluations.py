@@ -188,9 +188,10 @@ class Evaluations:
         return await recompute(self._session, run if isinstance(run, str) else run.id, workspace=workspace, copy=copy, reporter=reporter)
 
     async def import_runs(self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None) -> Imported:
-        """Import what other tools recorded: run files of AgentDojo, logs of Inspect, chat logs in OpenAI's form (JSON Lines), folders of them.
+        """Import what other tools recorded, from files or folders of them.
 
-        Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
+        These are sessions of Claude Code and Codex, OpenTelemetry traces of agents (OTLP JSON), run files of AgentDojo, logs of Inspect, and chat
+        logs in OpenAI's form (JSON Lines). Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
         (times, tokens, prices) is unknown and not 0. Runs can be shown and forked, a model going on from there. Each judged record
         is a trial too, under the commit `imported`; with a `suite` the runs whose goal is a scenario's are judged by its checks. A log with
         results alone keeps these and makes no trial. Importing again adds nothing. Nothing in the files is run.
