@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -24,7 +25,9 @@ def load_agent(name_or_path: str | Path) -> LLMAgent:
     """
     path = Path(name_or_path) if isinstance(name_or_path, Path) or is_file_name(name_or_path) else _shipped(name_or_path, ())
     entry = _read(path)
-    return agent_of(entry.name or path.stem, settings(entry), entry.description)
+    settings_of(entry, path.parent, {})  # refuses an agent in its own team
+    team = [replace(load_agent(_file(name, path.parent, {})), name=name) for name in entry.team]
+    return agent_of(entry.name or path.stem, {**settings(entry), "team": team}, entry.description)
 
 
 def agent_of(name: str, given: Mapping[str, Any], description: str = "") -> LLMAgent:
@@ -34,22 +37,40 @@ def agent_of(name: str, given: Mapping[str, Any], description: str = "") -> LLMA
 
 
 def settings(entry: AgentSettings) -> dict[str, Any]:
-    """Return the settings of a file as fields of `Step`."""
-    return {AgentSettings.model_fields[key].alias or key: getattr(entry, key) for key in _SETTINGS if key in entry.model_fields_set}
+    """Return the settings of a file as fields of `Step`, those of its team left out."""
+    given = [key for key in _SETTINGS if key in entry.model_fields_set and key != "team"]
+    return {AgentSettings.model_fields[key].alias or key: getattr(entry, key) for key in given}
 
 
-def settings_of(entry: AgentEntry, folder: Path, agents: Mapping[str, AgentEntry]) -> dict[str, Any]:
-    """Return the settings of a referenced agent, overridden by those of the reference.
+def settings_of(entry: AgentSettings, folder: Path, agents: Mapping[str, AgentEntry], above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the settings of an agent, those of a reference before those of the agent that it refers to.
 
-    It is one of `agents`, a file in `folder` or below it, or a shipped agent. Raises `UsageError` for anything else.
+    That is one of `agents`, a file in `folder` or below it, or a shipped agent; so is each of its team. Raises `UsageError` for
+    anything else, and for an agent that is in its own team, however deep.
     """
     own = settings(entry)
-    if not entry.use:
+    if entry.team:
+        own["team"] = {name: _member(name, folder, agents, above) for name in entry.team}
+    if not isinstance(entry, AgentEntry) or not entry.use:
         return own
     if entry.use in agents:
-        return {**settings_of(agents[entry.use], folder, {}), **own}
-    path = _beside(folder, entry.use) if is_file_name(entry.use) else _shipped(entry.use, agents)
-    return {**settings(_read(path)), **own}
+        others = {name: agent for name, agent in agents.items() if name != entry.use}
+        return {**settings_of(agents[entry.use], folder, others, above), **own}
+    path = _file(entry.use, folder, agents)
+    return {**settings_of(_read(path), path.parent, {}, above), **own}
+
+
+def _member(name: str, folder: Path, agents: Mapping[str, AgentEntry], above: tuple[str, ...]) -> dict[str, Any]:
+    if name in above:
+        raise UsageError(f"agent {name!r} is in its own team: {' → '.join((*above, name))}")
+    if name in agents:
+        return {**settings_of(agents[name], folder, agents, (*above, name)), "description": agents[name].description}
+    entry = _read(path := _file(name, folder, agents))
+    return {**settings_of(entry, path.parent, {}, (*above, name)), "description": entry.description}
+
+
+def _file(name: str, folder: Path, agents: Mapping[str, AgentEntry]) -> Path:
+    return _beside(folder, name) if is_file_name(name) else _shipped(name, agents)
 
 
 def is_file_name(text: str) -> bool:
