@@ -59,7 +59,10 @@ class LLMAgent:
     """JSON Schema of the answer, which is then a value; an answer that does not fit goes back to the model."""
     output: Any = field(default=None, kw_only=True)
     """The type of the answer in place of `schema`; see `RunOptions.output`."""
+    team: Sequence[LLMAgent] = field(default=(), kw_only=True)
+    """Agents to which it may delegate, each in a conversation of its own; see the tool `delegate`."""
     description: str = field(default="", kw_only=True)
+    """What it is for, told to an agent that may delegate to it."""
 
     def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
         """Return a step of a plan in which this agent works on `goal`.
@@ -83,6 +86,7 @@ class LLMAgent:
             temperature=self.temperature,
             params=ModelParams.of(self.params).as_json(),
             schema=None if schema is None else dict(schema),
+            team={agent.name: {**agent.step(agent.name, agent.name).as_json(), "description": agent.description} for agent in self.team},
             **place,
         )
 

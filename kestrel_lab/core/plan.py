@@ -29,6 +29,11 @@ ONLY_STEP: Final = "answer"
 """The id of the step of a plain run."""
 
 
+def scoped(step: Step, name: str) -> str:
+    """Return the key of an artifact among all of a plan, as `step` names it."""
+    return f"{step.scope}/{name}" if step.scope else name
+
+
 def conversation_step(plan: Mapping[str, Any]) -> str:
     """Return the id of the step that goes on with an earlier conversation: the first one of `plan`, as JSON, that an agent works on."""
     agents = [str(step.get("id")) for step in plan.get("steps") or () if not step.get("tool") and not step.get("operation")]
@@ -108,11 +113,13 @@ class Plan:
     def source(self, step: Step, name: str) -> str | None:
         """Which step gives `step` the artifact `name`; `None` for one that is there before the first step."""
         place = {other.id: number for number, other in enumerate(self.steps)}
-        return self._source(step, self._producers().get(name, ()), place, self.growth(), there=name in self.artifacts)
+        key = scoped(step, name)
+        return self._source(step, self._producers().get(key, ()), place, self.growth(), there=key in self.artifacts)
 
-    def grown(self, by: str, steps: Iterable[Step]) -> Plan:
-        """The plan with `steps` added, as grown by the step `by`; raises `UsageError` like the constructor."""
-        return replace(self, steps=(*self.steps, *(replace(step, parent=by) for step in steps)))
+    def grown(self, by: str, steps: Iterable[Step], artifacts: Mapping[str, Json] | None = None) -> Plan:
+        """The plan with `steps` and what is there before them added, as grown by the step `by`; raises `UsageError` like the constructor."""
+        known = {**self.artifacts, **(artifacts or {})}
+        return replace(self, steps=(*self.steps, *(replace(step, parent=by) for step in steps)), artifacts=known)
 
     def graph(self) -> nx.DiGraph[str]:
         """Steps as nodes, an edge from each step to those that need it."""
@@ -148,10 +155,11 @@ class Plan:
         for step in self.steps:
             waits = [step.parent, *step.depends_on] if step.parent else list(step.depends_on)
             for name in step.consumes:
-                source = self._source(step, producers.get(name, ()), place, growth, there=name in self.artifacts)
+                key = scoped(step, name)
+                source = self._source(step, producers.get(key, ()), place, growth, there=key in self.artifacts)
                 if source is not None:
                     waits.append(source)
-                elif name not in self.artifacts:
+                elif key not in self.artifacts:
                     only = f"in a circle: step {step.id!r} consumes {name!r}, which only it produces"
                     raise UsageError(only if name in step.produces else f"step {step.id!r} consumes {name!r}, which no step produces")
             if growth:
@@ -188,14 +196,15 @@ class Plan:
         producers: dict[str, tuple[str, ...]] = {}
         for step in self.steps:
             for name in step.produces:
-                earlier = producers.get(name, ())
+                key = scoped(step, name)
+                earlier = producers.get(key, ())
                 if step.parent or name in step.consumes:
                     pass  # it is the next version
                 elif earlier:
                     raise UsageError(f"steps {earlier[0]!r} and {step.id!r} both produce {name!r}")
-                elif name in self.artifacts:
+                elif key in self.artifacts:
                     raise UsageError(f"step {step.id!r} produces {name!r}, which is there before the first step")
-                producers[name] = (*earlier, step.id)
+                producers[key] = (*earlier, step.id)
         return producers
 
     def _check_conditions(self) -> None:
@@ -204,7 +213,7 @@ class Plan:
                 raise UsageError(f"the condition of step {step.id!r} asks for {unknown[0]!r}, which the step does not consume")
 
     def _check_json(self) -> None:
-        own = [(f"the {name} of step {step.id!r}", getattr(step, name)) for step in self.steps for name in ("args", "given")]
+        own = [(f"the {name} of step {step.id!r}", getattr(step, name)) for step in self.steps for name in ("args", "given", "team")]
         for whose, value in (("the artifacts", self.artifacts), *own):
             try:
                 if value:

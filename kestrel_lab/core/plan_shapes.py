@@ -179,8 +179,8 @@ def asked_names(condition: str, known: Collection[str] | None = None) -> tuple[s
 
 
 def foreseen(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The steps, each with those that it will grow where it is a loop or a graph."""
-    return tuple(found for step in steps for found in (step, *_inside(step)))
+    """The steps, each with those that it will grow and those of its team, however deep."""
+    return tuple(found for step in steps for found in (step, *foreseen((*step.members, *_inside(step)))))
 
 
 def outlook(step: Step) -> list[tuple[str, ...]]:

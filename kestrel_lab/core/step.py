@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.expressions.conditions import Condition, parse
@@ -51,12 +51,16 @@ class Step:
     """Whether it starts also when something that it waits for failed; if it then ends well, the failure is dealt with."""
     parent: str = ""
     """The step that grew this one; empty in a plan as it was given."""
+    scope: str = ""
+    """The step that is the nested workflow this one belongs to: artifacts of its own names are kept apart. Empty for the plan's own."""
     model: str = ""
     """Model of an agent or operation; the run's if empty."""
     instructions: str = ""
     """Added to the system message of an agent or operation."""
     tools: tuple[str, ...] | None = None
     """What an agent is offered: all tools of the run unless named. An operation is offered those named."""
+    team: dict[str, Json] = field(default_factory=dict)
+    """The agents to which its agent may delegate: by name, fields of a step as JSON and a `description`."""
     turns: int | None = None
     """Most model turns of the step; the run's limit holds as well."""
     react: bool = False
@@ -75,6 +79,8 @@ class Step:
             if isinstance(value, str):
                 raise UsageError(f"{name} of step {self.id!r} must be a list, not the text {value!r}")
             object.__setattr__(self, name, value if value is None else tuple(value))
+        if self.team and not self.goal:
+            raise UsageError(f"step {self.id!r} has a team and no goal: agents delegate, calls and operations do not")
         if twice := sorted({*self.given} & {*self.consumes}):
             raise UsageError(f"step {self.id!r} both consumes {twice[0]!r} and is given it")
         if self.turns is not None and self.turns < 1:
@@ -98,6 +104,11 @@ class Step:
             raise UsageError(f"step {self.id!r} has {found}: give exactly one")
         if self.args and self.goal:
             raise UsageError(f"step {self.id!r} has args without a tool")
+
+    @property
+    def members(self) -> tuple[Step, ...]:
+        """Return its team, each as a step without a goal of its own yet; raises `UsageError` for settings that are none."""
+        return tuple(Step.from_json({"goal": name, **cast("dict[str, Json]", theirs), "id": name}) for name, theirs in self.team.items())
 
     @property
     def references(self) -> frozenset[str]:
@@ -143,12 +154,13 @@ class Step:
 _FIELDS = tuple(Step.__dataclass_fields__)
 _MANY = ("depends_on", "produces", "consumes", "tools")
 _KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("goal", "tool", "operation", "stage", "when", "parent", "model", "instructions"), str),
+    **dict.fromkeys(("goal", "tool", "operation", "stage", "when", "parent", "scope", "model", "instructions"), str),
     **dict.fromkeys(("depends_on", "produces", "consumes"), list),
     **dict.fromkeys(("parallelizable", "needs_approval", "after_failure", "react"), bool),
     "args": dict,
     "given": dict,
     "params": dict,
+    "team": dict,
     "temperature": (float, int, type(None)),
     "tools": (list, type(None)),
     "turns": (int, type(None)),

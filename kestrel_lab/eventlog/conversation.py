@@ -63,6 +63,17 @@ class Conversation:
     """Versions of files, by path, that it knows: see `tools.versions`."""
     read: dict[str, str] = field(default_factory=dict)
     """Those that it has read and its model has not been shown yet."""
+    within: str = ""
+    """The step whose model delegated this one; empty for a step of the plan."""
+    limits: dict[str, float] = field(default_factory=dict)
+    """What it and those that it delegates may use together; see `StepStarted.limits`."""
+    used: dict[str, float] = field(default_factory=dict)
+    """What its own calls have used of `cost_usd`, `tokens` and `seconds`."""
+
+    def use(self, **amounts: float) -> None:
+        """Count what a call has used."""
+        for name, amount in amounts.items():
+            self.used[name] = self.used.get(name, 0) + amount
 
     @property
     def sent(self) -> list[Message]:

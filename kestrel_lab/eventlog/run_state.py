@@ -16,6 +16,7 @@ from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
     ContextCompacted,
+    CouncilDecided,
     Event,
     FolderChanged,
     KernelChanged,
@@ -48,6 +49,7 @@ from kestrel_lab.core.events.union import (
     ToolCalled,
     ToolsAdded,
     ToolsShown,
+    VoteCast,
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, Message, ThinkingPart, ToolRequest
@@ -118,6 +120,12 @@ class RunState:
     """Those that were installed in the run, by name."""
     meter: UsageMeter = field(default_factory=UsageMeter)
     """What it has used: tokens, money, calls and seconds."""
+    branches: dict[str, str] = field(default_factory=dict)
+    """Steps of sub-agents, by the call that delegated to them."""
+    votes: dict[str, VoteCast] = field(default_factory=dict)
+    """What members of councils said, by the step in which they did."""
+    councils: dict[str, CouncilDecided] = field(default_factory=dict)
+    """How councils decided, by step."""
     wholes: dict[str, Whole] = field(default_factory=dict)
     """Answers that were too long to show, by the names under which they are kept whole."""
     answer: str = ""
@@ -159,6 +167,14 @@ class RunState:
         if (known := self.conversations.get(step)) is None:
             known = self.conversations[step] = Conversation()
         return known
+
+    def spent(self, step: str) -> dict[str, float]:
+        """Return what `step` and the sub-agents below it have used of `cost_usd`, `tokens` and `seconds`."""
+        total = dict(self.conversation(step).used)
+        for name in [name for name, talk in self.conversations.items() if talk.within == step]:
+            for limit, amount in self.spent(name).items():
+                total[limit] = total.get(limit, 0) + amount
+        return total
 
     def macro_of(self, call: str) -> OpenMacro | None:
         """The macro under way that `call` is one of the calls of, if it is."""
@@ -207,8 +223,7 @@ class RunState:
             case PlanProposed():
                 self.plan = event.plan
             case PlanExtended():
-                steps = cast("list[Json]", (self.plan or {}).get("steps", []))
-                self.plan = {**self.plan, "steps": [*steps, *event.steps]}
+                self._extended(event)
             case StageStarted():
                 self.stages[event.stage] = event.attempt
             case StageFinished():
@@ -233,6 +248,10 @@ class RunState:
                     self.kernels.pop(call, None)
             case TaskChanged():
                 self.tasks[event.task] = event
+            case VoteCast():
+                self.votes[event.step] = event
+            case CouncilDecided():
+                self.councils[event.step] = event
             case ToolsAdded() if self.started is not None:
                 self.started = replace(self.started, tools=[*self.started.tools, *event.tools])
             case ToolsShown():
@@ -250,6 +269,12 @@ class RunState:
         """Begin with what the run has from the run that it follows; its messages are said when its agent begins."""
         self.recalled.update(earlier.get("recalled", ()))
         self.wholes |= {name: Whole(**whole) for name, whole in earlier.get("wholes", {}).items()}
+
+    def _extended(self, event: PlanExtended) -> None:
+        steps = cast("list[Json]", self.plan.get("steps", []))
+        self.plan = {**self.plan, "steps": [*steps, *event.steps]}
+        if event.artifacts:
+            self.plan["artifacts"] = {**cast("dict[str, Json]", self.plan.get("artifacts", {})), **event.artifacts}
 
     def _compacted(self, event: ContextCompacted) -> None:
         talk = self.conversation(event.step)
@@ -288,6 +313,9 @@ class RunState:
         self.skipped_steps.discard(event.step)
         if event.model:
             self._joined_by(event.model_kind)
+        if event.parent:
+            self.branches[event.call] = event.step
+            self.conversation(event.step).within, self.conversation(event.step).limits = event.parent, event.limits
         if not self.conversation(event.step).messages and event.goal:
             self._say(event.step, f"{event.goal}\n\n{event.context}" if event.context else event.goal, event.system, event.images)
 
@@ -340,6 +368,8 @@ class RunState:
             self._joined_by("replay")
         conversation = self.conversation(event.step)
         conversation.asked = False
+        if not (event.given or event.cached):
+            conversation.use(cost_usd=event.cost_usd or 0.0, tokens=event.tokens_in + event.tokens_out, seconds=event.seconds)
         if event.error is not None:
             return
         conversation.text, conversation.finish = event.text or conversation.text, event.finish
@@ -355,6 +385,8 @@ class RunState:
         if event.whole:
             self.wholes[event.whole] = Whole(call=event.call, tool=event.tool, chars=event.chars)
         conversation = self.conversation(event.step)
+        if event.call not in self.branches:  # the calls of a sub-agent count for themselves
+            conversation.use(seconds=event.seconds)
         for path, version in event.knows.items():
             (conversation.files if path in event.changed else conversation.read)[path] = str(version)
         for path in event.changed:

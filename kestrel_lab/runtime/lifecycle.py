@@ -18,6 +18,7 @@ from kestrel_lab.runtime.agent.structured_output import read_typed
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.execution.artifacts import answer_value
+from kestrel_lab.runtime.execution.delegation import delegated
 from kestrel_lab.runtime.execution.scheduler import StepScheduler
 from kestrel_lab.runtime.execution.stages import StageRunner
 from kestrel_lab.runtime.execution.steps import StepRunner
@@ -141,6 +142,7 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         ctx.go(RunStatus.EXECUTING)
     if ctx.state.status is RunStatus.WAITING_APPROVAL and not ctx.state.questions:
         ctx.go(RunStatus.EXECUTING, "decided")
+    ctx.delegate = partial(delegated, ctx, desk)
     runner, state = StepRunner(plan, ctx, desk, OPERATIONS), ctx.state
     stages = StageRunner(
         runner,

@@ -149,6 +149,8 @@ class ToolContext:
     """`None` outside a run."""
     parts: Parts | None = None
     """Makes calls for a tool that is made of calls; `None` outside a run."""
+    delegate: Callable[[str, str, float], Awaitable[Json]] | None = None
+    """Has a sub-agent work on a goal, with a share of what the run may use; `None` outside a run."""
     kept: Callable[[str], Kept] | None = None
     """Finds an earlier answer of the run by its id; raises `ValueError` or `FileNotFoundError` for the model. `None` outside a run."""
     spool: Callable[[], Spool] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import cast
 
 from kestrel_lab.core.drawing.layout import Layout, arrange, curve
 from kestrel_lab.core.drawing.plan_graph import FOLD_FROM, Node, arrows, folded
@@ -42,6 +43,8 @@ class PlanView:
     def extended(self, event: e.PlanExtended) -> list[Change]:
         """Take in what a step grew."""
         self.specs = [*self.specs, *_specs(list(event.steps))]
+        if event.artifacts:
+            self.artifacts = {**cast("dict[str, Json]", self.artifacts), **event.artifacts}
         return self._described()
 
     def stepped(self, event: e.StepStarted | e.StepFinished) -> list[Change]:
@@ -49,7 +52,10 @@ class PlanView:
         known = event.step in self.steps
         step = self._step(event.step)
         if isinstance(event, e.StepStarted):
-            changed = step.change(state="running", goal=one_line(event.goal, 2_000) or step.goal, reason="")
+            branch: Change = (
+                {"parent": event.parent, "needs": [plain(event.parent)]} if event.parent else {}
+            )  # of a sub-agent, not of the plan
+            changed = step.change(state="running", goal=one_line(event.goal, 2_000) or step.goal, reason="", **branch)
         else:
             state = "skipped" if event.skipped else "ok" if event.ok else "failed"
             changed = step.change(state=state, reason=plain(event.reason))

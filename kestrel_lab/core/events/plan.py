@@ -27,6 +27,8 @@ class PlanExtended:
     step: str
     steps: list[dict[str, Json]]
     """As in the plan's JSON form, each with `step` as its parent."""
+    artifacts: dict[str, Json] = field(default_factory=dict)
+    """Artifacts that are there before the grown steps: those of a nested workflow, under `SCOPE/NAME`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +77,12 @@ class StepStarted:
     """The system message of this step; `None` for the run's."""
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images beside the goal: `{media_type, blob}`."""
+    parent: str = ""
+    """The step whose model delegated the goal to a sub-agent, which this step is; empty for a step of the plan."""
+    call: str = ""
+    """The call of `delegate` that the sub-agent answers."""
+    limits: dict[str, float] = field(default_factory=dict)
+    """What the sub-agent and those below it may use together: `cost_usd`, `tokens` and `seconds`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,3 +184,43 @@ class MemoryStored:
     step: str
     note: dict[str, Json] = field(default_factory=dict)
     """As in `MemoryRecalled`. Earlier versions kept the whole note here."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VoteCast:
+    """A member of a council took a position, with the evidence of each claim, or voted for one."""
+
+    type: ClassVar[str] = "vote_cast"
+    council: str
+    """The step that is the council."""
+    step: str
+    """The step in which the member worked."""
+    member: str
+    round: int
+    position: str
+    """Its answer; empty in a vote."""
+    claims: list[dict[str, Json]] = field(default_factory=list)
+    """`{claim, evidence, shown}`: `shown` counts the pieces of evidence that stand word for word in what the member's tools answered."""
+    confidence: float = 0.0
+    """From 0 to 1, by its own account."""
+    vote: str = ""
+    """The member for whose position it votes; empty before the vote."""
+    reason: str = ""
+    """Why it votes so."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CouncilDecided:
+    """The chair of a council decided, or left the decision to whoever the council escalates to."""
+
+    type: ClassVar[str] = "council_decided"
+    step: str
+    decision: str
+    reason: str
+    votes: dict[str, int] = field(default_factory=dict)
+    """Votes by the member whose position they are for."""
+    dissent: list[dict[str, Json]] = field(default_factory=list)
+    """`{member, vote, reason}` of each vote that is not for the position with most votes."""
+    split: bool = False
+    """Whether no position had the share of votes that was asked for."""
+    confidence: float = 0.0

@@ -33,6 +33,7 @@ from kestrel_lab.core.events.calls import (
 from kestrel_lab.core.events.kernel import KernelChanged, KernelPreviewed, KernelUndone
 from kestrel_lab.core.events.plan import (
     BranchScored,
+    CouncilDecided,
     MemoryRecalled,
     MemoryStored,
     PlanExtended,
@@ -45,6 +46,7 @@ from kestrel_lab.core.events.plan import (
     StepStarted,
     VerifierFinished,
     VerifierStarted,
+    VoteCast,
 )
 from kestrel_lab.core.events.run import (
     BudgetWarned,
@@ -70,6 +72,7 @@ __all__ = [
     "CacheHit",
     "CheckpointSaved",
     "ContextCompacted",
+    "CouncilDecided",
     "EVENT_TYPES",
     "Event",
     "FilesTainted",
@@ -115,6 +118,7 @@ __all__ = [
     "ToolsShown",
     "VerifierFinished",
     "VerifierStarted",
+    "VoteCast",
     "from_json",
     "to_json",
 ]
@@ -156,6 +160,8 @@ Event = (
     | VerifierStarted
     | VerifierFinished
     | BranchScored
+    | VoteCast
+    | CouncilDecided
     | MemoryRecalled
     | MemoryStored
     | ModelEscalated

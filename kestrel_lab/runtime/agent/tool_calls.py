@@ -240,6 +240,7 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
             tasks=Tasks(listed=lambda: tuple(ctx.state.tasks.values()), change=ctx.emit),
             notes=notes_of(ctx, step.id),
             parts=parts,
+            delegate=None if ctx.delegate is None else partial(ctx.delegate, step, call.id),
             sandbox=ctx.sandbox,
             folder=ctx.state.conversation(call.step).folder,
             moved=lambda folder: ctx.emit(FolderChanged(call=call.id, step=call.step, folder=folder)),

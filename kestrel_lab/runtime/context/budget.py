@@ -116,6 +116,19 @@ class WorkClock:
         self._stack = AsyncExitStack()
         self._entered = False
         self._holds = 0
+        self._parts: set[WorkClock] = set()
+
+    @asynccontextmanager
+    async def part(self, seconds: float | None) -> AsyncIterator[WorkClock]:
+        """Give a block within, that of a sub-agent, so many seconds of work of its own; they stand still when those of the whole do."""
+        part = WorkClock(seconds)
+        part._holds = self._holds
+        self._parts.add(part)
+        try:
+            async with part:
+                yield part
+        finally:
+            self._parts.discard(part)
 
     async def __aenter__(self) -> WorkClock:
         if self._wall_left is not None:
@@ -123,7 +136,8 @@ class WorkClock:
             self._wall.reschedule(asyncio.get_running_loop().time() + self._wall_left)
         await self._stack.enter_async_context(self._bound)
         self._entered = True
-        self._run()
+        if self._holds == 0:
+            self._run()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -152,6 +166,8 @@ class WorkClock:
     def hold(self) -> None:
         """Let working time stand still until as many calls of `release`."""
         self._holds += 1
+        for part in self._parts:
+            part.hold()
         deadline = self._bound.when() if self._entered and not self._bound.expired() else None
         if self._holds == 1 and deadline is not None:
             self._left = max(0.0, deadline - asyncio.get_running_loop().time())
@@ -160,11 +176,15 @@ class WorkClock:
     def release(self) -> None:
         """Let it run again."""
         self._holds -= 1
+        for part in self._parts:
+            part.release()
         if self._holds == 0 and self._entered:
             self._run()
 
     def give_back(self, seconds: float) -> None:
         """Add seconds that were taken for work and were none."""
+        for part in self._parts:
+            part.give_back(seconds)
         if self._left is not None:
             self._left += seconds
             if self._entered and self._holds == 0 and (deadline := self._bound.when()) is not None and not self._bound.expired():

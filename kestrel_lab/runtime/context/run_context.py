@@ -15,6 +15,7 @@ from kestrel_lab.core.errors import LimitError, RunError, StoreError
 from kestrel_lab.core.events.union import EVENT_TYPES, BudgetWarned, CheckpointSaved, Event, ModelAnswered, StateTransition, Told
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolSpec
+from kestrel_lab.core.plan_shapes import foreseen
 from kestrel_lab.core.protocols import Listener, Middleware, Model
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import Limits, RunStatus
@@ -35,6 +36,7 @@ from kestrel_lab.runtime.security.taint_log import TaintLog
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools import read_result as reading
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
+from kestrel_lab.tools.delegation import DELEGATE, for_team
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.tool import Tool, Toolbox
@@ -100,6 +102,8 @@ class RunContext:
     """Finds the model of a name, for steps that have one of their own."""
     ports: Ports = field(init=False)
     """What operations ask for that is neither a model nor a tool."""
+    delegate: Callable[[Step, str, str, str, float], Awaitable[Json]] | None = None
+    """Has a sub-agent work on a goal; set while the plan is carried out."""
     flow: TaintLog = field(init=False)
     """Whose words its models have read."""
     allowance: Allowance = field(init=False)
@@ -294,15 +298,30 @@ class RunContext:
             names: tuple[str, ...] | None = self.growth.allowed(step.tools)
         else:
             names = () if step.operation and step.tools is None else step.tools
+        if DELEGATE in self.toolbox:
+            names = self._with_delegate(step, self.toolbox.names if names is None else names)
         if names == () or self.tools is self.toolbox:
             return names
         return (*(self.toolbox.names if names is None else names), reading.NAME)
+
+    def _with_delegate(self, step: Step, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Return `names` with the tool `delegate` where `step` may use it: a team, or a step of the plan that names it or is in a plan without teams."""
+        others = tuple(name for name in names if name != DELEGATE)
+        talk = self.state.conversations.get(step.id)
+        if step.team:
+            return (*others, DELEGATE)
+        if not step.goal or (talk is not None and talk.within):
+            return others
+        alone = step.tools is None and not any(other.team for other in foreseen(self.state.planned.steps))
+        return names if alone or step.tools is not None else others
 
     def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
         """The tools that the model of `step` is told of: of very many some, see `engine.showing`."""
         names = shown_names(step.id, self.offered(step), self.tools, self.state, self.emit)
         if names not in self._specs:
             self._specs[names] = self.tools.only(names or ()).specs()
+        if step.team:
+            return tuple(for_team(spec, step.members, step.team) if spec.name == DELEGATE else spec for spec in self._specs[names])
         return self._specs[names]
 
     def grow(self, tools: Iterable[Tool]) -> None:
@@ -326,6 +345,7 @@ class RunContext:
         self._check_going()
         if step.turns is not None and self.state.conversation(step.id).cycles >= step.turns:
             raise RunError(f"step {step.id!r} has used its {step.turns} model turns without an answer")
+        self._check_shares(step.id)
         limits, used = self.limits, self.state.meter
         turns = sum(talk.cycles for talk in self.state.conversations.values()) + self.allowance.unrecorded
         if limits.cycles is not None and turns >= limits.cycles:
@@ -336,6 +356,15 @@ class RunContext:
             raise LimitError("tokens", f"the limit of {limits.tokens:,} tokens is reached: {tokens:,} used")
         if limits.messages is not None and sum(len(talk.messages) for talk in self.state.conversations.values()) >= limits.messages:
             raise LimitError("messages", f"the limit of {limits.messages:,} messages is reached")
+
+    def _check_shares(self, name: str) -> None:
+        """Raise `RunError` if `name`, or an agent that it works for, has used its share of the run."""
+        while (talk := self.state.conversations.get(name)) is not None and talk.within:
+            spent = self.state.spent(name)
+            for limit, bound in talk.limits.items():
+                if spent.get(limit, 0) >= bound:
+                    raise RunError(f"agent {name!r} has used its share of the run: {spent.get(limit, 0):g} of {bound:g} {limit}")
+            name = talk.within
 
     def warn_unpriced(self, model: Model, before: int) -> None:
         """Say at the first unpriced call, when there were none `before`, that the cost limit cannot be watched."""

@@ -11,6 +11,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Step
 from kestrel_lab.models.chat_format import wire_name
 from kestrel_lab.tools.decorator import tool as as_tool
+from kestrel_lab.tools.delegation import DELEGATE
 from kestrel_lab.tools.tool import Tool, Toolbox
 
 Tools = Iterable["str | Tool | Callable[..., Any]"]
@@ -49,13 +50,14 @@ def known_tools(own: Iterable[Tool], given: Tools, servers: Collection[str] = ()
 def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> Toolbox:
     """The toolbox that `tools` describe, names being those of `known`, of their groups, or `default`.
 
-    For `None` it is all that belong to no group, and those that `steps` name. Raises `UsageError` for an unknown name.
+    For `None` it is all that belong to no group, and those that `steps` name; with `delegate` where one of them has a team. Raises `UsageError` for an unknown name.
     """
     if tools is None:
-        named = {name for step in steps for name in (step.tool, *(step.tools or ()))}
+        named = {name for step in steps for name in (step.tool, *(step.tools or ()), *((DELEGATE,) if step.team else ()))}
         return Toolbox([tool for tool in known if not tool.group or tool.name in named])
+    teams = [known.get(DELEGATE)] if DELEGATE in known and any(step.team for step in steps) else []
     if isinstance(tools, Toolbox):
-        return tools
+        return Toolbox([*tools, *(tool for tool in teams if tool.name not in tools)])
     if isinstance(tools, str):
         raise UsageError(f"tools must be a list, not the text {tools!r}")
     found: list[Tool] = []
@@ -64,7 +66,7 @@ def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[
             found += [tool for tool in _named(known, item) if tool not in found]  # a tool and its group may both be named
         else:
             found.append(given_tool(item))
-    return Toolbox(found)
+    return Toolbox([*found, *(tool for tool in teams if tool not in found)])
 
 
 def group_names(known: Toolbox) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, content_key
-from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.plan import Plan, Step, scoped
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.tools.tool import render
 
@@ -19,9 +19,9 @@ def artifact(plan: Plan, step: Step, name: str, state: RunState) -> Json:
     """
     source = plan.source(step, name)
     if source is None:
-        return plan.artifacts.get(name)
+        return plan.artifacts.get(scoped(step, name))
     steps = {other.id: other for other in plan.steps}
-    makers = [grown for grown in plan.growth().get(source, ()) if name in steps[grown].produces]
+    makers = [grown for grown in plan.growth().get(source, ()) if name in steps[grown].produces and steps[grown].scope == step.scope]
     if done := [maker for maker in makers if _done(maker, state)]:
         return own_output(steps[done[-1]], state)
     if _done(source, state) and not makers:

@@ -55,6 +55,23 @@ def not_of(servers: Collection[str], steps: Iterable[Step]) -> list[Step]:
     return [step for step in steps if not any(name.partition(":")[0] in servers for name in (step.tool, *(step.tools or ())))]
 
 
+async def work(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
+    """Have the agent of `step` work on its goal; raises what `run_agent` raises, and `UnusableAnswer` for one that does not fit its schema."""
+    if step.schema is None:
+        await run_agent(step, ctx, desk)
+        return
+    if claimed := step.schema.get("title") == TITLE:
+        from kestrel_lab.answers.claim_form import ClaimedAnswer  # with pydantic: only where it is asked for
+
+    output = OutputType.of(ClaimedAnswer) if claimed else ctx.options.output
+    fits = output.value if output is not None and output.schema == step.schema else None
+    try:
+        await Dialogue(step, ctx, desk).ask(step.goal, lambda text: read_typed(text, step.schema, fits))
+    except UnusableAnswer:
+        if not claimed:  # claims that have not the form are prose, which is read sentence by sentence
+            raise
+
+
 class StepRunner:
     """Does the work of the steps of one run, or goes on with it where the log ends."""
 
@@ -91,7 +108,7 @@ class StepRunner:
             await self._ask(step)
         if step.operation:
             return await self._operate(step, inputs)
-        await self._work(step)
+        await work(step, ctx, self._desk)
         return Outcome()
 
     def inputs(self, step: Step) -> dict[str, Json]:
@@ -126,21 +143,6 @@ class StepRunner:
             }
             for name in self.plan.needs()[step.id]
         }
-
-    async def _work(self, step: Step) -> None:
-        if step.schema is None:
-            await run_agent(step, self._ctx, self._desk)
-        else:
-            if claimed := step.schema.get("title") == TITLE:
-                from kestrel_lab.answers.claim_form import ClaimedAnswer  # with pydantic: only where it is asked for
-
-            output = OutputType.of(ClaimedAnswer) if claimed else self._ctx.options.output
-            fits = output.value if output is not None and output.schema == step.schema else None
-            try:
-                await Dialogue(step, self._ctx, self._desk).ask(step.goal, lambda text: read_typed(text, step.schema, fits))
-            except UnusableAnswer:
-                if not claimed:  # claims that have not the form are prose, which is read sentence by sentence
-                    raise
 
     async def _operate(self, step: Step, inputs: Mapping[str, Json]) -> Outcome:
         scope = Scope(

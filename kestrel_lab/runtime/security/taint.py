@@ -138,6 +138,8 @@ class Taint:
     _traced: dict[str, str] = field(default_factory=dict)
     """By call that was looked at for files, with whose words those that it read are."""
     _asked: dict[str, ApprovalAsked] = field(default_factory=dict)
+    _branches: dict[str, str] = field(default_factory=dict)
+    """By call of `delegate` without an answer, the step of the sub-agent."""
 
     def context(self, call: Call) -> Context:
         """Return what the author of `call` had read: the model when it was asked, or a step without a model when it began."""
@@ -180,6 +182,9 @@ class Taint:
                 self._planned(event.plan)
             case PlanExtended():
                 self._extended(event)
+            case StepStarted() if event.parent:  # its goal was written by a model that read what its parent had read
+                self._into(event.step, self._steps.get(event.parent, ()))
+                self._branches[event.call] = event.step
             case StepStarted():
                 self._begun(event.step)
             case MemoryRecalled():
@@ -320,6 +325,9 @@ class Taint:
 
     def _answered(self, event: ToolAnswered) -> None:
         args = self._args.pop(event.call, {})
+        if (agent := self._branches.pop(event.call, "")) and (sources := tuple(self._steps.get(agent, ()))):
+            self._into(event.step, sources)
+            self.passages.append(Passage(f"{name_of(event.tool, args)} after {sources[-1]}", event.text, private=False, untrusted=True))
         flow = self._flow(event.tool, self._levels.pop(event.call, ""))
         if event.error is not None and event.error.get("kind") in OURS:
             return

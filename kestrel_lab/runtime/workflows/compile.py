@@ -2,100 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path, PurePosixPath
-from typing import Any, Final, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
-from kestrel_lab.agents import GOAL, LLMAgent, ReActAgent, with_goal
+from kestrel_lab.agents import GOAL, with_goal
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.expressions.conditions import parse
 from kestrel_lab.core.expressions.templates import references
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan_shapes import Edge, Part, Shape, along_edges, asked_names, in_sequence, repeated, side_by_side
-from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.core.step import STEPS, Step
-from kestrel_lab.core.yaml.reader import Where, YamlFile, read_yaml
-from kestrel_lab.core.yaml.validation import attempt, checked, joined
-from kestrel_lab.runtime.workflows.models import (
-    AgentEntry,
-    AgentFileEntry,
-    AgentSettings,
-    AnyWorkflow,
-    GraphEntry,
-    LoopEntry,
-    ParallelEntry,
-    PlanEntry,
-    SequentialEntry,
-    WorkEntry,
-)
-
-SHIPPED_AGENTS: Final = Path(__file__).parent / "library" / "agents"
-_SETTINGS: Final = tuple(AgentSettings.model_fields)
-
-
-def load_agent(name_or_path: str | Path) -> LLMAgent:
-    """Return the agent of a file, or a shipped one by its name.
-
-    Raises `UsageError` for a file or name that is not there, and for mistakes, with file, line and key.
-    """
-    path = Path(name_or_path) if isinstance(name_or_path, Path) or is_file_name(name_or_path) else _shipped(name_or_path, ())
-    entry = _read(path)
-    return agent_of(entry.name or path.stem, settings(entry), entry.description)
-
-
-def agent_of(name: str, given: Mapping[str, Any], description: str = "") -> LLMAgent:
-    """Return the agent with these settings."""
-    kind = ReActAgent if given.get("react") else LLMAgent
-    return kind(name, description=description, **{key: value for key, value in given.items() if key != "react"})
-
-
-def settings(entry: AgentSettings) -> dict[str, Any]:
-    """Return the settings of a file as fields of `Step`."""
-    return {AgentSettings.model_fields[key].alias or key: getattr(entry, key) for key in _SETTINGS if key in entry.model_fields_set}
-
-
-def settings_of(entry: AgentEntry, folder: Path, agents: Mapping[str, AgentEntry]) -> dict[str, Any]:
-    """Return the settings of a referenced agent, overridden by those of the reference.
-
-    It is one of `agents`, a file in `folder` or below it, or a shipped agent. Raises `UsageError` for anything else.
-    """
-    own = settings(entry)
-    if not entry.use:
-        return own
-    if entry.use in agents:
-        return {**settings_of(agents[entry.use], folder, {}), **own}
-    path = _beside(folder, entry.use) if is_file_name(entry.use) else _shipped(entry.use, agents)
-    return {**settings(_read(path)), **own}
-
-
-def is_file_name(text: str) -> bool:
-    """Return whether a text names a file and not something shipped."""
-    return "/" in text or "\\" in text or text.endswith((".yaml", ".yml"))
-
-
-def _read(path: Path) -> AgentFileEntry:
-    return checked(read_yaml(path, shown_path(path)), AgentFileEntry)
-
-
-def _shipped(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> Path:
-    known = {path.stem: path for path in SHIPPED_AGENTS.glob("*.yaml")}
-    if name not in known:
-        raise UsageError(f"there is no agent {name!r}; {nearest(name, {*known, *others})} (a file is named with its ending, {name}.yaml)")
-    return known[name]
-
-
-def _beside(folder: Path, name: str) -> Path:
-    """Return a file that a workflow names, which must be in its folder or below, also through links."""
-    pure = PurePosixPath(name)
-    found = folder / name
-    if pure.is_absolute() or "\\" in name or "\0" in name or not found.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"{name!r} is not in the folder of the workflow: a workflow uses agent files beside it or below")
-    if not found.is_file():
-        raise UsageError(f"there is no agent file {name!r} beside the workflow")
-    return found
-
+from kestrel_lab.core.yaml.reader import Where, YamlFile
+from kestrel_lab.core.yaml.validation import attempt, joined
+from kestrel_lab.runtime.workflows.agent_files import settings_of
+from kestrel_lab.runtime.workflows.models import AnyWorkflow, GraphEntry, LoopEntry, ParallelEntry, PlanEntry, SequentialEntry, WorkEntry
 
 _T = TypeVar("_T")
 

@@ -55,6 +55,7 @@ class AgentSettings(Entry):
     )
     params: dict[str, Any] = Field(default_factory=dict, description="Further parameters of the model, such as reasoning_effort and top_p.")
     answer: dict[str, Any] | None = Field(default=None, alias="schema", description="JSON Schema of the answer, which is then a value.")
+    team: Names = Field(default_factory=list, description="Agents to which it may delegate: of this workflow, files beside it, or shipped.")
 
 
 class AgentFileEntry(AgentSettings):
