@@ -119,8 +119,7 @@ class Panel:
             return
         self._open = False
         self._stream.flush()
-        if self._run is not None:
-            self.view.mark(self._run.report.read_now())
+        self._mark()
         self._put_still()
         # The update does not reach a page that was loaded since, or is closed now and comes back: each page that says hello
         # is told, until `retire`.
@@ -128,8 +127,12 @@ class Panel:
 
     def look_again(self) -> None:
         """Mark in the picture which citations of the answer have changed since; where none has, nothing happens."""
-        if not self._open and self._run is not None and self._handle is not None and self.view.mark(self._run.report.read_now()):
+        if not self._open and self._handle is not None and self._mark():
             self._put_still()
+
+    def _mark(self) -> bool:
+        """Mark the claims of the answer by their evidence as it is now; returns whether that changed any."""
+        return self._run is not None and self.view.cites and bool(self.view.mark(self._run.report.evidence.claims))
 
     def bundle(self) -> dict[str, str]:
         """The static picture, with those of the turns that stand above it."""

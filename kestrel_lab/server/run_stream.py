@@ -17,11 +17,13 @@ from kestrel_lab.core.events.union import (
     ModelDelta,
     Progress,
     Record,
+    RunFinished,
     RunForked,
     to_json,
 )
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.run_report import RunReport
 from kestrel_lab.server.protocol import ApprovalWanted, Decided, Delta, Ended, Happened, Question, Told, View
 from kestrel_lab.views.formatting import options_of
 from kestrel_lab.views.html.markdown import RenderedChanges
@@ -218,12 +220,17 @@ class Follower:
 
     async def _shown(self, view: RunView, records: list[Record], *, whole: bool) -> View | None:
         def apply() -> list[Change]:
-            return [change for record in records for change in view.apply(record)]
+            changes = [change for record in records for change in view.apply(record)]
+            if ends and view.cites:
+                report = RunReport(self._store, self.run, self._store.state(self.run), None, working=False)
+                changes += view.mark(report.evidence.claims)
+            return changes
 
         for record in records:
             self._note(record)
             self._seen = record.seq
-        changes = await asyncio.to_thread(apply) if len(records) > _MANY else apply()
+        ends = any(isinstance(record.event, RunFinished) for record in records)
+        changes = await asyncio.to_thread(apply) if ends or len(records) > _MANY else apply()
         for piece in self._pieces():
             changes += view.apply(piece, time.time())
         if not changes and not whole:

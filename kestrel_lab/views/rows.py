@@ -134,7 +134,11 @@ class TextRow(Part):
     note: str = ""
     """Which model, how many tokens, how long."""
     cites: list[list[str]] = field(default_factory=list)
-    """What an answer cites of what the run saw: name, text, and in words whether it changed since, each once."""
+    """What an answer cites: name, text or why there is none, and in words whether it changed since or is not there, each once."""
+    claims: list[Json] = field(default_factory=list)
+    """Claims of an answer that cites something: start and end in `text`, state, and what is cited in words."""
+    numbers: dict[str, Json] = field(default_factory=dict)
+    """Numbers of an answer as they are written, and the id of the row of the call that gave each."""
 
     def append(self, text: str) -> Change:
         """Add a piece and return the patch that does the same elsewhere."""
