@@ -155,6 +155,13 @@ function textRow(tools) {
   thinking.append(make("summary", "kst-soft", "Thinking"), thought);
   thinking.hidden = true;
   const grow = c => {
+    if (c.thought !== undefined) {
+      const atEnd = thought.scrollHeight - thought.scrollTop - thought.clientHeight < 40;
+      thought.append(c.thought);
+      thinking.hidden = false;
+      if (atEnd) thought.scrollTop = thought.scrollHeight;
+      return;
+    }
     if (c.settled) done.append(rendered(c.settled));
     tail.replaceChildren(rendered(c.tail));
     root.classList.toggle("kst-empty", !body.textContent);

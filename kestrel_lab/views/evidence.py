@@ -33,14 +33,15 @@ def claims_shown(answer: str, backed: Sequence[Backed]) -> list[Json]:
         if not text or (start := answer.find(text, at)) < 0:
             continue
         at = start + len(text)
-        found.append([start, at, claim.state, "\n\n".join(map(_told, claim.cited))[:_TOLD_OF_CLAIM]])
+        stale = claim.state == "cited" and any(one.standing in ("stale", "gone") for one in claim.cited)
+        found.append([start, at, "changed" if stale else claim.state, "\n\n".join(map(_told, claim.cited))[:_TOLD_OF_CLAIM]])
     return found
 
 
 def _told(one: Cited) -> str:
     """What a claim cites in words: its place, what is wrong or has changed, and the beginning of its text."""
     state = one.state if one.state != "cited" else STANDING[one.standing] or "cited"
-    head = f"{STATE_MARKS[one.state]} {_name(one)}: {state}{f', {plain(one.why)}' if one.why else ''}"
+    head = f"{STATE_MARKS['changed' if state == 'changed since' else one.state]} {_name(one)}: {state}{f', {plain(one.why)}' if one.why else ''}"
     text = "" if one.span is None else head_tail(plain(one.span.text), _TOLD_OF_SPAN)[0]
     return f"{head}\n{text}".rstrip()
 

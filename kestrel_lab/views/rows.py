@@ -8,7 +8,7 @@ from typing import ClassVar
 from kestrel_lab.core.json_types import Json
 
 Change = dict[str, Json]
-"""One patch: `op`, `id`, and the fields that take a new value; `text` appends instead."""
+"""One patch: `op`, `id`, and the fields that take a new value; `text` appends to the text instead, or to the reasoning."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -147,6 +147,13 @@ class TextRow(Part):
         whole += text
         self.text = whole
         return {"op": "text", "id": self.id, "append": text}
+
+    def think(self, text: str) -> Change:
+        """Add a piece to the reasoning and return the patch that does the same elsewhere."""
+        whole, self.thinking = self.thinking, ""
+        whole += text
+        self.thinking = whole
+        return {"op": "text", "id": self.id, "thought": text}
 
 
 @dataclass(kw_only=True, slots=True)

@@ -69,6 +69,8 @@ from kestrel_lab.views.row_builders import (
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
 
 _GIVEN = "given by hand"
+_THINKING = 200_000
+"""Characters of reasoning that are shown as they stream."""
 _DIGITS = 3
 """Of a number that is traced to a call."""
 
@@ -324,6 +326,8 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
     row = text_row(view, event.call)
     if row.state not in OPEN:
         return []
+    if event.thinking:
+        return [row.think(piece)] if len(row.thinking) < _THINKING else []
     if row.state == "streaming":
         return [row.append(piece)]
     row.change(state="streaming", text=piece)

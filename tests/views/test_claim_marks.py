@@ -137,5 +137,5 @@ def test_a_stored_run_shows_its_claims(tmp_path: Path) -> None:
 
     assert [state for state, _ in marks(before)] == ["cited", "uncited"]
     assert "height = 7" in before
-    assert [state for state, _ in marks(after)] == ["cited", "uncited"]
-    assert "changed since" in after
+    assert [state for state, _ in marks(after)] == ["changed", "uncited"]
+    assert "a.txt:1: changed since" in after

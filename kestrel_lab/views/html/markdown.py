@@ -208,7 +208,7 @@ class RenderedChanges:
 
     def _rendered(self, change: Change) -> Change:
         name = str(change.get("id"))
-        if change["op"] == "text":
+        if change["op"] == "text" and "append" in change:
             grown = cast("TextRow", self._view.rows[name]).text
             settled, tail = self._growing.setdefault(name, GrowingText()).grown(grown)
             return {**change, "settled": settled, "tail": tail}
