@@ -27,6 +27,7 @@ from kestrel_lab.tools.kernel.live_kernel import HEADLESS, attended
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
+    from kestrel_lab.notebook.time_travel import TimeTravel
     from kestrel_lab.runtime.settings import Settings
 
 
@@ -146,6 +147,16 @@ class NotebookFrontend:
         # Executed by a program, the kernel ends with its last cell and would take the run along.
         self._background = how.background and self.surface == "panel"
         return NotebookScreen(self, how, background=self._background)
+
+    def slider(self, run: Run) -> TimeTravel:
+        """A slider over the events of a run, and what forks it there."""
+        from kestrel_lab.notebook.time_travel import TimeTravel  # with ipywidgets, so loaded on use
+
+        if self.surface != "panel":
+            raise UsageError(
+                f"--slider needs somebody who looks at the notebook: %kestrel show {run.id} --at EVENT shows the run as of an event"
+            )
+        return TimeTravel(self.lab(), run, self.user, self.notebook.take)
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long under a progress bar; gives a coroutine of its result."""

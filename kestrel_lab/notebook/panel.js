@@ -658,6 +658,13 @@ function tend(model) {
   for (const kind of ["keydown", "keypress", "keyup"]) ask.addEventListener(kind, event => event.stopPropagation());
   ask.addEventListener("focusin", event => { event.target.dataset.lmSuppressShortcuts = "true"; });
   const tools = model.widget_manager?.context && { insert: code => insertCell(model.widget_manager, code) };
+  if (tools) {
+    const step = make("button", "", "Step through");
+    step.type = "button";
+    step.title = "Insert a cell with a slider over the events of this run";
+    step.onclick = () => { if (!tools.insert("%kestrel show " + last.run + " --slider")) put(problem, "Type it into a cell: %kestrel show " + last.run + " --slider"); };
+    problem.before(step);
+  }
   const look = () => {
     const found = [...document.querySelectorAll('section[aria-label="' + label(last.run) + '"]')].at(-1);
     if (!found) return ask.remove();

@@ -6,7 +6,7 @@ import html
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kestrel_lab.core.errors import Damaged
+from kestrel_lab.core.errors import Damaged, UsageError
 from kestrel_lab.core.events.deeds import Deed, deeds_of
 from kestrel_lab.core.events.union import Event, Record, RunFinished, StageFinished
 from kestrel_lab.core.json_types import Json
@@ -104,9 +104,16 @@ class RunReport:
         """Draw the plan with the state of each step; a notebook shows it, `savefig` stores it."""
         return self._state.planned.plot({step.id: step.state for step in view_of(self._records()).steps.values()})
 
-    def view(self) -> RunView:
-        """The run as it is shown, with the claims of its answer marked by their evidence in the workspace as it is now."""
+    def view(self, *, at: int | None = None) -> RunView:
+        """The run as it is shown, with the claims of its answer marked by their evidence in the workspace as it is now.
+
+        With `at`, the run as it was when its event of that number had happened. Raises `UsageError` where it has no event so early.
+        """
         records = self._records()
+        if at is not None and at < records[-1].seq:
+            if not (before := [record for record in records if record.seq <= at]):
+                raise UsageError(f"run {self._id} has no event {at}: its first is {records[0].seq}, its last {records[-1].seq}")
+            return view_of(before)
         view = view_of(records)
         view.mark(self.evidence.claims if view.cites else ())
         stands = self.standing
