@@ -20,8 +20,8 @@ from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.cell_interrupt import interruptible, run_on_thread, settled
 from kestrel_lab.notebook.panel import Panel, Still
-from kestrel_lab.notebook.progress_bar import NotebookReporter
 from kestrel_lab.notebook.prompt import Ask, PromptApprover, ask_here
+from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.live_kernel import HEADLESS, attended
 
@@ -160,7 +160,7 @@ class NotebookFrontend:
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long under a progress bar; gives a coroutine of its result."""
-        return interruptible(work(NotebookReporter()))
+        return interruptible(work(NotebookReporter(self.lab, live=self.surface == "panel")))
 
     def finish(self, result: Any) -> Any:
         """The result of a command; where it is a coroutine, something to await or, in a cell that cannot await, what it gives."""
