@@ -58,6 +58,7 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
 from kestrel_lab.tools.kernel.live_kernel import undo as take_back
 from kestrel_lab.tools.tool import Toolbox
+from kestrel_lab.views.run_text import run_text
 
 app = typer.Typer(**SETTINGS)
 evals.add_typer(along_commits)
@@ -301,9 +302,17 @@ def show(
     *,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")] = None,
     call: Annotated[str | None, typer.Option(metavar="CALL", help="Print the whole answer to this call; 'all' lists the calls.")] = None,
-) -> Run | Path | str:
+    at: Annotated[int | None, typer.Option(metavar="EVENT", help="Print the run as it was after the event of this number.")] = None,
+    slider: Annotated[
+        bool, typer.Option("--slider", help="Notebook: move through the events of the run, and fork it at any of them.")
+    ] = False,
+) -> Any:
     """Show a run: its calls, its answer, what it used and what it waits for."""
     found = frontend_of(ctx).lab().get(run_id)
+    if slider:
+        return frontend_of(ctx).slider(found)
+    if at is not None:
+        return run_text(found.report.view(at=at))
     if call is not None:
         return repr(found.results) if call == "all" else plain(found.results[call])
     return found if html is None else found.report(html)

@@ -106,6 +106,10 @@ class Frontend(Protocol):
     def screen(self, how: ShowOptions) -> Screen:
         """Make the screen for the run of a command; raises `UsageError` for what cannot be done here."""
 
+    def slider(self, run: Run) -> Any:
+        """Return controls that move through the events of a run; raises `UsageError` where there are none."""
+        ...
+
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long and show its progress; gives its result, or a coroutine of it."""
 

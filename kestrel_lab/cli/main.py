@@ -100,6 +100,10 @@ class TerminalFrontend:
             return AttachedTerminal(self.lab().session, how, self.console, self.user)
         return PlainScreen(self.console, as_json=how.as_json)
 
+    def slider(self, run: Run) -> Any:
+        """Raise `UsageError`: a terminal shows one event after the other."""
+        raise UsageError(f"--slider is for a notebook: kestrel show {run.id} --at EVENT shows the run as of an event")
+
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do `work` under a progress bar; Ctrl-C stops it."""
 

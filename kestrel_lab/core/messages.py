@@ -69,6 +69,12 @@ class ImagePart:
         return {"media_type": self.media_type, "blob": self.blob}
 
 
+class ThinkingDelta(str):
+    """A piece of a model's reasoning as it streams, given to `on_delta`; any other string is a piece of its answer."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Message:
     """One entry of a conversation."""

@@ -105,7 +105,7 @@ function headPart(el, send) {
     stop.hidden = true;
     progress.hidden = true;
   };
-  return { bar, goal, health, said, progress, reason, foot, update, tick, lost };
+  return { bar, goal, health, said, progress, reason, foot, update, tick, lost, run: () => now.run };
 }
 
 // Markdown that Python has rendered and sanitised is the only HTML there is. A page that demands Trusted Types, as that of
@@ -130,6 +130,22 @@ function dress(box, tools) {
   }
 }
 
+// The element of a row, which numbers of an answer lead to; as in views/html/markdown.py.
+const address = (run, row) => ("kst-" + run + "-" + row).replace(/[^A-Za-z0-9_.-]/g, "_");
+// A front end may take a change of the address for its own, so a link to a row of the same page is followed here. Escape closes what is shown beside a claim.
+function followed(el) {
+  el.addEventListener("click", event => {
+    const id = event.target.closest?.(".kst-number-from")?.getAttribute("href")?.slice(1);
+    const row = id && [...el.querySelectorAll("details[id]")].find(one => one.id === id);
+    if (!row) return;
+    event.preventDefault();
+    for (let box = row; box && box !== el; box = box.parentElement) if (box.tagName === "DETAILS") box.open = true;
+    row.scrollIntoView({ block: "nearest" });
+    row.querySelector("summary").focus({ preventScroll: true });
+  });
+  el.addEventListener("keydown", event => { if (event.key === "Escape" && event.target.classList.contains("kst-claim")) event.target.blur(); });
+}
+
 function textRow(tools) {
   const root = make("div", "kst-text"), label = make("div", "kst-label", "Answer"), body = make("div", "kst-body"), note = make("div", "kst-note kst-soft");
   const done = make("div", "kst-md"), tail = make("div", "kst-md kst-tail");
@@ -139,6 +155,13 @@ function textRow(tools) {
   thinking.append(make("summary", "kst-soft", "Thinking"), thought);
   thinking.hidden = true;
   const grow = c => {
+    if (c.thought !== undefined) {
+      const atEnd = thought.scrollHeight - thought.scrollTop - thought.clientHeight < 40;
+      thought.append(c.thought);
+      thinking.hidden = false;
+      if (atEnd) thought.scrollTop = thought.scrollHeight;
+      return;
+    }
     if (c.settled) done.append(rendered(c.settled));
     tail.replaceChildren(rendered(c.tail));
     root.classList.toggle("kst-empty", !body.textContent);
@@ -505,6 +528,7 @@ function view(el, send, tools) {
   el.setAttribute("role", "region");
   // A key pressed on one of our buttons is no notebook command; JupyterLab looks at the focused element first.
   el.addEventListener("focusin", event => { event.target.dataset.lmSuppressShortcuts = "true"; });
+  followed(el);
   const head = headPart(el, send), plan = make("section", "kst-planbox"), list = make("ol", "kst-plan"), graph = graphPart();
   const rows = make("div", "kst-rows"), asks = make("div", "kst-asks");
   plan.setAttribute("aria-label", "Plan");
@@ -558,6 +582,7 @@ function view(el, send, tools) {
     if (!part) {
       part = create(c);
       parts[c.op].set(c.id, part);
+      if (c.kind === "call") part.root.id = address(head.run(), c.id);
       if (c.op === "step" && parts.step.has(c.parent)) lastOf(c.parent).after(part.root); else boxes[c.op].append(part.root);
       if (c.op === "row") { find.added(); order.push(part.root); order.at(-NEAR)?.classList.add("kst-far"); }
     }
@@ -633,9 +658,17 @@ function tend(model) {
   for (const kind of ["keydown", "keypress", "keyup"]) ask.addEventListener(kind, event => event.stopPropagation());
   ask.addEventListener("focusin", event => { event.target.dataset.lmSuppressShortcuts = "true"; });
   const tools = model.widget_manager?.context && { insert: code => insertCell(model.widget_manager, code) };
+  if (tools) {
+    const step = make("button", "", "Step through");
+    step.type = "button";
+    step.title = "Insert a cell with a slider over the events of this run";
+    step.onclick = () => { if (!tools.insert("%kestrel show " + last.run + " --slider")) put(problem, "Type it into a cell: %kestrel show " + last.run + " --slider"); };
+    problem.before(step);
+  }
   const look = () => {
     const found = [...document.querySelectorAll('section[aria-label="' + label(last.run) + '"]')].at(-1);
     if (!found) return ask.remove();
+    if (!found.classList.contains("kst-still")) followed(found);
     found.classList.add("kst-still");
     dress(found, tools);
     if (!last.ask) ask.remove(); else if (ask.parentNode !== found) found.append(ask);

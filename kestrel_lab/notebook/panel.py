@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
@@ -26,8 +26,6 @@ from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView
 
 if TYPE_CHECKING:
-    from IPython.display import DisplayHandle
-
     from kestrel_lab.runtime.run import Run
 
 HELLO_S = 10.0
@@ -55,6 +53,13 @@ class Still:
         return self.bundle
 
 
+class Place(Protocol):
+    """Where a panel stands: a display of a cell, or a part of other controls."""
+
+    def update(self, picture: Any) -> object:
+        """Show something else there."""
+
+
 class Panel:
     """Shows one run and is its approver; call `follow` once the run has started."""
 
@@ -66,10 +71,11 @@ class Panel:
         timeout: float | None = None,
         shown: Callable[[Panel, Run], object] = lambda *_: None,
         before: Panel | None = None,
+        place: Place | None = None,
     ) -> None:
         """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits.
 
-        `shown` is called when the panel appears. It takes the place of `before`, whose run then stands above its own.
+        `shown` is called when the panel appears. It takes the place of `before`, whose run then stands above its own, or stands in `place`.
         """
         self.ask: Callable[[str], object] | None = None
         """Goes on with the conversation; with it there is a line to type into below the finished run."""
@@ -92,7 +98,7 @@ class Panel:
         self._refused: set[str] = set()
         self._run: Run | None = None
         self._widget.on_msg(self._message)
-        self._handle: DisplayHandle | None = None
+        self._handle: Place | None = place
         self._shown_at = float("inf")
         self._open = True
 
@@ -105,11 +111,14 @@ class Panel:
         self._stream.name(run.id)
         if self._before is not None and self._before._handle is not None:
             self._handle = self._before._handle
-            self._handle.update(self._widget)  # type: ignore[no-untyped-call]
+            self._handle.update(self._widget)
             self._before._replaced_by(self._widget)
+        elif self._handle is not None:
+            self._handle.update(self._widget)
         else:
-            self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
-            self._handle.display(self._widget)  # type: ignore[no-untyped-call]
+            handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+            self._handle = handle
+            handle.display(self._widget)
         self._shown(self, run)
         run.subscribe(self._take)
 
@@ -119,8 +128,7 @@ class Panel:
             return
         self._open = False
         self._stream.flush()
-        if self._run is not None:
-            self.view.mark(self._run.report.read_now())
+        self._mark()
         self._put_still()
         # The update does not reach a page that was loaded since, or is closed now and comes back: each page that says hello
         # is told, until `retire`.
@@ -128,8 +136,12 @@ class Panel:
 
     def look_again(self) -> None:
         """Mark in the picture which citations of the answer have changed since; where none has, nothing happens."""
-        if not self._open and self._run is not None and self._handle is not None and self.view.mark(self._run.report.read_now()):
+        if not self._open and self._handle is not None and self._mark():
             self._put_still()
+
+    def _mark(self) -> bool:
+        """Mark the claims of the answer by their evidence as it is now; returns whether that changed any."""
+        return self._run is not None and self.view.cites and bool(self.view.mark(self._run.report.evidence.claims))
 
     def bundle(self) -> dict[str, str]:
         """The static picture, with those of the turns that stand above it."""
@@ -151,7 +163,7 @@ class Panel:
         if self._handle is not None:
             picture = Still(self.view)
             picture.bundle = self.bundle()
-            self._handle.update(picture)  # type: ignore[no-untyped-call]
+            self._handle.update(picture)
 
     def _say_still(self) -> None:
         run = "" if self._run is None else self._run.id

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.errors import Damaged, RunFailed, StoreError, UsageError, nearest
@@ -41,36 +41,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 RESUME = "go on with it: kestrel run --resume {run} (or: await lab.resume({run!r}))"
-_LARGEST: Final = 1_500_000
-"""Bytes of the largest file in which citations are checked."""
-
-
-def reader(workspace: str) -> Callable[[str], str | None] | None:
-    """Return a function that reads a file of the folder by its path, each once; it returns `None` for a file that is not there or no text.
-
-    Returns `None` where the folder itself is not there.
-    """
-    root = Path(workspace)
-    if not workspace or not root.is_dir():
-        return None
-    root, known = root.resolve(), dict[str, str | None]()
-
-    def read(path: str) -> str | None:
-        if path not in known:
-            known[path] = _text(root, path)
-        return known[path]
-
-    return read
-
-
-def _text(root: Path, path: str) -> str | None:
-    try:
-        place = (root / path).resolve()
-        if not place.is_relative_to(root) or not place.is_file() or place.stat().st_size > _LARGEST:
-            return None
-        return place.read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError, RuntimeError):  # a name that cannot be one, or links in a circle
-        return None
 
 
 class RunReport:
@@ -139,21 +109,24 @@ class RunReport:
         """Draw the plan with the state of each step; a notebook shows it, `savefig` stores it."""
         return self._state.planned.plot({step.id: step.state for step in view_of(self._records()).steps.values()})
 
-    def view(self) -> RunView:
-        """The run as it is shown, with the citations of its answer checked against the workspace as it is now."""
+    def view(self, *, at: int | None = None) -> RunView:
+        """The run as it is shown, with the claims of its answer marked by their evidence in the workspace as it is now.
+
+        With `at`, the run as it was when its event of that number had happened. Raises `UsageError` where it has no event so early.
+        """
         records = self._records()
+        if at is not None and at < records[-1].seq:
+            if not (before := [record for record in records if record.seq <= at]):
+                raise UsageError(f"run {self._id} has no event {at}: its first is {records[0].seq}, its last {records[-1].seq}")
+            return view_of(before)
         view = view_of(records)
-        view.mark(self.read_now())
+        view.mark(self.evidence.claims if view.cites else ())
         stands = self.standing
         if stands.word == INTERRUPTED:  # also where its process was killed and could not say so
             view.interrupt(records[-1].at)
         if hint := stands.note or self.way_on:
             view.head.change(status=stands.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint)
         return view
-
-    def read_now(self) -> Callable[[str], str | None] | None:
-        """Return a function that reads files of the run's workspace as they are when first asked for; `None` where it is gone."""
-        return reader(self._workspace)
 
     def thoughts(self) -> pd.DataFrame:
         """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score, text, chosen."""

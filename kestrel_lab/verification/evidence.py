@@ -109,6 +109,8 @@ def _cited(subject: Subject, cited: Citation, quote: str = "") -> Cited:
         state, why = ("cited", "") if _has(quote, span.text, subject) else ("wrong", f"“{one_line(quote, 80)}” is not in {cited.text}")
     elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
         state, why = "wrong", f"there was no tool call {cited.call}"
+    elif denied := next((made for made in subject.calls or () if made.call == cited.call and made.denied), None):
+        state, why = "unknown", f"the call of {denied.tool} was {denied.denied}"
     else:
         state, why = "unknown", f"{one_line(cited.text, 80)} was not read in this run"
     return Cited(citation=cited, quote=quote, span=span, state=cast("State", state), why=why, standing=stands)

@@ -10,7 +10,7 @@ from typing import Final
 
 from kestrel_lab.core.citations import Span, asked_in, spans_of
 from kestrel_lab.core.events.deeds import Deed, deeds_of
-from kestrel_lab.core.events.union import Record, ToolAnswered
+from kestrel_lab.core.events.union import ApprovalGiven, Record, ToolAnswered
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.verification.claims import Said, claims_of, files_in
 from kestrel_lab.verification.workspace_files import CLAIM, PARSED, TOKEN, Files
@@ -31,6 +31,8 @@ class Made:
     tool: str
     args: Mapping[str, Json]
     ok: bool
+    denied: str = ""
+    """Who denied it, in words; empty for a call that was made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,12 +119,16 @@ def subject_of(records: Sequence[Record], *, answer: str, goal: str, root: Path 
 def made_calls(records: Sequence[Record]) -> tuple[Made, ...]:
     """Return the calls of tools that were answered."""
     asked = asked_in(record.event for record in records)
+    refused = {
+        event.call: event.by for event in (record.event for record in records) if isinstance(event, ApprovalGiven) and not event.granted
+    }
     return tuple(
         Made(
             call=event.call,
             tool=event.tool,
             args=asked.get(event.call, {}),
             ok=event.error is None,
+            denied="" if event.error is None or event.error.get("kind") != "denied" else f"denied by {refused.get(event.call, 'a rule')}",
         )
         for event in (record.event for record in records)
         if isinstance(event, ToolAnswered)

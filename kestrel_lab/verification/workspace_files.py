@@ -111,6 +111,9 @@ class Files:
 
     def named(self, name: str) -> tuple[str, ...]:
         """Return the files that `name` may mean: the one of that path, or else all whose path ends so."""
+        exact = name.removeprefix("./")
+        if not Path(exact).is_absolute() and ".." not in exact and (real := self._real(exact)) is not None and real.is_file():
+            return (exact,)  # spares listing a large workspace
         known = self.paths
         name = self._relative(name)
         if name in self._known:

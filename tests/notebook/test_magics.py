@@ -20,7 +20,7 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.notebook.command_line import root_command
 from kestrel_lab.notebook.completion import completions
 from kestrel_lab.notebook.extension import AwaitRewriter
-from kestrel_lab.notebook.progress_bar import NotebookReporter
+from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.testing import ScriptedModel
 
@@ -255,7 +255,7 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
 
     assert [found(line) for line in ("%kestrel show ", "%kestrel diff x ", "%kestrel run --resume ")] == [ids] * 3
     assert found(f"%kestrel show {ids[0]}") == [ids[0]]
-    assert found("%kestrel show x --") == ["--call", "--help", "--html"]
+    assert found("%kestrel show x --") == ["--at", "--call", "--help", "--html", "--slider"]
     assert found("%kestrel run --approve auto:m") == ["auto:medium"]
     assert found("%%kestrel --approve ")[:3] == ["ask", "auto", "auto:critical"]
     assert found("%kestrel run --tools bash,read") == ["bash,read_file"]
@@ -346,7 +346,7 @@ def test_a_run_works_below_a_running_loop(shell: InteractiveShell) -> None:
 def test_progress_is_throttled_and_its_end_is_shown(shell: InteractiveShell) -> None:
     """Many reports give few pictures, and always the last."""
     with capture_output() as captured:
-        reporter = NotebookReporter()
+        reporter = NotebookReporter(Lab)
         for done in range(1_001):
             reporter(done, 1_000, "<b>")
 

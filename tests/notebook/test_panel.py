@@ -107,6 +107,7 @@ def test_a_picture_says_what_has_changed_since(tmp_path: Path) -> None:
     for record in run.records():
         shown.view.apply(record)
     shown._run, shown._handle, shown._open = run, place, False  # type: ignore[assignment]
+    shown._mark()  # as `close` does
     said = []
     for text in (
         "The roof is red.\n",

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.core.citations import answered, citations, resolve, standing
+from kestrel_lab.core.citations import answered, citations, resolve, spans_of, standing
 from kestrel_lab.core.events.union import ModelAnswered, ToolAnswered
 from kestrel_lab.verification.claims import MOST_CHARS, claims_of
 from kestrel_lab.verification.engine import VerifierEngine
+from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
-from kestrel_lab.views.evidence import cited_of, cites_of
+from kestrel_lab.views.evidence import cites_of
 
 HIT = "src/app.py:7-9  (function roof: has roof)\n     7  def roof():\n     8      height = 7\n     9  \n\nb.py:3  (text)\n     3  roof()"
 USES = "src/app.py:7: definition: def roof():\nsrc/app.py:12: call: roof()\n[2 more: use grep with a path]"
@@ -54,7 +55,8 @@ def test_what_the_cache_answered_is_cited_too() -> None:
         tokens_out=1,
     )  # fmt: skip
     said = ToolAnswered(call="m.1.1", step="m", tool="read_file", text="one\ntwo\n", cached=True)
-    assert cites_of(cited_of("It is so [a.py:2].", [asked, said]))[0][:2] == ["a.py:2", "two"]
+    backed = evidence_of(Subject(answer="It is so [a.py:2].", spans=spans_of([asked, said])))
+    assert cites_of(backed)[0][:2] == ["a.py:2", "two"]
 
 
 @pytest.mark.parametrize(

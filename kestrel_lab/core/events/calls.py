@@ -40,6 +40,8 @@ class ModelDelta:
     type: ClassVar[str] = "model_delta"
     call: str
     text: str
+    thinking: bool = False
+    """Whether it is reasoning before the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,11 +1,11 @@
-"""Executed code of a conversation, read from the log: calls of `run_python` with what was recorded of them, and numbers of answers that came from them."""
+"""Executed code of a conversation, read from the log: calls of `run_python` with what was recorded of them."""
 
 from __future__ import annotations
 
 import ast
 import builtins
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,11 +30,6 @@ _VOLATILE: Final = ((re.compile(r"\bat 0x[0-9a-f]+"), "at 0x…"), (re.compile(r
 _TRACEBACK: Final = re.compile(r"^(-{40,}$|[ \t]*(Cell In\[|File .*line \d)|Traceback \()", re.MULTILINE)
 _STOPPED: Final = re.compile(r"^KeyboardInterrupt\b| was stopped$")
 _UNDEFINED: Final = re.compile(r"name '(\w+)' is not defined")
-_NUMBER: Final = re.compile(
-    r"(?<![\w.,:/)\]'-])[-−]?(?:\d{1,3}(?:[,_'\u00a0\u202f]\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w|[.,:/_'\u00a0\u202f-]\d)"
-)
-_SEPARATORS: Final = str.maketrans({"−": "-", **dict.fromkeys(",_'\u00a0\u202f")})
-_ITEM: Final = re.compile(r"^[ \t]*\d+[.)]\s", re.MULTILINE)
 _OF_IPYTHON: Final = {"display", "get_ipython", "In", "Out", "exit", "quit"}
 
 _COMPOUND: Final = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
@@ -165,27 +160,6 @@ def comparable(text: str, error: str) -> str:
         text = pattern.sub(instead, text)
     lines = [line.rstrip() for line in text.splitlines()]
     return "\n".join([*lines, error] if error else lines).strip() or NO_OUTPUT
-
-
-# Numbers.
-
-
-def numbers_in(text: str) -> dict[str, str]:
-    """Return the numbers of a text as they are written, each with its form without signs between thousands."""
-    return {match[0]: match[0].translate(_SEPARATORS) for match in _NUMBER.finditer(text)}
-
-
-def origins(answer: str, outputs: Sequence[str]) -> dict[str, list[int]]:
-    """Return the numbers of an answer that stand in outputs, with the places of all these outputs.
-
-    Only equal numbers count: `1,188` is `1188`, but `0.5` is not `0.50` and no rounding is guessed. Numbers of list items, dates and ranges are left out.
-    """
-    held = [set(numbers_in(output).values()) for output in outputs]
-    found = {
-        said: [place for place, numbers in enumerate(held) if number in numbers]
-        for said, number in numbers_in(_ITEM.sub("", answer)).items()
-    }
-    return {said: places for said, places in found.items() if places}
 
 
 # Names.

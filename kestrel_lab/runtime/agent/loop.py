@@ -12,7 +12,7 @@ from typing import Final
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, boundary
 from kestrel_lab.core.events.union import ModelDelta, Progress, Prompted
-from kestrel_lab.core.messages import ModelParams, ModelRequest
+from kestrel_lab.core.messages import ModelParams, ModelRequest, ThinkingDelta
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.usage import Idle
@@ -93,7 +93,7 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
         assert asked.request is not None
         with boundary(ModelError, f"model {model.name!r}"):
             answer = await guarded(model, ctx.supervisor, ctx.emit, idle=idle, call_s=ctx.limits.model_seconds)(
-                asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text))
+                asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text, thinking=isinstance(text, ThinkingDelta)))
             )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
         calls = tuple(replace(wanted, id=f"{step.id}.{cycle}.{place}") for place, wanted in enumerate(answer.calls, 1))
