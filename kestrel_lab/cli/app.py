@@ -52,11 +52,12 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import plain
+from kestrel_lab.runtime.approvals.undo import newest_run
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
 from kestrel_lab.runtime.diff import RunDiff
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
-from kestrel_lab.tools.kernel.live_kernel import undo as take_back
+from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Toolbox
 from kestrel_lab.views.run_text import run_text
 
@@ -285,14 +286,21 @@ def diff(
     return frontend_of(ctx).lab().diff(a, b)
 
 
-@app.command(epilog="Example: %kestrel undo, in the notebook whose variables were changed")
+@app.command(epilog="Example: %kestrel undo, in the notebook whose variables or cells were changed; kestrel undo --run RUN for files")
 def undo(
+    ctx: typer.Context,
+    *,
     call: Annotated[str, typer.Argument(help="The call to take back, with all that came after it; without one, the newest.")] = "",
-    run: Annotated[str, typer.Option(help="The run that made the call.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also where a variable was changed since by something else.")] = False,
+    run: Annotated[str, typer.Option(help="The run that made the call; in a notebook by default that of the newest one.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Also what was changed since by something else.")] = False,
 ) -> str:
-    """Take back what an agent's code changed among the variables of this notebook."""
-    return str(take_back(run, call, force=force))
+    """Undo calls of an agent: variables and cells of this notebook, and files, are again what they were."""
+    lab, shell = frontend_of(ctx).lab(), live_shell()
+    if not (run := run or (newest_run(lab.session.store) if shell is not None else "")):
+        if shell is None:
+            raise UsageError("say whose call is to be undone: kestrel undo --run RUN (kestrel runs lists them)")
+        return str(kernel_of(shell).undo(call=call, force=force))  # of another lab, whose log is not at hand
+    return str(lab.get(run).undo(call, force=force))
 
 
 @app.command()

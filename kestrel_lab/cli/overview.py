@@ -73,7 +73,7 @@ COMMANDS: Final = {
     "runs": "List the newest runs.",
     "approve": "Approve what a run waits for, or answer its question; a waiting session continues at once.",
     "deny": "Deny what a run waits for; the model learns of it and may find another way.",
-    "undo": "Take back what an agent's code changed among the variables of this notebook.",
+    "undo": "Undo calls of an agent: variables and cells of this notebook, and files, are again what they were.",
     "tools": "List the tools with their danger levels, and the names that offer those which not every run gets.",
     "models": "List the models that can be used now, and how to set up others.",
     "config": "Show every setting and rule, its value and its source; or change a setting.",

@@ -244,8 +244,7 @@ class RunState:
             case KernelChanged():
                 self.kernels[event.call] = event.kernel
             case KernelUndone():
-                for call in event.calls:
-                    self.kernels.pop(call, None)
+                self._undone(event)
             case TaskChanged():
                 self.tasks[event.task] = event
             case VoteCast():
@@ -379,6 +378,18 @@ class RunState:
         conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests, thinking=thinking))
         if not conversation.requests:
             conversation.replies.append(event.text)
+
+    def _undone(self, event: KernelUndone) -> None:
+        """Tell the models that have the answers of these calls; their next turn goes by the state of things as it is now."""
+        note = "\n[the user has undone this call since" + "".join(f"; not {what}: {why}" for what, why in event.missing.items()) + "]"
+        for call in event.calls:
+            self.kernels.pop(call, None)
+            for talk in self.conversations.values():
+                if call in talk.answers:
+                    talk.answers[call] += note
+                talk.messages[:] = [
+                    replace(one, text=one.text + note) if one.role == "tool" and one.call_id == call else one for one in talk.messages
+                ]
 
     def _tool_answered(self, event: ToolAnswered) -> None:
         self.begun.pop(event.call, None)

@@ -23,6 +23,7 @@ from kestrel_lab.core.events.union import (
     ApprovalGiven,
     CheckpointSaved,
     Event,
+    KernelUndone,
     Record,
     RunForked,
     RunStarted,
@@ -179,14 +180,16 @@ class SessionStore:
         start = source if source is not None else self.run(run_id).status
         return self.append(run_id, StateTransition(source=start, target=target, reason=reason), urgent=True)
 
-    def decide(self, run_id: str, given: ApprovalGiven) -> None:
-        """Record a decision and wait until it is on disk.
+    def decide(self, run_id: str, given: ApprovalGiven | KernelUndone) -> None:
+        """Record a decision, or that calls were undone, and wait until it is on disk.
 
         Whoever works on the run, and whether anybody does. Raises `AlreadyDecided` if somebody was faster and
         `StoreError` if nothing was asked.
         """
+        if isinstance(given, ApprovalGiven):
+            given = replace(given, question=given.question or given.call)
         done: Future[int] = Future()
-        self._put(Append(self._line(run_id, replace(given, question=given.question or given.call), None, time.time()), done), urgent=True)
+        self._put(Append(self._line(run_id, given, None, time.time()), done), urgent=True)
         done.result()
 
     def claim(self, seen: RunRow) -> bool:

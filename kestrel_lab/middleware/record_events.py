@@ -87,6 +87,7 @@ class RecordAnswer:
                 chars=chars,
                 knows={**result.knows},
                 changed=result.changed,
+                before={**result.before},
                 images=self._kept_images(result.images) if result.images else [],
                 value=result.value if self.keeps(call) or not (cut or isinstance(result.value, str)) else None,
             )

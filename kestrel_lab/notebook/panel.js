@@ -690,6 +690,41 @@ function insertCell(manager, source) {
   } catch { return false; }
 }
 
+// The notebook of the page, for the agent's tools: its cells, and one cell in the place of another if it still is as expected.
+const PAGE = Math.random().toString(36).slice(2);
+const light = output => !output.data ? output : {
+  ...output, data: Object.fromEntries(Object.entries(output.data).map(([kind, data]) => [kind, kind === "text/plain" ? data : ""])),
+};
+function cellForm(cell, whole) {
+  const form = { ...cell.toJSON(), source: cell.getSource() };
+  return whole && cell.id.startsWith(whole) || !form.outputs ? form : { ...form, outputs: form.outputs.map(light) };
+}
+function swapCell(sharedModel, { before, after, below, force }) {
+  const { cells } = sharedModel, place = id => cells.findIndex(cell => cell.id === id), at = place((before || after).id), cell = cells[at];
+  if (!before) {
+    if (cell) return "is there already";
+    const above = place(below);
+    if (below && above < 0 && !force) return "has no place: the cell above is gone";
+    sharedModel.insertCell(below && above < 0 ? cells.length : above + 1, { metadata: {}, ...after });
+  } else if (!cell) return "is not there any more";
+  else if (!force && (cell.cell_type !== before.cell_type || cell.getSource() !== before.source)) return "was changed since";
+  else if (!after) sharedModel.deleteCell(at);
+  else {
+    if (cell.getSource() !== after.source) cell.setSource(after.source);
+    if (JSON.stringify(after.outputs) !== JSON.stringify(before.outputs)) { cell.setOutputs(after.outputs); cell.execution_count = after.execution_count; }
+  }
+}
+function aboutCells(manager, m, send) {
+  if (m.page && m.page !== PAGE) return;
+  const answer = { k: "cells", n: m.n, page: PAGE };
+  try {
+    const { sharedModel } = manager.context.model;
+    if (m.op === "read") answer.cells = sharedModel.cells.map(cell => cellForm(cell, m.whole));
+    if (m.op === "swap") answer.conflict = swapCell(sharedModel, m) || "";
+  } catch (error) { answer.problem = String(error); }
+  send(answer);
+}
+
 export default {
   // Runs as soon as the model exists, seen or not: an answer tells the kernel that clicks will arrive. The first
   // message can be sent before the front end has its channel to a busy kernel, so it is repeated until answered.
@@ -698,7 +733,8 @@ export default {
     const finished = tend(model), manager = model.widget_manager;
     model.on("msg:custom", m => {
       heard = true;
-      if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id, m.data); finished.still(m); }
+      if (m.k === "cells") aboutCells(manager, m, message => model.send(message));
+      else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id, m.data); finished.still(m); }
       else if (m.k === "problem") finished.problem(m.message);
       else if (m.k === "next") {
         finished.end();

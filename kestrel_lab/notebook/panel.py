@@ -19,8 +19,10 @@ from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import plain
+from kestrel_lab.notebook.page_document import PageDocument
 from kestrel_lab.notebook.patch_stream import PatchStream
 from kestrel_lab.notebook.prompt import settle
+from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView
@@ -101,6 +103,7 @@ class Panel:
         self._handle: Place | None = place
         self._shown_at = float("inf")
         self._open = True
+        self._page = PageDocument(self._widget.send, self._waits_for_page, self.keep_clicks_coming)
 
     def follow(self, run: Run) -> None:
         """Appear in the running cell and show `run` until it ends; call on its loop."""
@@ -120,6 +123,8 @@ class Panel:
             self._handle = handle
             handle.display(self._widget)
         self._shown(self, run)
+        if (shell := live_shell()) is not None:
+            kernel_of(shell).page = self._page
         run.subscribe(self._take)
 
     def close(self) -> None:
@@ -234,11 +239,17 @@ class Panel:
             await asyncio.sleep(0.02)
         return self._heard.is_set()
 
+    def _waits_for_page(self, seconds: float) -> bool:
+        """Whether some front end shows the panel; a thread waits for the first one, as `_seen` does on the loop."""
+        return self._heard.wait(max(0.0, min(seconds, self._shown_at + HELLO_S - time.monotonic())))
+
     def _message(self, _widget: object, content: dict[str, Json], _buffers: object) -> None:
         """Take a front end's word, on whichever thread the kernel chose."""
         # Any word will do: a greeting sent before the page had its subshell lies in the busy main shell.
         self._heard.set()
         match content.get("k"):
+            case "cells":
+                self._page.answered(content)
             case "hello" | "resync" if not self._open:
                 self._say_still()
             case "ask" if self.ask is not None and self._loop is not None:

@@ -48,6 +48,7 @@ from kestrel_lab.runtime.security.tool_declarations import declared
 from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.kernel.live_kernel import attended, live_shell
 from kestrel_lab.tools.sandbox.select import choose, tried
@@ -90,7 +91,7 @@ class Launcher:
         steps = () if plan is None else foreseen(plan.steps)
         known, late = registry.known_at_once(options.tools, steps)
         if options.tools is None and not options.scenario and (shell := live_shell()) is not None and attended(shell):
-            known += (tool for tool in registry.toolbox if tool.group == KERNEL_TOOLS and tool not in known)
+            known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)
         toolbox, growth = registry.grown(offer_macros(declared(known, session.store), session.store, place), place.root, options.expand)
         self._check_sandbox(toolbox, place)
         check_steps(not_of(late, steps), toolbox, OPERATIONS, resolve)

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.events.union import KernelChanged, KernelPreviewed, RetrievalStep, TaskChanged
+from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed, RetrievalStep, TaskChanged
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ToolSpec
 from kestrel_lab.core.redaction import Redactor
@@ -107,7 +107,7 @@ class Kept:
 class CodeContext:
     """What a tool that runs code in a kernel may know of its call, and where it records what came of it."""
 
-    emit: Callable[[KernelPreviewed | KernelChanged, Sequence[tuple[str, bytes]]], object]
+    emit: Callable[[KernelPreviewed | KernelChanged | CellsChanged, Sequence[tuple[str, bytes]]], object]
     """Records an event with its images, which are kept beside the log."""
     step: str = ""
     sandbox: str = ""

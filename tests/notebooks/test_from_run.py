@@ -218,7 +218,7 @@ def test_undone_and_stopped_calls_of_a_log_are_no_part_of_what_was_executed() ->
     texts = {event.call: event.text for event in events if isinstance(event, ToolAnswered)}
     run: Any = SimpleNamespace(id="r", goal="g", answer="", events=lambda: events, results=texts)
     store: Any = None
-    turn = executed_code._turn(run, store, set())
+    turn = executed_code._turn(run, store)
 
     assert [(call.call, call.text, call.live, call.whole) for call in turn.calls] == [("a", "1", False, True)]
     assert [name for name, _ in turn.left_out] == ["b", "c", "d"]

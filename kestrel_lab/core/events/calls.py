@@ -199,6 +199,9 @@ class ToolAnswered:
     """Versions of files, by path, that the step knows by it: hashes of what they hold, empty for what is missing."""
     changed: list[str] = field(default_factory=list)
     """Files that the call changed, as far as the tool says so."""
+    before: dict[str, Json] = field(default_factory=dict)
+    """By changed file, what undoes the change: `{blob, existed, after}` or, of a deletion, `{trash, after}`. What the file held is kept beside
+    the log under the name `blob`, empty where it held nothing; `after` is the version that the call left."""
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images of the answer: `{media_type, blob}`; the bytes are kept beside the log under that name."""
 

@@ -1,4 +1,4 @@
-"""Executed code of a conversation, read from the log: calls of `run_python` with what was recorded of them."""
+"""Executed code of a conversation, read from the log: calls of `run_python` and `run_cell` with what was recorded of them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from kestrel_lab.language.python_ast import tree_of
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
-from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 
-TOOL: Final = "run_python"
+TOOLS: Final = ("run_python", "run_cell")
 _FIGURE: Final = re.compile(r"^\[(figure \d+: [\w/+.-]+), [\d,]+ bytes, shown to the user\]$", re.MULTILINE)
 _KERNEL_GONE: Final = re.compile(r"\A\[the kernel in which [^\n]* is gone, with its variables[^\n]*\]\n")
 _GIVEN_UP: Final = re.compile(r"\n?\[changes inside of objects by [^\n]* cannot be undone any more[^\n]*\]\Z")
@@ -77,25 +76,20 @@ class Turn:
 
 
 def turns_of(session: Session, run_id: str) -> list[Turn]:
-    """Return the turns of the conversation that a run ends, its parents first; raises `UsageError` for a run that does not exist or has not ended.
-
-    What was undone after a run had ended is known only in the kernel where that happened.
-    """
+    """Return the turns of the conversation that a run ends, its parents first; raises `UsageError` for a run that does not exist or has not ended."""
     session.get(run_id)
-    shell = live_shell()
-    undone = kernel_of(shell).undo_stack.undone if shell is not None else set[tuple[str, str]]()
     runs = session.history.conversation(run_id)
     if not runs[-1].status.terminal and not runs[-1].report.interrupted:
         raise UsageError(f"run {run_id} is {runs[-1].status}: a notebook is made of a run that has ended")
-    return [_turn(run, session.store.results, {call for of, call in undone if of == run.id}) for run in runs]
+    return [_turn(run, session.store.results) for run in runs]
 
 
-def _turn(run: Run, results: ResultStore, undone: set[str]) -> Turn:
+def _turn(run: Run, results: ResultStore) -> Turn:
     events = run.events()
-    asked = {event.call: event for event in events if isinstance(event, ToolCalled) and event.tool == TOOL}
+    asked = {event.call: event for event in events if isinstance(event, ToolCalled) and event.tool in TOOLS}
     answers = {event.call: event for event in events if isinstance(event, ToolAnswered)}
     started = next(event for event in events if isinstance(event, RunStarted))
-    done, undone = dict[str, KernelChanged](), set(undone)
+    done, undone = dict[str, KernelChanged](), set[str]()
     for event in events:
         if isinstance(event, KernelChanged) and event.call in asked:
             done.pop(event.call, None)  # a call that was made again after a crash has its place there
@@ -138,7 +132,7 @@ def _code_call(run: Run, asked: ToolCalled, changed: KernelChanged, answer: Tool
     return CodeCall(
         run=run.id,
         call=asked.call,
-        code=str(asked.args["code"]),
+        code=changed.code or str(asked.args.get("code")),
         kernel=changed.kernel,
         live=asked.sandbox.partition(" ")[0] in (PREVIEWED, IN_KERNEL),
         text=text,

@@ -65,7 +65,7 @@ def _counted(number: int, what: str) -> str:
 def notebook_of(session: Session, run_id: str) -> RunNotebook:
     """Return the notebook of the conversation that a run ends, its parents first.
 
-    Each call of `run_python` that had its effect is a code cell, with the recorded output; what was undone or stopped is left out and named.
+    Each call of `run_python` or `run_cell` that had its effect is a code cell, with the recorded output; what was undone or stopped is left out and named.
     Goals and answers are text of others and stand in blocks of code, where no markup, link or formula of theirs is rendered. Raises
     `UsageError` for a run that does not exist or has not ended, and for a conversation without code.
     """
@@ -162,7 +162,7 @@ def _note(run_id: str, turns: Sequence[Turn], needs: Sequence[str]) -> str:
     if needs:
         parts.append(f"**Needs {', '.join(map(code, needs))} from your notebook**: insert a cell below that defines them.")
     if any(call.live for turn in turns for call in turn.calls):
-        parts.append("Your own cells are not in the log, nor is what was undone after a run had ended and outside of this kernel.")
+        parts.append("Your own cells are not in the log.")
     left_out = [f"- {code(call)} of {code(turn.run)}: {code(why, 200)}" for turn in turns for call, why in turn.left_out]
     if left_out:
         parts.append("Left out:\n\n" + "\n".join(left_out))

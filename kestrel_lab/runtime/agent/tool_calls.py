@@ -35,6 +35,7 @@ from kestrel_lab.runtime.context.tool_cache import reusable
 from kestrel_lab.runtime.memory.run_memory import notes_of
 from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify
 from kestrel_lab.tools import read_result as reading
+from kestrel_lab.tools.files.versions import Versions
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.select import chosen
 from kestrel_lab.tools.tool import Tasks, Tool, ToolArgumentsError, Toolbox, ToolContext, render
@@ -264,8 +265,17 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
             value = ctx.redactor.json(await tool.run(call.args, scope))
             name, chars = end_spools(spools)
             seconds = (parts.seconds if parts else 0.0) or time.perf_counter() - began
-            knows, changed = ({}, []) if scope is None else (scope.versions.knows, scope.versions.changed)
-            return Result(value=value, seconds=seconds, whole=name, chars=chars, knows=knows, changed=changed, images=(*images,))
+            known = Versions() if scope is None else scope.versions
+            return Result(
+                value=value,
+                seconds=seconds,
+                whole=name,
+                chars=chars,
+                knows=known.knows,
+                changed=known.changed,
+                before=known.before,
+                images=(*images,),
+            )
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
             ctx.break_off()
