@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, TypedDict, Unpack, cast
+from typing import Any, ClassVar, Protocol, TypedDict, Unpack, cast
 
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError, nearest
@@ -16,7 +16,7 @@ from kestrel_lab.core.expressions.templates import escape, references, render
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.plan_shapes import AtLimit, Edge, Part, along_edges
+from kestrel_lab.core.plan_shapes import AtLimit, Edge, Part, Shape, along_edges, council, ensemble, escalating, nested, routed
 from kestrel_lab.core.step import Step
 
 GOAL = "goal"
@@ -145,8 +145,16 @@ class SearchAgent:
         return Plan(steps=(self.step(self.name, goal), report), artifacts={GOAL: goal})
 
 
-Node = LLMAgent | tuple[LLMAgent, str] | Step
-"""An agent that works on the run's goal, one with a goal of its own (`{{goal}}` stands for the run's), or any step."""
+class MakesPlan(Protocol):
+    """Anything that makes a plan for a goal: an agent, a graph, a council."""
+
+    def plan(self, goal: str) -> Plan:
+        """Return the plan for `goal`."""
+        ...
+
+
+Node = LLMAgent | tuple[LLMAgent, str] | Step | MakesPlan | Plan
+"""An agent that works on the run's goal, one with a goal of its own (`{{goal}}` stands for the run's), any step, or a workflow within this one."""
 Way = tuple[str, ...]
 """The ids of two nodes and, optionally, a condition on artifacts."""
 
@@ -183,7 +191,82 @@ class GraphAgent:
             result=self.result,
             name=self.name,
         )
-        return Plan(steps=shape.steps, artifacts={GOAL: goal, **shape.artifacts})
+        return _plan_of(shape, goal)
+
+
+@dataclass(frozen=True)
+class Router:
+    """An agent chooses one of several nodes, which alone works on the goal; see `core.plan_shapes.routed`."""
+
+    name: str
+    routes: Mapping[str, Node]
+    purposes: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """What each route is for, told to the router; an agent's own description by default."""
+    router: LLMAgent = field(default=LLMAgent("router"), kw_only=True)
+    otherwise: str = field(default="", kw_only=True)
+    """The route that is taken where the router is less sure than `below`."""
+    below: float = field(default=0.0, kw_only=True)
+
+    def plan(self, goal: str) -> Plan:
+        """Return the plan of the router; raises `UsageError` for an invalid one."""
+        routes = [_part(name, node, goal) for name, node in self.routes.items()]
+        purposes = {name: node.description for name, node in self.routes.items() if isinstance(node, LLMAgent)} | dict(self.purposes)
+        router = _part(self.router.name, self.router, goal)
+        return _plan_of(routed(router, routes, purposes, otherwise=self.otherwise, below=self.below), goal)
+
+
+@dataclass(frozen=True)
+class Ensemble:
+    """Several nodes work on the goal at once, and a synthesiser answers from what they made; see `core.plan_shapes.ensemble`."""
+
+    name: str
+    members: Mapping[str, Node]
+    synthesiser: LLMAgent = field(
+        default=LLMAgent("synthesiser", "Answer from what the others found; say where they differ."), kw_only=True
+    )
+
+    def plan(self, goal: str) -> Plan:
+        """Return the plan of the ensemble; raises `UsageError` for an invalid one."""
+        members = [_part(name, node, goal) for name, node in self.members.items()]
+        return _plan_of(ensemble(members, _part(self.synthesiser.name, self.synthesiser, goal)), goal)
+
+
+@dataclass(frozen=True)
+class Council:
+    """Agents take positions with evidence in rounds and vote, and a chair decides; see `core.plan_shapes.council`."""
+
+    name: str
+    members: Sequence[LLMAgent]
+    chair: LLMAgent = field(default=LLMAgent("chair"), kw_only=True)
+    rounds: int = field(default=2, kw_only=True)
+    """Rounds before the vote."""
+    majority: float = field(default=0.5, kw_only=True)
+    """A vote is split where no position has a larger share of the votes."""
+
+    def plan(self, goal: str) -> Plan:
+        """Return the plan of the council; raises `UsageError` for an invalid one."""
+        members = [_part(agent.name, agent, goal) for agent in self.members]
+        chair = _part(self.chair.name, self.chair, goal)
+        return _plan_of(council(members, chair, rounds=self.rounds, majority=self.majority, name=self.name), goal)
+
+
+@dataclass(frozen=True)
+class Escalation:
+    """Nodes that take over from each other on failure, low confidence or a split vote; see `core.plan_shapes.escalating`."""
+
+    name: str
+    tiers: Mapping[str, Node]
+    below: float = field(default=0.0, kw_only=True)
+    """The confidence below which the next tier takes over."""
+
+    def plan(self, goal: str) -> Plan:
+        """Return the plan of the escalation; raises `UsageError` for an invalid one."""
+        tiers = [_part(name, node, goal) for name, node in self.tiers.items()]
+        return _plan_of(escalating(tiers, below=self.below, name=self.name), goal)
+
+
+def _plan_of(shape: Shape, goal: str) -> Plan:
+    return Plan(steps=shape.steps, artifacts={GOAL: goal, **shape.artifacts})
 
 
 def with_goal(text: str, scope: Mapping[str, Json]) -> str:
@@ -205,6 +288,9 @@ def _edge(way: Way) -> Edge:
 
 
 def _part(name: str, node: Node, goal: str) -> Part:
+    if not isinstance(node, Step | LLMAgent | tuple):
+        plan = node if isinstance(node, Plan) else node.plan(goal)
+        return Part(replace(nested(name, plan), produces=(name,)), fed=True)
     if isinstance(node, Step):
         step = replace(node, id=name, produces=node.produces or (name,))
         return Part(step, fed=bool(node.goal) and not node.consumes)

@@ -1,6 +1,6 @@
-"""Plans of four shapes: one after another, side by side, again and again, along the edges of a graph.
+"""Shapes of plans: in sequence, in parallel, loop, graph, router, ensemble, council, escalation, and one plan within another.
 
-What has a limit is a step that grows the plan while it runs: the operations `loop` and `graph`.
+What is not known beforehand is a step that grows the plan while it runs: `loop`, `graph`, `council`, `escalation`, `workflow`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.expressions.conditions import parse
@@ -16,10 +16,24 @@ from kestrel_lab.core.expressions.templates import escape, render
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.step import STEPS, Step
 
+if TYPE_CHECKING:
+    from kestrel_lab.core.plan import Plan
+
 MAX_ROUNDS: Final = 50
 """Most rounds of a loop."""
 MAX_VISITS: Final = 200
 """Most visits of the nodes of a graph with cycles, all together."""
+
+MAX_COUNCIL_ROUNDS: Final = 10
+_SHARE: dict[str, Json] = {"type": "number", "minimum": 0, "maximum": 1}
+_TEXT: dict[str, Json] = {"type": "string"}
+CONFIDENT: Final[dict[str, Json]] = {
+    "type": "object",
+    "properties": {"answer": _TEXT, "confidence": _SHARE},
+    "required": ["answer", "confidence"],
+    "additionalProperties": False,
+}
+"""JSON Schema of an answer with how sure its agent is of it, by its own account."""
 
 AtLimit = Literal["fail", "continue"]
 """What a loop or a graph does when its limit is reached: the run fails, or goes on with what there is and says so."""
@@ -164,6 +178,100 @@ def along_edges(
     return Shape(tuple(steps[node] for node in _ordered(into)), given)
 
 
+def routed(router: Part, routes: Sequence[Part], purposes: Mapping[str, str], *, otherwise: str = "", below: float = 0.0) -> Shape:
+    """`router` chooses one of the routes, which alone is carried out.
+
+    `purposes` says what each is for. The route `otherwise` is taken as well where the router is less sure than `below`.
+    Raises `UsageError` for a router that is no agent, `below` without `otherwise`, and what `along_edges` refuses.
+    """
+    ids = [part.step.id for part in routes]
+    if not router.step.goal or router.step.schema is not None:
+        raise UsageError(f"the router {router.step.id!r} must be an agent without a schema: it answers which route is taken")
+    if bool(below) != bool(otherwise) or (otherwise and otherwise not in ids):
+        raise UsageError("a router takes the route otherwise=… where it is less sure than below=…: give both, and a route that is there")
+    told = "\n".join(f"- {name}: {purposes.get(name) or name}" for name in ids)
+    made = router.step.produces[-1]
+    step = replace(
+        router.step,
+        goal=f"{router.step.goal}\n\nDo not do this yourself: choose who does.\n{told}",
+        schema={
+            "type": "object",
+            "properties": {"route": {"type": "string", "enum": cast("list[Json]", ids)}, "reason": _TEXT, "confidence": _SHARE},
+            "required": ["route", "reason", "confidence"],
+            "additionalProperties": False,
+        },
+    )
+
+    def chosen(name: str) -> str:
+        plain = f"{made}.route == '{name}'"
+        if not below:
+            return plain
+        return f"{plain} or {made}.confidence < {below:g}" if name == otherwise else f"{plain} and {made}.confidence >= {below:g}"
+
+    return along_edges([Part(step, router.fed), *routes], [Edge(step.id, name, chosen(name)) for name in ids])
+
+
+def ensemble(members: Sequence[Part], synthesiser: Part) -> Shape:
+    """All members at once; the synthesiser is given what they made. It begins if one of them has made something, though others failed."""
+    ids = [part.step.id for part in members]
+    made = " or ".join(f"{STEPS}.{name}.ok" for name in ids)
+    return side_by_side(
+        members, replace(synthesiser, step=replace(synthesiser.step, after_failure=True, when=synthesiser.step.when or made))
+    )
+
+
+def council(members: Sequence[Part], chair: Part, *, rounds: int = 2, majority: float = 0.5, name: str = "council") -> Shape:
+    """Members take positions, round after round with those of the others before them, then vote; the chair decides and says why.
+
+    A vote is split where no position has more than the share `majority` of the votes. Raises `UsageError` for fewer than
+    two members, a member or chair that is no agent, and numbers out of bounds.
+    """
+    everyone = [*members, chair]
+    if len(members) < 2:
+        raise UsageError("a council has at least two members")
+    if not 1 <= rounds <= MAX_COUNCIL_ROUNDS or not 0 <= majority < 1:
+        raise UsageError(f"a council has 1 to {MAX_COUNCIL_ROUNDS} rounds, and a majority from 0 to less than 1")
+    for part in everyone:
+        if not part.step.goal or part.step.schema is not None:
+            raise UsageError(f"{part.step.id!r} must be an agent without a schema: the council says in which form it answers")
+    args: dict[str, Json] = {
+        "members": [_bare(part.step) for part in members],
+        "chair": _bare(chair.step),
+        "rounds": rounds,
+        "majority": majority,
+    }
+    return Shape((_holding(name, "council", args, everyone),))
+
+
+def escalating(tiers: Sequence[Part], *, below: float = 0.0, name: str = "escalation") -> Shape:
+    """The first tier works; the next one takes over where it fails, its council is split, or it is less sure than `below`.
+
+    Raises `UsageError` for fewer than two tiers, and for an agent whose schema says nothing of its confidence though `below` asks for it.
+    """
+    if len(tiers) < 2:
+        raise UsageError("an escalation has at least two tiers: who begins, and who takes over")
+    if not 0 <= below <= 1:
+        raise UsageError(f"below is a confidence from 0 to 1, not {below:g}")
+    steps = []
+    for step in (part.step for part in tiers):
+        if below and step.goal and step.schema is None:
+            steps.append(replace(step, schema=CONFIDENT))
+        elif below and step.goal and "confidence" not in cast("dict[str, Json]", (step.schema or {}).get("properties", {})):
+            raise UsageError(f"the schema of {step.id!r} needs a property 'confidence', a number from 0 to 1: below= asks for it")
+        else:
+            steps.append(step)
+    args: dict[str, Json] = {"tiers": [_bare(step) for step in steps], "below": below}
+    return Shape((_holding(name, "escalation", args, tiers),))
+
+
+def nested(step_id: str, plan: Plan, inputs: Mapping[str, Json] | None = None) -> Step:
+    """Return the step that carries out `plan` with artifacts of its own names; its answer is what the last steps of the plan answer.
+
+    `inputs` are further artifacts of the plan, `{{name}}` in them stands for one of the plan that the step is in.
+    """
+    return Step(id=step_id, operation="workflow", args={"plan": escape(plan.as_json()), "inputs": dict(inputs or {})})
+
+
 def asked_names(condition: str, known: Collection[str] | None = None) -> tuple[str, ...]:
     """The artifacts that a condition of a loop or graph asks for, sorted.
 
@@ -184,14 +292,15 @@ def foreseen(steps: Iterable[Step]) -> tuple[Step, ...]:
 
 
 def outlook(step: Step) -> list[tuple[str, ...]]:
-    """Return what a loop or a graph will do, a row for itself and each part: id, stage, work, what comes before it, condition, product."""
+    """Return what an operation that holds steps will do, a row for itself and each part: id, stage, work, what comes before it, condition, product."""
     inside = _inside(step)
     if not inside:
         return []
-    args = cast("dict[str, Any]", render(dict(step.args), {}))
-    bound = f"at most {args['limit']} " + ("rounds" if step.operation == "loop" else "visits")
+    args: dict[str, Any] = {key: render(value, {}) for key, value in step.args.items() if key != "inputs"}
     until = f" until {args['until']}" if "until" in args else ""
-    rows: list[tuple[str, ...]] = [(step.id, step.stage, f"{step.operation}{until}, {bound}", ", ".join(step.depends_on), step.when, "")]
+    bound = f", at most {args['limit']} {'rounds' if step.operation == 'loop' else 'visits'}" if "limit" in args else ""
+    made = ", ".join(step.produces)
+    rows: list[tuple[str, ...]] = [(step.id, step.stage, f"{step.operation}{until}{bound}", ", ".join(step.depends_on), step.when, made)]
     for part in inside:
         ways = [edge for edge in args.get("edges", []) if edge["target"] == part.id]
         after = ", ".join(dict.fromkeys([*part.depends_on, *(edge["source"] for edge in ways)]))
@@ -201,11 +310,16 @@ def outlook(step: Step) -> list[tuple[str, ...]]:
 
 
 def _inside(step: Step) -> tuple[Step, ...]:
-    if step.operation not in ("loop", "graph"):
+    keys = _HELD.get(step.operation, ())
+    if not keys or {"round", "turn"} & step.args.keys():
         return ()
-    args = cast("dict[str, list[dict[str, Json]]]", render(dict(step.args), {}))
-    key = "body" if step.operation == "loop" else "nodes"
-    return tuple(Step.from_json(item) for item in args[key]) if "round" not in args and "turn" not in args else ()
+    held: list[Any] = [render(step.args[key], {}) for key in keys]
+    bodies = [body for value in held for body in (value if isinstance(value, list) else value.get("steps", [value]))]
+    return tuple(map(Step.from_json, bodies))
+
+
+_HELD: Final = {"loop": ("body",), "graph": ("nodes",), "council": ("members", "chair"), "escalation": ("tiers",), "workflow": ("plan",)}
+"""The arguments of operations that hold steps."""
 
 
 def _wanting(step: Step, names: Iterable[str], after: Iterable[str] = ()) -> Step:
@@ -246,6 +360,22 @@ def _along(step: Step, into: Sequence[Edge], before: Mapping[str, Step]) -> Step
 def _before(steps: Iterable[Step], state: Mapping[str, Json]) -> dict[str, Json]:
     """Return the artifacts before the first step that makes them: null, unless the state says more."""
     return {**{name: None for step in steps for name in step.produces}, **state}
+
+
+def _bare(step: Step) -> dict[str, Json]:
+    """Return a step as one of an operation: the operation says what it is given and when it runs."""
+    if step.when or step.depends_on or step.after_failure:
+        raise UsageError(f"step {step.id!r} has when, depends_on or after_failure, which a council or an escalation decides itself")
+    return replace(step, produces=()).as_json()
+
+
+def _holding(name: str, operation: str, args: dict[str, Json], parts: Sequence[Part]) -> Step:
+    """Return the step of an operation that is given what its parts consume."""
+    consumed = dict.fromkeys(name for part in parts for name in part.step.consumes)
+    held = {part.step.id for part in parts}
+    while name in held:
+        name += "_"
+    return Step(id=name, operation=operation, args=cast("dict[str, Json]", escape(args)), consumes=tuple(consumed))
 
 
 def _free(name: str, steps: Iterable[Step]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from kestrel_lab.core.events.union import MacroStarted, ToolAnswered
 from kestrel_lab.core.json_types import Json
@@ -104,3 +105,19 @@ class OpenMacro:
     answers: dict[str, ToolAnswered] = field(default_factory=dict)
     """Of its calls, by call."""
     finished: bool = False
+
+
+def read_request(call: dict[str, Json]) -> ToolRequest:
+    """Return the request that an event has as JSON."""
+    return ToolRequest(
+        id=str(call.get("id", "")),
+        name=str(call.get("name", "")),
+        args=cast("dict[str, Json]", call.get("args") or {}),
+        problem=str(call.get("problem") or ""),
+        signature=str(call.get("signature") or ""),
+    )
+
+
+def read_images(images: list[dict[str, Json]]) -> tuple[ImagePart, ...]:
+    """Return the images that an event names."""
+    return tuple(ImagePart(media_type=str(image["media_type"]), blob=str(image["blob"])) for image in images)

@@ -29,6 +29,7 @@ from kestrel_lab.core.events.union import (
     MemoryStored,
     ModelAnswered,
     ModelCalled,
+    ModelEscalated,
     PlanExtended,
     PlanProposed,
     Prompted,
@@ -52,11 +53,11 @@ from kestrel_lab.core.events.union import (
     VoteCast,
 )
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import ImagePart, Message, ThinkingPart, ToolRequest
+from kestrel_lab.core.messages import Message, ThinkingPart
 from kestrel_lab.core.plan import Plan, Step, conversation_step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.usage import UsageMeter
-from kestrel_lab.eventlog.conversation import Conversation, OpenMacro
+from kestrel_lab.eventlog.conversation import Conversation, OpenMacro, read_images, read_request
 from kestrel_lab.eventlog.large_results import Whole
 
 
@@ -124,6 +125,8 @@ class RunState:
     """Steps of sub-agents, by the call that delegated to them."""
     votes: dict[str, VoteCast] = field(default_factory=dict)
     """What members of councils said, by the step in which they did."""
+    escalated: set[str] = field(default_factory=set)
+    """Steps in which another model or tier took over."""
     councils: dict[str, CouncilDecided] = field(default_factory=dict)
     """How councils decided, by step."""
     wholes: dict[str, Whole] = field(default_factory=dict)
@@ -247,6 +250,8 @@ class RunState:
                 self._undone(event)
             case TaskChanged():
                 self.tasks[event.task] = event
+            case ModelEscalated():
+                self.escalated.add(event.step)
             case VoteCast():
                 self.votes[event.step] = event
             case CouncilDecided():
@@ -328,7 +333,7 @@ class RunState:
                 earlier: Mapping[str, Any] = self.started.earlier
                 conversation.messages += [Message.from_json(body, earlier=True) for body in earlier["messages"]]
                 conversation.files |= earlier.get("files", {})
-        conversation.messages.append(Message(role="user", text=text, images=_images(images)))
+        conversation.messages.append(Message(role="user", text=text, images=read_images(images)))
         conversation.prompts += 1
 
     def _prompted(self, event: Prompted) -> None:
@@ -372,7 +377,7 @@ class RunState:
         if event.error is not None:
             return
         conversation.text, conversation.finish = event.text or conversation.text, event.finish
-        conversation.requests = tuple(_request(call) for call in event.calls)
+        conversation.requests = tuple(read_request(call) for call in event.calls)
         conversation.answers, conversation.images = {}, {}
         thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
         conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests, thinking=thinking))
@@ -409,7 +414,7 @@ class RunState:
         self.macros.pop(event.call, None)
         conversation.answers[event.call] = event.text
         if event.images:
-            conversation.images[event.call] = _images(event.images)
+            conversation.images[event.call] = read_images(event.images)
         if not conversation.requests:
             conversation.value = event.value
             if event.error is not None:
@@ -445,20 +450,6 @@ class RunState:
                 self.like.setdefault(asked.tool, []).append(asked.offer)
         if event.granted and event.scope == "run":
             self.always.add(asked.tool)
-
-
-def _request(call: dict[str, Json]) -> ToolRequest:
-    return ToolRequest(
-        id=str(call.get("id", "")),
-        name=str(call.get("name", "")),
-        args=cast("dict[str, Json]", call.get("args") or {}),
-        problem=str(call.get("problem") or ""),
-        signature=str(call.get("signature") or ""),
-    )
-
-
-def _images(images: list[dict[str, Json]]) -> tuple[ImagePart, ...]:
-    return tuple(ImagePart(media_type=str(image["media_type"]), blob=str(image["blob"])) for image in images)
 
 
 def fold(records: Iterable[Record]) -> RunState:

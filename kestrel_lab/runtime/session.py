@@ -38,6 +38,7 @@ from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.runtime.sync import blocking
 from kestrel_lab.tools.builtin import native_tools, web_tools
 from kestrel_lab.tools.code_search import retrieval_tools
+from kestrel_lab.tools.delegation import delegate
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.interaction import task_tools
 from kestrel_lab.tools.kernel.cells import cell_tools
@@ -150,7 +151,7 @@ class Session:
         self.kernels = Kernels()
         """Kernels of runs that run code off a notebook."""
         self._opened.append("kernels")
-        native = [*native_tools(), *task_tools(), *memory_tools(), *web_tools(Reach(env=self.env)), *retrieval_tools(self.indexes)]
+        native = [*native_tools(), *task_tools(), delegate, *memory_tools(), *web_tools(Reach(env=self.env)), *retrieval_tools(self.indexes)]
         native += [*kernel_tools(self.kernels), *cell_tools()]
         self.registry = Registry(options, self.home, self.mcp, self.sandbox, native)
         self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=options.abstain)

@@ -1,6 +1,5 @@
 """The tools that come with the package."""
 
-from kestrel_lab.tools.delegation import delegate
 from kestrel_lab.tools.files.glob_and_grep import glob, grep, tree
 from kestrel_lab.tools.files.tools import batch_read, edit_file, file_exists, list_directory, multi_edit, read_file, write_file
 from kestrel_lab.tools.files.trash import delete_file, restore_file
@@ -19,10 +18,10 @@ NEEDS = {"github": "GITHUB_TOKEN", "jira": "JIRA_URL and JIRA_API_TOKEN", "brave
 
 
 def native_tools() -> Toolbox:
-    """Files, search, the shell, time, a question to the user, and sub-agents."""
+    """Files, search, the shell, time, and a question to the user."""
     reckoning = [parse_relative, time_arithmetic, normalize_timezone]
     writing = [write_file, edit_file, multi_edit, delete_file, restore_file]
-    return Toolbox([read_file, batch_read, *writing, list_directory, file_exists, glob, grep, tree, bash, *reckoning, ask_user, delegate])
+    return Toolbox([read_file, batch_read, *writing, list_directory, file_exists, glob, grep, tree, bash, *reckoning, ask_user])
 
 
 def web_tools(reach: Reach | None = None) -> Toolbox:

@@ -44,6 +44,15 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
         case e.RetrievalStep() if event.stopped:
             text = f"{count(len(event.hits), 'file')} found, which cover {event.coverage or 0:.0%} of the question ({event.stopped})"
             return _row("info", text, [_hit(hit) for hit in event.hits], step=event.step)
+        case e.VoteCast() if event.vote:
+            return _row("info", f"{event.member} votes for the position of {event.vote}: {event.reason}", step=event.step)
+        case e.VoteCast():
+            claims = [f"{one.get('claim')} – {_weight(one)}" for one in event.claims]
+            return _row("info", f"{event.member}, {event.confidence:.0%} sure: {event.position}", claims, step=event.step)
+        case e.CouncilDecided():
+            against = [f"{one.get('member')} for {one.get('vote')}: {one.get('reason')}" for one in event.dissent]
+            told = f"decided{' on a split vote' if event.split else ''} ({_tally(event.votes)}): {event.decision}. {event.reason}"
+            return _row("warning" if event.split else "info", told, against, step=event.step)
         case e.ModelEscalated():
             return _row("info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step)
         case e.ToolsAdded():
@@ -157,6 +166,16 @@ def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:
         text=f"tasks: {over} of {len(tasks)} done", level="good" if done else "info", state="done" if done else "running", items=lines
     )
     return row
+
+
+def _weight(claim: Mapping[str, Json]) -> str:
+    evidence = claim.get("evidence")
+    evidence = evidence if isinstance(evidence, list) else []
+    return f"{claim.get('shown')} of {count(len(evidence), 'piece')} of evidence found" if evidence else "no evidence"
+
+
+def _tally(votes: Mapping[str, int]) -> str:
+    return ", ".join(f"{member} {number}" for member, number in votes.items())
 
 
 def _row(level: str, text: str, items: Iterable[str] = (), *, step: str = "") -> NoticeRow:

@@ -48,6 +48,8 @@ BY_ANNOTATION: dict[str, st.SearchStrategy[Any]] = {
     "dict[str, Json]": objects,
     "dict[str, Json] | None": st.none() | objects,
     "dict[str, str]": st.dictionaries(texts, texts, max_size=3),
+    "dict[str, float]": st.dictionaries(texts, numbers, max_size=3),
+    "dict[str, int]": st.dictionaries(texts, st.integers(), max_size=3),
     "list[dict[str, Json]]": st.lists(objects, max_size=3),
 }
 

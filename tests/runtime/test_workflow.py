@@ -73,10 +73,10 @@ def test_a_run_follows_a_shipped_workflow_by_name(session: Session, workspace: P
 
 
 def test_a_file_may_say_all_that_a_step_says() -> None:
-    """No field of `Step` but its parent, which growth gives, is missing in files."""
+    """No field of `Step` but those that growth gives is missing in files."""
     assert {field.alias or name for name, field in StepEntry.model_fields.items()} == (
-        set(Step.__dataclass_fields__) - {"parent", "given"}
-    ) | {"agent"}
+        set(Step.__dataclass_fields__) - {"parent", "given", "scope"}
+    ) | {"agent", "workflow"}
 
 
 @pytest.mark.parametrize(

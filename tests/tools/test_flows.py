@@ -11,6 +11,7 @@ from kestrel_lab.tools.builtin import native_tools, web_tools
 from kestrel_lab.tools.code_search import retrieval_tools
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.delegation import delegate
 from kestrel_lab.tools.interaction import task_tools
 from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.read_result import read_result
@@ -22,7 +23,7 @@ KEYS = {"GITHUB_TOKEN": "t", "JIRA_URL": "https://j.example", "JIRA_API_TOKEN": 
 def test_every_tool_of_the_package_says_what_goes_in_and_out(tmp_path: Path) -> None:
     """No tool is left to a suggestion, so that a new one has to say it; what each says is here."""
     indexes = Indexes(tmp_path)
-    tools = [*native_tools(), *task_tools(), *memory_tools(), *retrieval_tools(indexes), *web_tools(Reach(env=KEYS)), read_result]
+    tools = [*native_tools(), *task_tools(), *memory_tools(), *retrieval_tools(indexes), *web_tools(Reach(env=KEYS)), read_result, delegate]
     assert [made.name for made in tools if made.reads is None or made.reaches is None] == []
     told: dict[tuple[str, ...], set[str]] = {}
     for made in tools:
@@ -33,7 +34,7 @@ def test_every_tool_of_the_package_says_what_goes_in_and_out(tmp_path: Path) -> 
             *("search_code", "find_definition", "find_references"),
         },
         ("workspace", "→", "workspace"): {"write_file", "edit_file", "multi_edit", "delete_file", "restore_file", "bash"},
-        ("→", "nothing"): {"parse_relative", "time_arithmetic", "normalize_timezone", "ask_user", "state_effects"},
+        ("→", "nothing"): {"parse_relative", "time_arithmetic", "normalize_timezone", "ask_user", "state_effects", "delegate"},
         ("run", "→", "nothing"): {"create_tasks", "update_task", "list_tasks", "read_result", "remember"},
         ("run", "→", "others"): {"forget"},
         ("private", "→", "nothing"): {"recall"},

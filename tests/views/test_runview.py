@@ -84,6 +84,8 @@ BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
     "list[str]": st.lists(TEXTS, max_size=2),
     "list[dict[str, Json]]": st.just([]),
     "dict[str, Json]": st.just({}),
+    "dict[str, float]": st.just({}),
+    "dict[str, int]": st.just({}),
     "dict[str, str]": st.just({}),
     "dict[str, Json] | None": st.none(),
     "Json": st.none(),

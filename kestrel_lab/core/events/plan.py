@@ -200,7 +200,7 @@ class VoteCast:
     position: str
     """Its answer; empty in a vote."""
     claims: list[dict[str, Json]] = field(default_factory=list)
-    """`{claim, evidence, shown}`: `shown` counts the pieces of evidence that stand word for word in what the member's tools answered."""
+    """`{claim, evidence, shown}`: `shown` counts the pieces of evidence that stand word for word in what tools answered the members."""
     confidence: float = 0.0
     """From 0 to 1, by its own account."""
     vote: str = ""

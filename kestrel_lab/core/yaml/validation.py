@@ -27,13 +27,16 @@ class Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def checked(document: YamlFile, kind: type[_Entry]) -> _Entry:
-    """Return the document as a `kind`; raises `UsageError` with one line for each mistake, in the order of the file."""
+def checked(document: YamlFile, kind: type[_Entry], value: Any = None, at: Where = ()) -> _Entry:
+    """Return the document, or its `value` at the place `at`, as a `kind`.
+
+    Raises `UsageError` with one line for each mistake, in the order of the file.
+    """
     try:
-        return kind.model_validate(document.value)
+        return kind.model_validate(document.value if value is None else value)
     except ValidationError as error:
-        details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
-        raise UsageError(joined(f"{document.place(detail['loc'])}: {_explained(kind, detail)}" for detail in details)) from error
+        details = sorted(error.errors(), key=lambda detail: document.line((*at, *detail["loc"])))
+        raise UsageError(joined(f"{document.place((*at, *detail['loc']))}: {_explained(kind, detail)}" for detail in details)) from error
 
 
 def salvaged(document: YamlFile, kind: type[_Entry], problems: list[str], stand_ins: Mapping[str, Json]) -> _Entry | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol, TypedDict
 
+from kestrel_lab.agents import MakesPlan
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ModelParams
@@ -19,14 +20,6 @@ from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.toolboxes import Tools
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox
-
-
-class MakesPlan(Protocol):
-    """An object that makes a plan for a goal."""
-
-    def plan(self, goal: str) -> Plan:
-        """Return the plan for `goal`."""
-        ...
 
 
 class Followed(Protocol):

@@ -13,6 +13,7 @@ from kestrel_lab.core.events.union import Event, ToolsShown
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.tools.builtin import native_tools
+from kestrel_lab.tools.delegation import delegate
 from kestrel_lab.tools.interaction import task_tools
 from kestrel_lab.tools.macros.macro import MACRO_RUN
 from kestrel_lab.tools.memory_tools import memory_tools
@@ -77,7 +78,7 @@ def _index(tools: tuple[Tool, ...]) -> ToolIndex:
 
 @lru_cache(maxsize=1)
 def _core() -> frozenset[str]:
-    return frozenset({*_names([*native_tools(), *task_tools(), *memory_tools()]), READ_RESULT, MACRO_RUN, FIND_TOOL, MCP_INSTALL})
+    return frozenset({*_names([*native_tools(), *task_tools(), delegate, *memory_tools()]), READ_RESULT, MACRO_RUN, FIND_TOOL, MCP_INSTALL})
 
 
 def _names(tools: Iterable[Tool]) -> Iterable[str]:

@@ -31,6 +31,12 @@ class Scope:
     desk: ApprovalDesk
 
     @property
+    def name(self) -> str:
+        """The id of the step within its nested workflow, without the number of its turn: what its conditions and its parts call it."""
+        name = self.step.id.removeprefix(f"{self.step.scope}/") if self.step.scope else self.step.id
+        return name.rpartition("#")[0] if {"round", "turn"} & self.args.keys() else name
+
+    @property
     def talk(self) -> Conversation:
         """What was said in this step so far."""
         return self.ctx.state.conversation(self.step.id)
@@ -44,6 +50,8 @@ class Done:
     """What it gives to those that consume what it produces; `None` to let the steps it grew speak for it."""
     grows: tuple[Step, ...] = field(default=())
     """Steps to be done now, before anything that waits for this one."""
+    artifacts: Mapping[str, Json] = field(default_factory=dict)
+    """Artifacts that are there before these steps, by `SCOPE/NAME`."""
     skipped: bool = False
     """There was nothing to do: the step counts as skipped, and what it produces is `None`."""
 
@@ -63,4 +71,16 @@ def under(prefix: str, steps: Iterable[Step], **changes: Any) -> tuple[Step, ...
     names = {step.id: f"{prefix}/{step.id}" for step in found}
     return tuple(
         replace(step, id=names[step.id], depends_on=tuple(names.get(need, need) for need in step.depends_on), **changes) for step in found
+    )
+
+
+def in_scope(scope: str, steps: Iterable[Step]) -> tuple[Step, ...]:
+    """The steps as those of the nested workflow `scope`, unless they belong to one within it: its id stands before theirs."""
+    found = tuple(steps)
+    if not scope:
+        return found
+    names = {step.id: step.id if step.id.startswith(f"{scope}/") else f"{scope}/{step.id}" for step in found}
+    return tuple(
+        replace(step, id=names[step.id], depends_on=tuple(names.get(need, need) for need in step.depends_on), scope=step.scope or scope)
+        for step in found
     )

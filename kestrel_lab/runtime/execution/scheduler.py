@@ -6,7 +6,7 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kestrel_lab.core.errors import LimitError, RunError, UnmetError, UsageError, gravest
@@ -25,6 +25,8 @@ class Outcome:
     """Its condition did not hold, so nothing was done."""
     grown: Plan | None = None
     """The plan with the steps that it grew, if it grew any."""
+    artifacts: Mapping[str, Json] = field(default_factory=dict)
+    """Artifacts that are there before these."""
 
 
 RunStep = Callable[[Step], Awaitable["Outcome | None"]]
@@ -188,7 +190,7 @@ class StepScheduler:
             self._idle.add(step.id)
         if outcome.grown is not None:
             new = [other for other in outcome.grown.steps if other.id not in self._steps]
-            self._emit(PlanExtended(step=step.id, steps=[other.as_json() for other in new]))
+            self._emit(PlanExtended(step=step.id, steps=[other.as_json() for other in new], artifacts=dict(outcome.artifacts)))
         self._emit(StepFinished(step=step.id, ok=True, skipped=outcome.skipped, output=outcome.output))
         if outcome.grown is not None:
             self._arrange(outcome.grown)

@@ -13,6 +13,7 @@ from kestrel_lab.core.events.union import StepStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.core.plan_shapes import foreseen
 from kestrel_lab.core.step import STEPS
 from kestrel_lab.runtime.agent.loop import run_agent
 from kestrel_lab.runtime.agent.structured_output import Dialogue, UnusableAnswer, read_typed
@@ -20,7 +21,7 @@ from kestrel_lab.runtime.agent.tool_calls import run_requests
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.execution.artifacts import artifact, as_text, output, told
-from kestrel_lab.runtime.execution.operation import Operation, Scope
+from kestrel_lab.runtime.execution.operation import Done, Operation, Scope, in_scope
 from kestrel_lab.runtime.execution.scheduler import Outcome
 from kestrel_lab.shell_syntax.template import check_command, render_call
 from kestrel_lab.tools.tool import ToolArgumentsError, Toolbox
@@ -134,8 +135,9 @@ class StepRunner:
         """How the steps went that `step` waits for."""
         state = self._ctx.state
         known = {other.id: other for other in self.plan.steps}
+        within = f"{step.scope}/" if step.scope else ""
         return {
-            name: {
+            name.removeprefix(within): {
                 "ok": state.finished_steps.get(name, False),
                 "skipped": name in state.skipped_steps,
                 "answer": output(self.plan, known[name], state) if state.finished_steps.get(name) else None,
@@ -156,18 +158,19 @@ class StepRunner:
         )
         try:
             done = await self._operations[step.operation](scope)
-            return Outcome(output=done.output, skipped=done.skipped, grown=self._grown(step, done.grows))
+            return Outcome(output=done.output, skipped=done.skipped, grown=self._grown(step, done), artifacts=done.artifacts)
         except UsageError as error:
             raise RunError(f"step {step.id!r}: {error}") from error
 
-    def _grown(self, step: Step, steps: tuple[Step, ...]) -> Plan | None:
-        """The plan with what `step` grew; what it grew before a crash is there already."""
+    def _grown(self, step: Step, done: Done) -> Plan | None:
+        """The plan with what `step` grew; what it grew before a crash is there already. In a nested workflow it is part of that."""
+        steps = in_scope(step.scope, done.grows)
         known = {other.id: other.parent for other in self.plan.steps}
         new = [other for other in steps if known.get(other.id) != step.id]
         if not steps:
             return None
-        check_steps(new, self._ctx.toolbox, self._operations, self._ctx.resolve)
-        self.plan = self.plan.grown(step.id, new)
+        check_steps(foreseen(new), self._ctx.toolbox, self._operations, self._ctx.resolve)
+        self.plan = self.plan.grown(step.id, new, done.artifacts)
         return self.plan if new else None
 
     def _args(self, step: Step, inputs: Mapping[str, Json]) -> dict[str, Json]:

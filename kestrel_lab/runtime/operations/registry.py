@@ -13,6 +13,9 @@ _MODULES = {
     "graph": ("graph",),
     "intake": ("converse", "intake"),
     "loop": ("loop",),
+    "patterns.council": ("council",),
+    "patterns.escalation": ("escalation",),
+    "patterns.workflow": ("workflow",),
     "plan": ("plan",),
     "quality": ("quality",),
     "save_notes": ("commit",),
@@ -31,5 +34,7 @@ def _imported_on_call(module: str, name: str) -> Operation:
 
 
 OPERATIONS: Mapping[str, Operation] = {name: _imported_on_call(module, name) for module, names in _MODULES.items() for name in names}
-WITHOUT_MODEL = frozenset({"bootstrap", "gather", "loop", "graph", "thoughts", "websearch_pages", "websearch_report"})
+WITHOUT_MODEL = frozenset(
+    {"bootstrap", "gather", "loop", "graph", "council", "escalation", "workflow", "thoughts", "websearch_pages", "websearch_report"}
+)
 """Operations that never ask a model."""

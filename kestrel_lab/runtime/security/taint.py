@@ -254,7 +254,7 @@ class Taint:
             return
         self._plan[name] = step
         for made in cast("list[str]", step.get("produces") or []):
-            self._makers.setdefault(made, []).append(name)
+            self._makers.setdefault(f"{step.get('scope') or ''}/{made}", []).append(name)
 
     def _extended(self, event: PlanExtended) -> None:
         """Whoever grows a step writes its goal, its arguments and what it is given."""
@@ -269,7 +269,7 @@ class Taint:
         if step is None:
             return
         consumed = cast("list[str]", step.get("consumes") or [])
-        givers = [maker for made in consumed for maker in self._makers.get(made, ()) if maker != name]
+        givers = [maker for made in consumed for maker in self._makers.get(f"{step.get('scope') or ''}/{made}", ()) if maker != name]
         operation = str(step.get("operation") or "")
         if operation:  # it is told how the steps went that it waits for
             givers += cast("list[str]", step.get("depends_on") or [])

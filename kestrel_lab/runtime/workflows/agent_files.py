@@ -26,7 +26,7 @@ def load_agent(name_or_path: str | Path) -> LLMAgent:
     path = Path(name_or_path) if isinstance(name_or_path, Path) or is_file_name(name_or_path) else _shipped(name_or_path, ())
     entry = _read(path)
     settings_of(entry, path.parent, {})  # refuses an agent in its own team
-    team = [replace(load_agent(_file(name, path.parent, {})), name=name) for name in entry.team]
+    team = tuple(replace(load_agent(_file(name, path.parent, {})), name=name) for name in entry.team)
     return agent_of(entry.name or path.stem, {**settings(entry), "team": team}, entry.description)
 
 
@@ -70,7 +70,7 @@ def _member(name: str, folder: Path, agents: Mapping[str, AgentEntry], above: tu
 
 
 def _file(name: str, folder: Path, agents: Mapping[str, AgentEntry]) -> Path:
-    return _beside(folder, name) if is_file_name(name) else _shipped(name, agents)
+    return beside(folder, name) if is_file_name(name) else _shipped(name, agents)
 
 
 def is_file_name(text: str) -> bool:
@@ -89,12 +89,12 @@ def _shipped(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> Path:
     return known[name]
 
 
-def _beside(folder: Path, name: str) -> Path:
-    """Return a file that a workflow names, which must be in its folder or below, also through links."""
+def beside(folder: Path, name: str, kind: str = "agent") -> Path:
+    """Return a file that a workflow names, which must be in its folder or below, also through links; raises `UsageError` for another."""
     pure = PurePosixPath(name)
     found = folder / name
     if pure.is_absolute() or "\\" in name or "\0" in name or not found.resolve().is_relative_to(folder.resolve()):
-        raise UsageError(f"{name!r} is not in the folder of the workflow: a workflow uses agent files beside it or below")
+        raise UsageError(f"{name!r} is not in the folder of the workflow: a workflow uses {kind} files beside it or below")
     if not found.is_file():
-        raise UsageError(f"there is no agent file {name!r} beside the workflow")
+        raise UsageError(f"there is no {kind} file {name!r} beside the workflow")
     return found

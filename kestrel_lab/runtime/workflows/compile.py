@@ -3,22 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from kestrel_lab.agents import GOAL, with_goal
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.expressions.conditions import parse
-from kestrel_lab.core.expressions.templates import references
+from kestrel_lab.core.expressions.templates import references, render
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.plan_shapes import Edge, Part, Shape, along_edges, asked_names, in_sequence, repeated, side_by_side
+from kestrel_lab.core.plan import Plan
+from kestrel_lab.core.plan_shapes import (
+    Edge,
+    Part,
+    Shape,
+    along_edges,
+    asked_names,
+    council,
+    ensemble,
+    escalating,
+    foreseen,
+    in_sequence,
+    nested,
+    repeated,
+    routed,
+    side_by_side,
+)
 from kestrel_lab.core.step import STEPS, Step
 from kestrel_lab.core.yaml.reader import Where, YamlFile
-from kestrel_lab.core.yaml.validation import attempt, joined
-from kestrel_lab.runtime.workflows.agent_files import settings_of
-from kestrel_lab.runtime.workflows.models import AnyWorkflow, GraphEntry, LoopEntry, ParallelEntry, PlanEntry, SequentialEntry, WorkEntry
+from kestrel_lab.core.yaml.validation import attempt, checked, joined
+from kestrel_lab.runtime.workflows.agent_files import beside, is_file_name, settings_of
+from kestrel_lab.runtime.workflows.loader import find_workflow, input_values, read_workflow
+from kestrel_lab.runtime.workflows.models import (
+    KINDS,
+    AgentSettings,
+    AnyWorkflow,
+    CouncilEntry,
+    EnsembleEntry,
+    EscalationEntry,
+    GraphEntry,
+    LoopEntry,
+    ParallelEntry,
+    PlanEntry,
+    RouterEntry,
+    SequentialEntry,
+    SupervisorEntry,
+    WorkEntry,
+)
 
 _T = TypeVar("_T")
 
@@ -32,11 +64,17 @@ class Reading:
     entry: AnyWorkflow
     scope: dict[str, Json]
     """The goal and the inputs."""
+    given: frozenset[str] = frozenset()
+    """Names of artifacts that are there before the first step and are known only when the run gets there."""
+    at: Where = ()
+    """The place of the entry in the document: not empty for a workflow within another."""
+    above: tuple[Path, ...] = ()
+    """The files of workflows that this one is nested in."""
     problems: list[str] = field(default_factory=list)
 
     def tried(self, where: Where, make: Callable[[], _T]) -> _T | None:
         """Return the result of `make`; its `UsageError` becomes a problem with its place."""
-        return attempt(self.document, where, self.problems, make)
+        return attempt(self.document, (*self.at, *where), self.problems, make)
 
     def stop_at_problems(self) -> None:
         """Raise `UsageError` if there are problems."""
@@ -49,14 +87,14 @@ def shape_of(reading: Reading) -> Shape:
     entry = reading.entry
     _check_names(reading)
     reading.stop_at_problems()
-    parts = [part for where, work in _works(entry) if (part := reading.tried(where, partial(_part, reading, work)))]
+    parts = [part for where, work in _works(entry) if (part := reading.tried(where, partial(_part, reading, where, work)))]
     reading.stop_at_problems()
     found = reading.tried(_body(entry), partial(_shaped, entry, parts))
     reading.stop_at_problems()
     return found or Shape(())
 
 
-def _shaped(entry: AnyWorkflow, parts: Sequence[Part]) -> Shape:
+def _shaped(entry: AnyWorkflow, parts: Sequence[Part]) -> Shape:  # noqa: C901  # one case per kind
     match entry:
         case PlanEntry():
             return Shape(tuple(part.step for part in parts))
@@ -76,30 +114,106 @@ def _shaped(entry: AnyWorkflow, parts: Sequence[Part]) -> Shape:
                 at_limit=entry.at_limit,
                 result=entry.result,
             )
+        case SupervisorEntry():
+            return Shape((parts[0].step,))
+        case RouterEntry():
+            purposes = {route.id: route.purpose for route in entry.routes}
+            return routed(parts[-1], parts[:-1], purposes, otherwise=entry.otherwise, below=entry.below)
+        case EnsembleEntry():
+            return ensemble(parts[:-1], parts[-1])
+        case CouncilEntry():
+            return council(parts[:-1], parts[-1], rounds=entry.rounds, majority=entry.majority)
+        case EscalationEntry():
+            return escalating(parts, below=entry.below)
+
+
+_LISTS: Final = ("steps", "nodes", "branches", "routes", "members", "tiers")
+_ROLES: Final = ("join", "supervisor", "router", "synthesiser", "chair")
+"""Keys of entries of work; the shapes take them in this order."""
 
 
 def _body(entry: AnyWorkflow) -> Where:
-    return ("nodes",) if isinstance(entry, GraphEntry) else ("branches",) if isinstance(entry, ParallelEntry) else ("steps",)
+    return (next(key for key in (*_LISTS, *_ROLES) if hasattr(entry, key)),)
 
 
 def _works(entry: AnyWorkflow) -> Iterator[tuple[Where, WorkEntry]]:
     """Yield every entry of work in the file, with its place."""
-    (key,) = _body(entry)
-    yield from (((key, number), work) for number, work in enumerate(getattr(entry, str(key))))
-    if isinstance(entry, ParallelEntry) and entry.join is not None:
-        yield ("join",), entry.join
+    for key in _LISTS:
+        yield from (((key, number), work) for number, work in enumerate(getattr(entry, key, ())))
+    yield from (((key,), work) for key in _ROLES if (work := getattr(entry, key, None)) is not None)
 
 
-def _part(reading: Reading, work: WorkEntry) -> Part:
+def _part(reading: Reading, where: Where, work: WorkEntry) -> Part:
     """Return the step of an entry, before the shape adds its dependencies."""
+    if work.workflow is not None:
+        return _nested(reading, where, work)
+    if isinstance(reading.entry, SupervisorEntry):
+        work = work.model_copy(update={"team": reading.entry.workers}) if not work.team else work
+    team = {} if not work.team else {"team": settings_of(AgentSettings(team=work.team), reading.folder, reading.entry.agents)["team"]}
     theirs = {} if work.agent is None else settings_of(work.agent, reading.folder, reading.entry.agents)
-    given: dict[str, Any] = {**theirs, **work.model_dump(by_alias=True, exclude_unset=True, exclude={"agent", "goal"})}
+    own = work.model_dump(by_alias=True, exclude_unset=True, exclude={"agent", "goal", "team", "workflow"})
+    given: dict[str, Any] = {**theirs, **own, **team}
     given["instructions"] = "\n\n".join(text for text in (theirs.get("instructions", ""), work.instructions) if text)
-    if work.goal or (work.agent is not None and not work.tool and not work.operation):
+    pattern = isinstance(reading.entry, SupervisorEntry | RouterEntry | EnsembleEntry | CouncilEntry | EscalationEntry)
+    if work.goal or ((work.agent is not None or pattern) and not work.tool and not work.operation):
         given["goal"] = with_goal(work.goal or f"{{{{{GOAL}}}}}", reading.scope)
     given["consumes"] = list(dict.fromkeys([*work.consumes, *sorted(references(work.args)), *sorted(_asked(work.when))]))
     given["produces"] = _makes(reading.entry, work)
     return Part(Step.from_json(given), fed=bool(given.get("goal")) and "consumes" not in work.model_fields_set)
+
+
+def _nested(reading: Reading, where: Where, work: WorkEntry) -> Part:
+    """Return the step of an entry that is a workflow.
+
+    One that is written there may consume what the workflow around it makes; a file is given what `args` name. Where those stand
+    for artifacts, they are not known yet, so that they can be no part of a goal.
+    """
+    document, at, entry, agents = reading.document, (*reading.at, *where, "workflow"), reading.entry, reading.entry.agents
+    if isinstance(work.workflow, str):
+        folder, above = reading.folder, reading.above
+        path = beside(folder, work.workflow, "workflow") if is_file_name(work.workflow) else find_workflow(work.workflow)
+        if path.resolve() in above:
+            raise UsageError(f"workflow {work.workflow!r} is nested in itself")
+        document, entry = read_workflow(path)
+        outside, at, folder, above = frozenset[str](), (), path.parent, (*above, path.resolve())
+    else:
+        kind = str((work.workflow or {}).get("kind"))
+        if kind not in KINDS:
+            raise UsageError(f"a workflow within another has a kind; {nearest(kind, KINDS)}")
+        entry = checked(document, KINDS[kind], work.workflow, at)
+        entry = entry.model_copy(update={"agents": {**agents, **entry.agents}})
+        makes = {name for _, other in _works(reading.entry) for name in _makes(reading.entry, other)}
+        outside, folder, above = frozenset({*makes, *reading.given}), reading.folder, reading.above
+    if entry.output is not None:
+        raise UsageError("a workflow within another has no output of its own: give the schema to its last agent")
+    later = {name: value for name, value in work.args.items() if not references(value) <= set(reading.scope)}
+    known = {name: render(value, reading.scope) for name, value in work.args.items() if name not in later}
+    declared = {name: each for name, each in entry.inputs.items() if name not in later}
+    if unknown := sorted(set(later) - set(entry.inputs)):
+        raise UsageError(f"the workflow has no input {unknown[0]!r}; {nearest(unknown[0], entry.inputs)}")
+    scope: dict[str, Json] = {GOAL: with_goal(work.goal or f"{{{{{GOAL}}}}}", reading.scope), **input_values(document, declared, known)}
+    inner = Reading(document=document, folder=folder, entry=entry, scope=scope, given=outside | set(later), at=at, above=above)
+    shape = shape_of(inner)
+    here = {**scope, **shape.artifacts}
+    made = {name for step in foreseen(shape.steps) for name in step.produces}
+    asked = {name for step in foreseen(shape.steps) for name in step.consumes if name not in here}
+    free = sorted(name for name in asked if name in inner.given and name not in made)
+    step = nested(work.id, Plan(steps=shape.steps, artifacts={**here, **dict.fromkeys(free)}), later)
+    consumed = dict.fromkeys(
+        [*work.consumes, *(name for name in free if name not in later), *sorted(references(later)), *sorted(_asked(work.when))]
+    )
+    place = replace(
+        step,
+        produces=tuple(_makes(reading.entry, work)),
+        consumes=tuple(name for name in consumed if name != GOAL),
+        stage=work.stage,
+        when=work.when,
+        parallelizable=work.parallelizable,
+        needs_approval=work.needs_approval,
+        after_failure=getattr(work, "after_failure", False),
+        depends_on=tuple(getattr(work, "depends_on", ())),
+    )
+    return Part(place, fed="consumes" not in work.model_fields_set)
 
 
 def _asked(condition: str) -> frozenset[str]:
@@ -115,12 +229,12 @@ def _check_names(reading: Reading) -> None:
     """Note every reference to an artifact that no step makes, and every artifact that exists already."""
     entry, tried = reading.entry, reading.tried
     state = entry.state if isinstance(entry, LoopEntry | GraphEntry) else {}
-    known = {*reading.scope, *state, *(name for _, work in _works(entry) for name in _makes(entry, work))}
+    known = {*reading.scope, *reading.given, *state, *(name for _, work in _works(entry) for name in _makes(entry, work))}
     for name, agent in entry.agents.items():
         tried(("agents", name), partial(settings_of, agent, reading.folder, {}))
     first: dict[str, Where] = {}
     for where, work in _works(entry):
-        tried((*where, "id"), partial(_refuse_again, work.id, first.setdefault(work.id, where), where, reading.document))
+        tried((*where, "id"), partial(_refuse_again, work.id, first.setdefault(work.id, where), where, reading))
         for place, name in enumerate(work.consumes):
             tried((*where, "consumes", place), partial(_find, {name}, known))
         if work.agent is not None:
@@ -144,9 +258,9 @@ def _check_names(reading: Reading) -> None:
             tried(("edges", place, "when"), partial(asked_names, edge.when, known))
 
 
-def _refuse_again(name: str, first: Where, where: Where, document: YamlFile) -> None:
+def _refuse_again(name: str, first: Where, where: Where, reading: Reading) -> None:
     if first != where:
-        raise UsageError(f"{name!r} is already on line {document.line((*first, 'id'))}")
+        raise UsageError(f"{name!r} is already on line {reading.document.line((*reading.at, *first, 'id'))}")
 
 
 def _find_all(names_in: Callable[[Any], frozenset[str]], value: object, known: Collection[str]) -> None:

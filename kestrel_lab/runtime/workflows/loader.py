@@ -1,4 +1,4 @@
-"""Workflow files: five kinds of plans in YAML, shipped ones by name."""
+"""Workflow files: ten kinds of plans in YAML, shipped ones by name."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from kestrel_lab.agents import GOAL, with_goal
+from kestrel_lab.agents import GOAL, MakesPlan, with_goal
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.sanitize import shown_path
-from kestrel_lab.runtime.context.run_options import MakesPlan
 
 if TYPE_CHECKING:
     from kestrel_lab.core.yaml.reader import YamlFile
@@ -51,8 +50,8 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
 
     path = find_workflow(name_or_path)
     document, entry = read_workflow(path)
-    scope: dict[str, Json] = {GOAL: goal, **_inputs(document, entry.inputs, inputs or {})}
-    reading = Reading(document=document, folder=path.parent, entry=entry, scope=scope)
+    scope: dict[str, Json] = {GOAL: goal, **input_values(document, entry.inputs, inputs or {})}
+    reading = Reading(document=document, folder=path.parent, entry=entry, scope=scope, above=(path.resolve(),))
     criteria = [
         reading.tried(("acceptance_criteria", place), partial(with_goal, text, scope))
         for place, text in enumerate(entry.acceptance_criteria)
@@ -102,7 +101,8 @@ def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
     return document, checked(document, KINDS.get(str(kind), PlanEntry))
 
 
-def _inputs(document: YamlFile, declared: Mapping[str, InputEntry], given: Mapping[str, Json]) -> dict[str, Json]:
+def input_values(document: YamlFile, declared: Mapping[str, InputEntry], given: Mapping[str, Json]) -> dict[str, Json]:
+    """Return the values of the declared inputs of a workflow; raises `UsageError` for one that is missing, unknown or of another type."""
     for name in given:
         if name not in declared:
             raise UsageError(f"{document.name} has no input {name!r}; {nearest(name, declared)}")

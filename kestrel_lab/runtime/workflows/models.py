@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
 from pydantic_core import CoreSchema
 
-from kestrel_lab.core.plan_shapes import MAX_ROUNDS, MAX_VISITS
+from kestrel_lab.core.plan_shapes import MAX_COUNCIL_ROUNDS, MAX_ROUNDS, MAX_VISITS
 from kestrel_lab.core.yaml.validation import Entry
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,59}$")]
@@ -85,6 +85,10 @@ class WorkEntry(AgentSettings):
     goal: str = Field(default="", description="For an agent; {{goal}} and {{input}} are put in. With an agent, {{goal}} by default.")
     tool: str = Field(default="", description="Tool to call with args.")
     operation: str = Field(default="", description="Operation of the engine to carry out with args.")
+    workflow: Annotated[str | dict[str, Any] | None, WithJsonSchema({"anyOf": [{"type": "string"}, {"$dynamicRef": "#"}]})] = Field(
+        default=None,
+        description="A workflow to carry out: one written here, a file beside this one, or a shipped one; goal and args are its goal and inputs.",
+    )
     args: dict[str, Any] = Field(default_factory=dict, description="{{name}} stands for an artifact.")
     produces: Names
     consumes: Names
@@ -178,11 +182,77 @@ class GraphEntry(WorkflowEntry):
     result: str = Field(default="", description="The artifact that is the answer, where edges lead back.")
 
 
-AnyWorkflow = PlanEntry | SequentialEntry | ParallelEntry | LoopEntry | GraphEntry
+class SupervisorEntry(WorkflowEntry):
+    """An agent that delegates to others and answers from what they found."""
+
+    kind: Literal["supervisor"]
+    supervisor: NodeEntry
+    workers: Annotated[list[str], Field(min_length=1, description="Agents of this workflow, files beside it, or shipped.")]
+
+
+class RouteEntry(NodeEntry):
+    """A route, and what it is for."""
+
+    purpose: Annotated[str, Field(min_length=1, description="Told to the router.")]
+
+
+class RouterEntry(WorkflowEntry):
+    """An agent chooses one of the routes, which alone is carried out."""
+
+    kind: Literal["router"]
+    router: NodeEntry
+    routes: Annotated[list[RouteEntry], Field(min_length=2)]
+    below: Annotated[float, Field(ge=0, le=1, description="Confidence of the router below which `otherwise` is taken.")] = 0.0
+    otherwise: str = Field(default="", description="The route for what the router is not sure of.")
+
+
+class EnsembleEntry(WorkflowEntry):
+    """Members at once; the synthesiser is given what they made, as long as one of them made something."""
+
+    kind: Literal["ensemble"]
+    members: Annotated[list[NodeEntry], Field(min_length=2)]
+    synthesiser: NodeEntry
+
+
+class CouncilEntry(WorkflowEntry):
+    """Members take positions with evidence in rounds, and vote; the chair decides and says why."""
+
+    kind: Literal["council"]
+    members: Annotated[list[NodeEntry], Field(min_length=2)]
+    chair: NodeEntry
+    rounds: Annotated[int, Field(ge=1, le=MAX_COUNCIL_ROUNDS, description="Rounds before the vote.")] = 2
+    majority: Annotated[float, Field(ge=0, lt=1, description="A vote is split where no position has a larger share of the votes.")] = 0.5
+
+
+class EscalationEntry(WorkflowEntry):
+    """Each tier takes over where the one before fails, its council is split, or it is not sure enough."""
+
+    kind: Literal["escalation"]
+    tiers: Annotated[list[NodeEntry], Field(min_length=2)]
+    below: Annotated[float, Field(ge=0, le=1, description="Confidence below which the next tier takes over.")] = 0.0
+
+
+AnyWorkflow = (
+    PlanEntry
+    | SequentialEntry
+    | ParallelEntry
+    | LoopEntry
+    | GraphEntry
+    | SupervisorEntry
+    | RouterEntry
+    | EnsembleEntry
+    | CouncilEntry
+    | EscalationEntry
+)
 KINDS: dict[str, type[AnyWorkflow]] = {
     "plan": PlanEntry,
     "sequential": SequentialEntry,
     "parallel": ParallelEntry,
     "loop": LoopEntry,
     "graph": GraphEntry,
+    "supervisor": SupervisorEntry,
+    "router": RouterEntry,
+    "ensemble": EnsembleEntry,
+    "council": CouncilEntry,
+    "escalation": EscalationEntry,
 }
