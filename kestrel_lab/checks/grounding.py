@@ -14,7 +14,7 @@ from kestrel_lab.core.events.union import ToolAnswered
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import LogCheck, Score
 from kestrel_lab.verification.engine import VerifierEngine
 from kestrel_lab.verification.evidence import cited_share, evidence_of, summary, wrong_citations
 from kestrel_lab.verification.subject import subject_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grounded:
+class Grounded(LogCheck):
     """Every place, quote and deed that the answer names is there; no model is asked.
 
     `most` is how many things may be wrong with it; what is only questionable does not count. An empty answer fails.
@@ -142,8 +142,6 @@ class AnswerCites:
     it, `app.py:12`, does. With `seen`, a source counts only if a tool of the run was called with it or told of
     it: the others can only be guessed.
     """
-
-    needs: ClassVar[str] = ""
 
     sources: tuple[str, ...]
     mode: Literal["all", "any"] = "all"

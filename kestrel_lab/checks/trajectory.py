@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import LogCheck, Score
 
 Mode = Literal["exact", "in_order", "any_order", "precision", "recall"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MadeCall:
+class MadeCall(LogCheck):
     """A tool call of a run that was answered."""
 
     tool: str
@@ -57,8 +57,6 @@ def made_calls(records: Iterable[Record]) -> list[MadeCall]:
 class ToolsInOrder:
     """The tools were called with success one after the other; other calls may be between."""
 
-    needs: ClassVar[str] = ""
-
     names: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -82,7 +80,7 @@ class ToolsInOrder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrajectoryMatch:
+class TrajectoryMatch(LogCheck):
     """The run's tool calls are those expected, as far as `mode` asks.
 
     An expected call is a tool's name, or `{tool: …, args: {…}}`, which a call fits that has at least these
@@ -95,8 +93,6 @@ class TrajectoryMatch:
 
     and the check passes when it is at least `at_least`.
     """
-
-    needs: ClassVar[str] = ""
 
     calls: tuple[Any, ...]
     mode: Mode = "in_order"
