@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Grounded(LogCheck):
+class Grounded:
     """Every place, quote and deed that the answer names is there; no model is asked.
 
     `most` is how many things may be wrong with it; what is only questionable does not count. An empty answer fails.
@@ -135,7 +135,7 @@ def _subject(trial: Trial) -> Subject:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerCites:
+class AnswerCites(LogCheck):
     """The answer names the sources: paths, addresses or other names, letter by letter.
 
     A name inside a longer one does not count: `app.py` is not cited by `src/app.py` or `app.pyc`; a place in

@@ -17,7 +17,7 @@ Mode = Literal["exact", "in_order", "any_order", "precision", "recall"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MadeCall(LogCheck):
+class MadeCall:
     """A tool call of a run that was answered."""
 
     tool: str
@@ -54,7 +54,7 @@ def made_calls(records: Iterable[Record]) -> list[MadeCall]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolsInOrder:
+class ToolsInOrder(LogCheck):
     """The tools were called with success one after the other; other calls may be between."""
 
     names: tuple[str, ...]
