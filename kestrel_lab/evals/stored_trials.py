@@ -36,6 +36,9 @@ class EvalRow:
     """Hash of everything the trial's outcome depends on."""
 
 
+_NAMES = tuple(EvalRow.__dataclass_fields__)
+
+
 def store_trial(store: SessionStore, row: EvalRow) -> Future[None]:
     """Queue one finished trial; the future resolves once it is on disk."""
     values = (
@@ -114,16 +117,5 @@ def stored_scores(store: SessionStore, *, suite: str, suite_hash: str | None = N
 
 
 def _row(row: tuple[Any, ...]) -> EvalRow:
-    (trial_id, scenario, result, metrics, git_sha, created_at, suite, config, epoch, key) = row
-    return EvalRow(
-        id=trial_id,
-        scenario=scenario,
-        result=json.loads(result),
-        metrics=json.loads(metrics),
-        git_sha=git_sha,
-        created_at=created_at,
-        suite=suite,
-        config=config,
-        epoch=epoch,
-        key=key,
-    )
+    values: dict[str, Any] = dict(zip(_NAMES, row, strict=True))
+    return EvalRow(**values | {"result": json.loads(values["result"]), "metrics": json.loads(values["metrics"])})

@@ -413,22 +413,13 @@ def _record(run_id: str, row: tuple[Any, ...]) -> Record:
 
 
 def _run_row(row: tuple[Any, ...]) -> RunRow:
-    (run_id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner, epoch) = row
-    texts, numbers = (run_id, goal, workspace, model, model_kind, config, scenario, status, owner), (created_at, epoch)
-    if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int | float) for one in numbers) or status not in _STATES:
-        raise StoreError(f"the row of run {run_id!r} in the log is damaged. See: kestrel doctor")
-    return RunRow(
-        id=run_id,
-        goal=goal,
-        workspace=workspace,
-        model=model,
-        model_kind=model_kind,
-        config=config,
-        scenario=scenario,
-        status=RunStatus(status),
-        parent=parent,
-        forked_at=forked_at,
-        created_at=created_at,
-        owner=owner,
-        epoch=epoch,
-    )
+    values: dict[str, Any] = dict(zip(_RUN_COLUMNS.split(", "), row, strict=True))
+    numbers = (values["created_at"], values["epoch"])
+    texts = [value for name, value in values.items() if name not in ("parent", "forked_at", "created_at", "epoch")]
+    if (
+        not all(isinstance(one, str) for one in texts)
+        or not all(isinstance(one, int | float) for one in numbers)
+        or values["status"] not in _STATES
+    ):
+        raise StoreError(f"the row of run {values['id']!r} in the log is damaged. See: kestrel doctor")
+    return RunRow(**values | {"status": RunStatus(values["status"])})

@@ -400,23 +400,9 @@ def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[st
 
 
 def _record(d: Difference) -> dict[str, Any]:
-    return {
-        "base": d.base,
-        "head": d.head,
-        "difference": d.interval.mean,
-        "low": d.interval.low,
-        "high": d.interval.high,
-        "p": d.p,
-        "p_holm": d.p_holm,
-        "verdict": d.verdict,
-        "mde": d.mde,
-        "scenarios": d.scenarios,
-        "lower": d.lower,
-        "higher": d.higher,
-        "scope": d.scope,
-        "test": d.test,
-        "note": d.note,
-    }
+    names = ("p", "p_holm", "verdict", "mde", "scenarios", "lower", "higher", "scope", "test", "note")
+    spread = {"difference": d.interval.mean, "low": d.interval.low, "high": d.interval.high}
+    return {"base": d.base, "head": d.head, **spread, **{name: getattr(d, name) for name in names}}
 
 
 def _shown(metric: str, d: Difference) -> list[str]:

@@ -63,11 +63,10 @@ def _counted(number: int, what: str) -> str:
 
 
 def notebook_of(session: Session, run_id: str) -> RunNotebook:
-    """Return the notebook of the conversation that a run ends, its parents first.
+    """Return the notebook of the conversation that a run ends; see `Evaluations.notebook_from`.
 
-    Each call of `run_python` or `run_cell` that had its effect is a code cell, with the recorded output; what was undone or stopped is left out and named.
-    Goals and answers are text of others and stand in blocks of code, where no markup, link or formula of theirs is rendered. Raises
-    `UsageError` for a run that does not exist or has not ended, and for a conversation without code.
+    Each call of `run_python` or `run_cell` that had its effect is a code cell, with the recorded output.
+    Goals and answers are text of others and stand in blocks of code, where no markup, link or formula of theirs is rendered.
     """
     from nbformat.v4 import new_notebook
 

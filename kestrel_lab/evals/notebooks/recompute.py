@@ -75,13 +75,7 @@ def _from_difference(call: CallOutput) -> tuple[str, str]:
 async def recompute(
     session: Session, run_id: str, *, workspace: str | Path | None = None, copy: bool = False, reporter: Reporter | None = None
 ) -> Recomputed:
-    """Run the code of the conversation that a run ends again, and compare each output with the recorded one.
-
-    It runs in a sandboxed kernel that reads the run's workspace, or the folder `workspace`, and changes nothing there: code that writes
-    files fails with `PermissionError` and so differs. With `copy` it works in a throw-away copy of that folder (without `.git`), where it
-    may write. Where another kernel began in the log, another one begins here. Raises `UsageError` for a run that does not exist or has
-    not ended, for one without code, and where code cannot be sandboxed.
-    """
+    """Run the code of the conversation that a run ends again, and compare each output; see `Evaluations.recompute`."""
     turns = turns_of(session, run_id)
     calls = [call for turn in turns for call in turn.calls]
     if not calls:

@@ -87,19 +87,7 @@ class Rescored:
 
 @takes(Selection)
 async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> Rescored:
-    """Judge the newest stored trial of each scenario, configuration and epoch again; new scores are stored beside the old.
-
-    Args:
-        session: Where trials and runs are stored.
-        suite: The suite file, or suite, whose checks judge.
-        commit: Of which commit the trials are, the whole hash or its beginning; that of the newest trial by default.
-        parts: Only trials of these configurations and scenarios, as the suite has them now.
-
-    A check that needs what is not in the log keeps its old score: one of files or commands, unless the trial's folder
-    was kept; one by a model; a Python function, unless it says `from_log = True`. Where there is no old score, the trial
-    counts as broken: nothing passes unseen. A trial whose task changed (goal, workspace, tools, limits, approval) is
-    left out, for its run says nothing of the new one. Raises `UsageError` when nothing is stored.
-    """
+    """Judge the newest stored trial of each scenario, configuration and epoch again; see `Evaluations.rescore`."""
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     chosen = loaded.select(**parts)
     rows = [*filter(selects(loaded, parts), stored_rows(session, chosen, commit))]

@@ -109,14 +109,8 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
         name=entry.name or path.stem,
         scenarios=tuple(one.scenario for one in placed),
         configs=tuple(configs),
-        epochs=entry.epochs,
-        concurrency=entry.concurrency,
-        count_errors=entry.count_errors,
-        retry_errors=entry.retry_errors,
-        instructions=entry.instructions,
-        instructions_from=entry.instructions_from,
+        **_same(entry, "epochs", "concurrency", "count_errors", "retry_errors", "instructions", "instructions_from", "grader"),
         tools_from=tuple(entry.tools_from),
-        grader=entry.grader,
         gates=tuple(gates),
         cassette=cassette,
         path=place.absolute(),
@@ -315,21 +309,16 @@ def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list
             f"{document.place(where)}: the configuration {entry.name!r} has a plan, and 'auto' is for runs without: name the form"
         )
     return Config(
-        name=entry.name,
-        model=entry.model,
-        temperature=entry.temperature,
-        seed=entry.seed,
+        **_same(entry, "name", "model", "temperature", "seed", "concurrency", "plan", "inputs", "routes", "verify", "form", "learning"),
         params=attempt(document, (*where, "params"), problems, lambda: ModelParams.of(entry.params).as_json()) or {},
-        concurrency=entry.concurrency,
         limits=_limits(partial(attempt, document, (*where, "limits"), problems), entry.limits),
-        plan=entry.plan,
-        inputs=entry.inputs,
-        routes=entry.routes,
         tools=_tools(entry.tools),
-        verify=entry.verify,
-        form=entry.form,
-        learning=entry.learning,
     )
+
+
+def _same(entry: BaseModel, *names: str) -> dict[str, Any]:
+    """Return the values of an entry that are taken over as they are."""
+    return {name: getattr(entry, name) for name in names}
 
 
 def _gates(suite: SuiteEntry, document: YamlFile, problems: list[str], configs: list[Config], scenarios: list[Scenario]) -> list[Gate]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.normalize import MONTHS, WEEKDAY_NAMES, WEEKDAYS
-from kestrel_lab.tools.timeparse.types import Question, Reading, Span, one_day, refuse
+from kestrel_lab.tools.timeparse.types import Question, Reading, Span, one_day, refuse, time_range
 from kestrel_lab.tools.timeparse.zones import at_clock, day_start
 
 _CLOCK = re.compile(r"\d[:.h]\d\d|\d\s?(?:uhr|heures?|h|hrs?|ora|horas?)\b|[ap]m\b", re.IGNORECASE)
@@ -129,32 +129,18 @@ def _read(asked: Question, language: str, order: str, shift: int) -> tuple[datet
 
 def _reading(asked: Question, language: str, found: tuple[datetime, str], moved: timedelta) -> Reading:
     moment, period = found
-    notes = (f"read in the language {language} by dateparser",)
+    said, notes = "a time in another language", (f"read in the language {language} by dateparser",)
     if moved and (_elapsed(moment, asked) or period == "time"):  # it goes with the clock: some hours or minutes from now
         exact = asked.reference.astimezone(UTC) + (moment - asked.now.replace(tzinfo=None))
         here = exact.astimezone(asked.zone.rules)
-        return _made(asked, here, here, "second", notes)
+        return time_range(here, here, said, "second", asked, *notes, read_by="dateparser")
     if _CLOCK.search(asked.text) or (period == "time" and not moved):
-        here, said = at_clock(moment.date(), moment.time(), asked.zone, asked.disambiguate)
-        return _made(asked, here, here, "minute", (*notes, *said))
+        here, more = at_clock(moment.date(), moment.time(), asked.zone, asked.disambiguate)
+        return time_range(here, here, said, "minute", asked, *notes, *more, read_by="dateparser")
     start, end = day_start(moment.date(), asked.zone), day_start(moment.date() + timedelta(days=1), asked.zone)
-    return _made(asked, start, end, "day", notes)
+    return time_range(start, end, said, "day", asked, *notes, read_by="dateparser")
 
 
 def _elapsed(moment: datetime, asked: Question) -> bool:
     """Return whether the clock shows another time than now: hours or minutes were counted, not days."""
     return moment.time().replace(microsecond=0) != asked.now.time().replace(microsecond=0) and moment.time() != time()
-
-
-def _made(asked: Question, start: datetime, end: datetime, precision: str, notes: tuple[str, ...]) -> Reading:
-    return Reading(
-        text=asked.text,
-        start=start,
-        end=end,
-        precision=precision,
-        interpretation="a time in another language",
-        zone=asked.zone,
-        reference=asked.reference,
-        notes=notes,
-        read_by="dateparser",
-    )

@@ -11,7 +11,7 @@ from kestrel_lab.tools.timeparse.dateparser_dates import read_day, read_foreign
 from kestrel_lab.tools.timeparse.dates import day_or_period, read_shift, shifted_day
 from kestrel_lab.tools.timeparse.durations import move, move_day
 from kestrel_lab.tools.timeparse.normalize import canonical, compiled
-from kestrel_lab.tools.timeparse.types import Order, Prefer, Question, Reading, Span, one_day, refuse
+from kestrel_lab.tools.timeparse.types import Order, Prefer, Question, Reading, Span, one_day, refuse, time_range
 from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, take_zone, zone_of
 
 _HALF = r"(?:\s?(?P<half>[ap]m))"
@@ -256,23 +256,8 @@ def _at(span: Span, clock: Clock, asked: Question, notes: tuple[str, ...]) -> Re
 
 def _whole(span: Span, asked: Question, *notes: str) -> Reading:
     start, end = day_start(span.first, asked.zone), day_start(span.end, asked.zone)
-    return _range(start, end, span.said, span.precision, asked, *span.notes, *notes)
+    return time_range(start, end, span.said, span.precision, asked, *span.notes, *notes)
 
 
 def _moment(moment: datetime, said: str, precision: str, asked: Question, *notes: str) -> Reading:
-    return _range(moment, moment, said, precision, asked, *notes)
-
-
-def _range(start: datetime, end: datetime, said: str, precision: str, asked: Question, *notes: str) -> Reading:
-    if asked.zone.short:
-        notes = (*notes, f"{asked.zone.short} was read as {asked.zone.name}")
-    return Reading(
-        text=asked.text,
-        start=start,
-        end=end,
-        precision=precision,
-        interpretation=said,
-        zone=asked.zone,
-        reference=asked.reference,
-        notes=tuple(dict.fromkeys(notes)),
-    )
+    return time_range(moment, moment, said, precision, asked, *notes)

@@ -169,5 +169,17 @@ class Reading:
         return facts_html(self.rows())
 
 
+def time_range(
+    start: datetime, end: datetime, said: str, precision: str, asked: Question, *notes: str, read_by: str = "grammar"
+) -> Reading:
+    """Return the reading of `asked` from `start` to `end`, one moment where both are equal."""
+    if asked.zone.short:
+        notes = (*notes, f"{asked.zone.short} was read as {asked.zone.name}")
+    return Reading(
+        text=asked.text, start=start, end=end, precision=precision, interpretation=said, zone=asked.zone, reference=asked.reference,
+        notes=tuple(dict.fromkeys(notes)), read_by=read_by,
+    )  # fmt: skip
+
+
 def _shown(moment: datetime) -> str:
     return f"{moment.isoformat()} ({moment:%a})"
