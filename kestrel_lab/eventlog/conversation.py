@@ -64,6 +64,11 @@ class Conversation:
     read: dict[str, str] = field(default_factory=dict)
     """Those that it has read and its model has not been shown yet."""
 
+    session: str = ""
+    """By what the program of another agent can go on with it."""
+    borrowed: bool = False
+    """Whether that session is of the run that this one was forked from."""
+
     @property
     def sent(self) -> list[Message]:
         """What its model is shown of the messages: all of them, unless the context was compacted."""

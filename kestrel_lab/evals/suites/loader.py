@@ -45,6 +45,7 @@ from kestrel_lab.evals.suites.python_files import load_instance
 from kestrel_lab.evals.suites.repository_checkouts import check_place
 from kestrel_lab.models.cassettes.scrub import check_pattern
 from kestrel_lab.permissions.policy import Policy
+from kestrel_lab.runtime.context.run_options import run_by
 from kestrel_lab.runtime.execution.artifacts import as_text
 
 if TYPE_CHECKING:
@@ -347,7 +348,7 @@ def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list
         )
     return Config(
         name=entry.name,
-        model=entry.model,
+        model=attempt(document, where, problems, lambda: str(run_by(entry.runner, entry.model) or "")) or "",
         temperature=entry.temperature,
         seed=entry.seed,
         params=attempt(document, (*where, "params"), problems, lambda: ModelParams.of(entry.params).as_json()) or {},
