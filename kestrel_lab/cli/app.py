@@ -90,6 +90,9 @@ def run(
     goal: Goal = None,
     *,
     model: Model = None,
+    runner: Annotated[
+        str, typer.Option(metavar="NAME", help="Another agent that works on the goal: claude-code, codex, gemini, opencode or acp:COMMAND.")
+    ] = "",
     approve: Approve = None,
     rules: RulesFile = None,
     workspace: WorkFolder = ".",

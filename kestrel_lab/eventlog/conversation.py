@@ -76,6 +76,11 @@ class Conversation:
         for name, amount in amounts.items():
             self.used[name] = self.used.get(name, 0) + amount
 
+    session: str = ""
+    """By what the program of another agent can go on with it."""
+    borrowed: bool = False
+    """Whether that session is of the run that this one was forked from."""
+
     @property
     def sent(self) -> list[Message]:
         """What its model is shown of the messages: all of them, unless the context was compacted."""

@@ -311,6 +311,7 @@ class RunState:
         for conversation in self.conversations.values():
             conversation.cycles -= conversation.asked
             conversation.asked = False
+            conversation.borrowed = bool(conversation.session)
 
     def _step_started(self, event: StepStarted) -> None:
         self.finished_steps.pop(event.step, None)  # a resumed run gives a failed step another try
@@ -377,6 +378,8 @@ class RunState:
         if event.error is not None:
             return
         conversation.text, conversation.finish = event.text or conversation.text, event.finish
+        if event.session:
+            conversation.session, conversation.borrowed = event.session, False
         conversation.requests = tuple(read_request(call) for call in event.calls)
         conversation.answers, conversation.images = {}, {}
         thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
@@ -403,6 +406,7 @@ class RunState:
         conversation = self.conversation(event.step)
         if event.call not in self.branches:  # the calls of a sub-agent count for themselves
             conversation.use(seconds=event.seconds)
+        conversation.session = event.session or conversation.session
         for path, version in event.knows.items():
             (conversation.files if path in event.changed else conversation.read)[path] = str(version)
         for path in event.changed:

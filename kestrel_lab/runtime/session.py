@@ -151,7 +151,14 @@ class Session:
         self.kernels = Kernels()
         """Kernels of runs that run code off a notebook."""
         self._opened.append("kernels")
-        native = [*native_tools(), *task_tools(), delegate, *memory_tools(), *web_tools(Reach(env=self.env)), *retrieval_tools(self.indexes)]
+        native = [
+            *native_tools(),
+            *task_tools(),
+            delegate,
+            *memory_tools(),
+            *web_tools(Reach(env=self.env)),
+            *retrieval_tools(self.indexes),
+        ]
         native += [*kernel_tools(self.kernels), *cell_tools()]
         self.registry = Registry(options, self.home, self.mcp, self.sandbox, native)
         self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=options.abstain)

@@ -83,6 +83,8 @@ class ModelAnswered:
     """From a recording: tokens and cost are what they were then, the seconds are those of the replay."""
     metered: bool = True
     """Whether its tokens are known; where they are not, `tokens_in` and `tokens_out` are 0 and mean nothing."""
+    session: str = ""
+    """Of another agent's program: by what it can go on behind this answer, see `adapters.adapter.Turn`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,6 +206,8 @@ class ToolAnswered:
     the log under the name `blob`, empty where it held nothing; `after` is the version that the call left."""
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images of the answer: `{media_type, blob}`; the bytes are kept beside the log under that name."""
+    session: str = ""
+    """Of a call that another agent's program made: by what it can go on behind this result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

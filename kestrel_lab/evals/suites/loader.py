@@ -45,6 +45,7 @@ from kestrel_lab.evals.suites.python_files import load_instance
 from kestrel_lab.evals.suites.repository_checkouts import check_place
 from kestrel_lab.models.cassettes.scrub import check_pattern
 from kestrel_lab.permissions.policy import Policy
+from kestrel_lab.runtime.context.run_options import run_by
 from kestrel_lab.runtime.execution.artifacts import as_text
 
 if TYPE_CHECKING:
@@ -309,7 +310,8 @@ def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list
             f"{document.place(where)}: the configuration {entry.name!r} has a plan, and 'auto' is for runs without: name the form"
         )
     return Config(
-        **_same(entry, "name", "model", "temperature", "seed", "concurrency", "plan", "inputs", "routes", "verify", "form", "learning"),
+        **_same(entry, "name", "temperature", "seed", "concurrency", "plan", "inputs", "routes", "verify", "form", "learning"),
+        model=attempt(document, where, problems, lambda: str(run_by(entry.runner, entry.model) or "")) or "",
         params=attempt(document, (*where, "params"), problems, lambda: ModelParams.of(entry.params).as_json()) or {},
         limits=_limits(partial(attempt, document, (*where, "limits"), problems), entry.limits),
         tools=_tools(entry.tools),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from kestrel_lab.adapters.adapter import Adapter
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, boundary
 from kestrel_lab.core.events.union import ModelDelta, Progress, Prompted
@@ -20,6 +21,7 @@ from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.record_events import RecordModel
 from kestrel_lab.models.chat_format import object_schema
+from kestrel_lab.runtime.agent.adapter_step import run_adapter
 from kestrel_lab.runtime.agent.compaction import make_room
 from kestrel_lab.runtime.agent.tool_calls import run_turn
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
@@ -41,6 +43,8 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
     one that the provider withheld. Raises `LimitError` when a limit is reached, `ModelError` when the model fails or does nothing at
     all, and `ApprovalRequired` when a call needs a person and none is here.
     """
+    if isinstance(model := ctx.model_of(step), Adapter):
+        return await run_adapter(step, model, ctx, desk)
     talk = ctx.state.conversation(step.id)
     while True:
         gave_way = False
