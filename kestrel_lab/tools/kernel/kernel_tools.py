@@ -113,7 +113,7 @@ def _own(kernels: Kernels, ctx: ToolContext) -> OwnKernel:
 
 def _context(ctx: ToolContext) -> CodeContext:
     if ctx.code is None:
-        raise ToolError("code runs only for a run, which records what came of it")
+        raise ToolError("code can be run only within a run, which records the result")
     return ctx.code
 
 
@@ -128,7 +128,7 @@ async def _run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolCo
     elif about.sandbox.partition(" ")[0] == IN_KERNEL:
         ran = await live.execute(code, place, ctx.run_id, ctx.call_id)
     else:
-        raise ToolError("nobody has allowed this code to run in the kernel")
+        raise ToolError("this code was not approved to run in the kernel")
     note = gone(about, live.id)
     _record(ran, live.id, about, ctx)
     return note + told(ran)
