@@ -201,7 +201,7 @@ FOR_INTENT: Final[Mapping[Intent, str]] = {"question": "brief", "edit": "patch",
 def contract_named(name: str, *others: str) -> Contract:
     """The contract of that name; raises `UsageError` with the nearest one, or the nearest of the `others` that may stand in its place."""
     if (found := CONTRACTS.get(name)) is None:
-        raise UsageError(f"there is no form of answers {name!r}; {nearest(name, [*CONTRACTS, *others])}")
+        raise UsageError(f"there is no answer form {name!r}; {nearest(name, [*CONTRACTS, *others])}")
     return found
 
 

@@ -121,7 +121,7 @@ def run(
     follow: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run; a notebook does so with the last one.")
     ] = None,
-    new: Annotated[bool, typer.Option("--new", help="Notebook: begin a conversation anew.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Notebook: begin a new conversation.")] = False,
     params: Annotated[
         list[str] | None,
         typer.Option(
@@ -167,8 +167,8 @@ def orchestrate(
     workspace: WorkFolder = ".",
     tools: ToolNames = None,
     rules: RulesFile = None,
-    rounds: Annotated[int | None, typer.Option(help="Most repairs of the answer.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Most steps of the plan.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="The largest number of repairs of the answer.")] = None,
+    steps: Annotated[int | None, typer.Option(help="The largest number of steps of the plan.")] = None,
     cycles: Cycles = None,
     cost: Cost = None,
     seconds: Seconds = None,
@@ -224,10 +224,10 @@ def resume(
     ctx: typer.Context,
     run_id: RunId,
     *,
-    model: Annotated[str | None, typer.Option(help="Another model from here on.")] = None,
-    approve: Annotated[str | None, typer.Option(help="Another approval policy from here on.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model to continue with.")] = None,
+    approve: Annotated[str | None, typer.Option(help="The approval policy to continue with.")] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Also take the run from a live session, which then writes nothing more.")
+        bool, typer.Option("--take-over", help="Take the run over even from a session that works on it, which then writes nothing more.")
     ] = False,
 ) -> Any:
     """Continue a run where its log ends; a failed run continues after its last completed stage. The same as `run --resume RUN`."""
@@ -261,10 +261,10 @@ def fork(
     at: Annotated[
         int | None, typer.Option(metavar="N", help="The last event that both runs share; by default the last call of the model.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Another model from there on.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model of the fork.")] = None,
     answer: Annotated[str | None, typer.Option(help="Use this as the model's answer at event N.")] = None,
     result: Annotated[str | None, typer.Option(help="Use this as the tool's result at event N.")] = None,
-    approve: Annotated[str | None, typer.Option(help="Another approval policy from there on.")] = None,
+    approve: Annotated[str | None, typer.Option(help="The approval policy of the fork.")] = None,
 ) -> Any:
     """Start a new run from an event of another run, with something changed; the old run stays as it is."""
     frontend = frontend_of(ctx)
@@ -283,7 +283,7 @@ def fork(
 def diff(
     ctx: typer.Context,
     a: Annotated[str, typer.Argument(metavar="A", help="Id of a run.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Id of another, for example a fork of it.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Id of another run, for example a fork of it.")],
 ) -> RunDiff:
     """Show where two runs differ first, and what each did after that."""
     return frontend_of(ctx).lab().diff(a, b)
@@ -295,7 +295,7 @@ def undo(
     *,
     call: Annotated[str, typer.Argument(help="The call to take back, with all that came after it; without one, the newest.")] = "",
     run: Annotated[str, typer.Option(help="The run that made the call; in a notebook by default that of the newest one.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also what was changed since by something else.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Undo even what something else has changed since then.")] = False,
 ) -> str:
     """Undo calls of an agent: variables and cells of this notebook, and files, are again what they were."""
     lab, shell = frontend_of(ctx).lab(), live_shell()
@@ -333,8 +333,8 @@ def show(
 def runs(
     ctx: typer.Context,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
-    trials: Annotated[bool, typer.Option("--trials", help="Also those that suites started.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="The number of runs to list.")] = 20,
+    trials: Annotated[bool, typer.Option("--trials", help="Also list the runs that suites started.")] = False,
 ) -> Any:
     """List the newest runs."""
     return frontend_of(ctx).lab().runs(limit=limit, trials=trials)
@@ -346,7 +346,7 @@ def approve(
     run_id: RunId,
     *,
     always: Annotated[bool, typer.Option("--always", help="Do not ask about the same tool again in this run.")] = False,
-    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the record.")] = "",
     answer: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Answer a question of the agent; once for each question, in order.")
     ] = None,
@@ -389,7 +389,7 @@ def models(ctx: typer.Context) -> Any:
 @app.command(epilog="Example: kestrel config cache refresh")
 def config(
     ctx: typer.Context,
-    key: Annotated[str | None, typer.Argument(metavar="SETTING", help="Show only this one.")] = None,
+    key: Annotated[str | None, typer.Argument(metavar="SETTING", help="Show only this setting.")] = None,
     value: Annotated[
         str | None, typer.Argument(metavar="VALUE", help="Change it: in kestrel.toml, or for the session of a notebook.")
     ] = None,

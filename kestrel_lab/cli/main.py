@@ -39,7 +39,6 @@ from kestrel_lab.evals.commits.bisect_result import BisectResult
 from kestrel_lab.evals.commits.comparison import Comparison
 from kestrel_lab.evals.commits.history import History
 from kestrel_lab.evals.execution.result import EvalResult
-from kestrel_lab.evals.notebooks.recompute import Recomputed
 from kestrel_lab.evals.notebooks.run import NotebookResult
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
 from kestrel_lab.evals.summaries.breakdowns import CHECK_HEADINGS, FAILED_HEADINGS, failed_table, family_table, shared_checks
@@ -48,6 +47,7 @@ from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
 from kestrel_lab.permissions.rulebook import Rulebook
 from kestrel_lab.runtime.mcp.servers import ServerTable
+from kestrel_lab.runtime.recomputation.recompute import Recomputed
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings, load_settings
 from kestrel_lab.runtime.settings_file import write_setting

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.importers.load import Imported
     from kestrel_lab.evals.notebooks.from_run import RunNotebook
-    from kestrel_lab.evals.notebooks.recompute import Recomputed
     from kestrel_lab.evals.stored.rescore import Rescored
     from kestrel_lab.evals.stored.summary import StoredSummary
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
+    from kestrel_lab.runtime.recomputation.recompute import Recomputed
     from kestrel_lab.runtime.run import Run
 
 
@@ -189,9 +189,10 @@ class Evaluations:
         copy of that folder, for code that writes files. Raises `UsageError` for a run
         that has not ended, for one without code, and where code cannot be sandboxed.
         """
-        from kestrel_lab.evals.notebooks.recompute import recompute
+        from kestrel_lab.runtime.recomputation.recompute import recompute
 
-        return await recompute(self._session, run if isinstance(run, str) else run.id, workspace=workspace, copy=copy, reporter=reporter)
+        memory, name = self._session.options.sandbox_memory, run if isinstance(run, str) else run.id
+        return await recompute(self._session.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter)
 
     async def import_runs(self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None) -> Imported:
         """Import what other tools recorded, from files or folders of them.

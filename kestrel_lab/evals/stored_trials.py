@@ -85,7 +85,7 @@ def store_run(store: SessionStore, run_id: str, events: Sequence[tuple[float, Ev
     """
     (began, started), *rest = events
     if not isinstance(started, RunStarted):
-        raise StoreError(f"run {run_id} came without a beginning")
+        raise StoreError(f"run {run_id} cannot be read: its first event is missing")
     if store.query("SELECT 1 FROM runs WHERE id = ?", (run_id,)):
         rest = rest[len(store.records(run_id)) - 1 :]
         if not rest or not store.claim(store.run(run_id)):

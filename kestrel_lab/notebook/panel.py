@@ -62,6 +62,19 @@ class Place(Protocol):
         """Show something else there."""
 
 
+class BoxPlace:
+    """A place among widgets: the children of an ipywidgets box."""
+
+    def __init__(self, box: Any) -> None:
+        self.box = box
+
+    def update(self, picture: Any) -> None:
+        """Show a widget, or a static picture."""
+        from ipywidgets import HTML  # type: ignore[import-untyped]  # loaded on use
+
+        self.box.children = [HTML(picture.bundle["text/html"]) if isinstance(picture, Still) else picture]
+
+
 class Panel:
     """Shows one run and is its approver; call `follow` once the run has started."""
 

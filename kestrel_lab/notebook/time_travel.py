@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.errors import KestrelError, UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.notebook.panel import Panel, Still
+from kestrel_lab.notebook.panel import BoxPlace, Panel, Still
 from kestrel_lab.views.html.elements import paragraph_html
 from kestrel_lab.views.html.run_page import run_html
 
@@ -96,7 +96,7 @@ class TimeTravel:
         """Begin the branch and show it beside the run; what is wrong is said below the controls."""
         self.problem.value = ""
         text, given = self.text.value, self.given.value
-        panel = Panel(user=self._user, fallback=None, shown=self._shown, place=self)
+        panel = Panel(user=self._user, fallback=None, shown=self._shown, place=BoxPlace(self.branch))
         try:
             if given != "the same model" and not text.strip():
                 raise UsageError(f"fork with {given}: type it first")
@@ -105,12 +105,6 @@ class TimeTravel:
             panel.follow(self._lab.session.start_fork(self._run.id, at=self.record.seq, approver=panel, **chosen))
         except KestrelError as error:
             self.problem.value = paragraph_html(str(error))
-
-    def update(self, picture: Any) -> None:
-        """Show the panel of the branch, and at its end its picture: what `Panel` asks of the place where it stands."""
-        import ipywidgets as widgets
-
-        self.branch.children = [widgets.HTML(picture.bundle["text/html"]) if isinstance(picture, Still) else picture]
 
 
 def _words(record: Record) -> str:

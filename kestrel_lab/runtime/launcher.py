@@ -256,7 +256,9 @@ class Launcher:
         if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
             wanted = self._session.options.model
             if began.model_kind == "imported":
-                msg = f"{began.model!r} answered elsewhere: the run is imported. Say which model goes on: --model NAME, or model=…"
+                msg = (
+                    f"{began.model!r} answered in another tool: the run is imported. Name the model to go on with: --model NAME, or model=…"
+                )
                 raise UsageError(msg)
             if wanted is None or isinstance(wanted, str) or wanted.name != began.model:
                 msg = f"the run used the {began.model_kind} model {began.model!r}, which only exists in memory: pass model=… to go on"

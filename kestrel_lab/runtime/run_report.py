@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from kestrel_lab.runtime.recomputation.recompute import Recomputed
+
 RESUME = "go on with it: kestrel run --resume {run} (or: await lab.resume({run!r}))"
 
 
@@ -127,6 +129,17 @@ class RunReport:
         if hint := stands.note or self.way_on:
             view.head.change(status=stands.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint)
         return view
+
+    async def recompute(self, *, workspace: str | Path | None = None, copy: bool = False) -> Recomputed:
+        """Run the Python code of the run and of the conversation before it again, without a model, and say whether each output still holds.
+
+        The code runs in a sandboxed kernel, which reads the run's workspace, or the folder `workspace`, and changes nothing there; with
+        `copy` it works in a throw-away copy of that folder. Raises `UsageError` for a run that has not ended, for one without code, and
+        where code cannot be sandboxed.
+        """
+        from kestrel_lab.runtime.recomputation.recompute import recompute
+
+        return await recompute(self._store, self._id, workspace=workspace, copy=copy)
 
     def thoughts(self) -> pd.DataFrame:
         """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score, text, chosen."""

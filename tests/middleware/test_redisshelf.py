@@ -168,7 +168,7 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
 
 def test_an_address_that_cannot_be_one_is_refused() -> None:
     """Another scheme and nonsense are usage errors; no address shows its password."""
-    with pytest.raises(UsageError, match="begins with none of redis://"):
+    with pytest.raises(UsageError, match="must begin with one of redis://"):
         RedisShelf("http://me:secret@host")
     with pytest.raises(UsageError, match="cannot be read"):
         RedisShelf("redis://host:port/0")

@@ -141,4 +141,4 @@ def test_the_commands_search_and_explain(folder: Path) -> None:
         kestrel(folder, "search", "total", "--explain", ".env")[1] == ".env: unread: it is not read: its name says that it holds secrets\n"
     )
     assert "not read" in kestrel(folder, "index", "--status")[1]
-    assert kestrel(folder, "search", "?")[::2] == (2, "error: there is no word to search for in '?': say what is sought\n")
+    assert kestrel(folder, "search", "?")[::2] == (2, "error: there is no word to search for in '?': name at least one word\n")

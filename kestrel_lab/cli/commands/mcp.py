@@ -298,7 +298,7 @@ def serve(
     except RuntimeError:
         pass
     else:
-        raise UsageError("serve works in a terminal only: another program starts it and uses its standard input")
+        raise UsageError("kestrel mcp serve works only in a terminal: another program starts it and uses its standard input")
     if sys.stdin.isatty():
         typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]

@@ -12,8 +12,8 @@ from typing import Any, Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import encodable, plain, shown_folder
-from kestrel_lab.evals.notebooks.executed_code import CodeCall, Turn, needed, turns_of
 from kestrel_lab.evals.reports.markdown import code
+from kestrel_lab.runtime.recomputation.executed_code import CodeCall, Turn, needed, turns_of
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
 from kestrel_lab.verification.numbers import origins
@@ -70,7 +70,7 @@ def notebook_of(session: Session, run_id: str) -> RunNotebook:
     """
     from nbformat.v4 import new_notebook
 
-    turns = turns_of(session, run_id)
+    turns = turns_of(session.store, run_id)
     calls = [call for turn in turns for call in turn.calls]
     if not calls:
         raise UsageError(f"run {run_id} executed no Python code (tool run_python), so there is nothing to make a notebook of")

@@ -174,7 +174,7 @@ def _from(path: Path, source: SourceEntry, document: YamlFile, number: int, suit
         at = document.place(("scenarios_from", number))
         return _rows(source, suite.defaults, rows, found.name, f"{at}: {source.file}", problems)
     if more := sorted(source.model_fields_set - {"file"}):
-        msg = f"{source.file} is a file of scenarios, which has no use for {', '.join(more)}; a table ends in {', '.join(TABLES)}"
+        msg = f"{source.file} is a file of scenarios, which takes no {', '.join(more)}; the name of a table ends in {', '.join(TABLES)}"
         raise UsageError(msg)
     inner, entry = _read(found, ScenarioFileEntry, problems)
     merged = suite.defaults.model_copy(update={name: getattr(entry.defaults, name) for name in entry.defaults.model_fields_set})
@@ -384,4 +384,4 @@ def _place(entry: WorkspaceEntry | None) -> Place:
 def _refuse_asking(approve: str) -> None:
     Policy.parse(approve)
     if approve.strip().lower() == "ask":
-        raise UsageError("nobody is asked during a suite: write 'auto', 'auto:LEVEL' or 'deny'")
+        raise UsageError("a suite cannot ask anybody for approval: write 'auto', 'auto:LEVEL' or 'deny'")

@@ -381,7 +381,7 @@ class RunContext:
             self.store.flush()
             records = self.store.records(self.run_id)
         if len(records) < count:
-            raise StoreError(f"the log of run {self.run_id} has {len(records)} events of the {count} that the session took up")
+            raise StoreError(f"the log of run {self.run_id} has {len(records)} events of the {count} that the session had read")
         return [record.event for record in records[:count]]
 
     def _flow_of(self, tool: str) -> Flow:

@@ -119,7 +119,7 @@ def _own(kernels: Kernels, ctx: ToolContext) -> OwnKernel:
 def context_of(ctx: ToolContext) -> CodeContext:
     """Return what a tool that runs code may know of its call; raises `ToolError` outside a run."""
     if ctx.code is None:
-        raise ToolError("code runs only for a run, which records what came of it")
+        raise ToolError("code can be run only within a run, which records the result")
     return ctx.code
 
 
@@ -137,7 +137,7 @@ async def run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolCon
     elif about.sandbox.partition(" ")[0] == IN_KERNEL:
         ran = await live.execute(code, place, ctx.run_id, ctx.call_id, show=not cell)
     else:
-        raise ToolError("nobody has allowed this code to run in the kernel")
+        raise ToolError("this code was not approved to run in the kernel")
     note = gone(about, live.id)
     _record(ran, live.id, about, ctx, code if cell else "")
     return note, ran

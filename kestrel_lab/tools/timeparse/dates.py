@@ -229,7 +229,7 @@ def _weekdays_on(found: re.Match[str], asked: Question) -> Span:
     """Return the second Monday from now: today does not count."""
     weekday, count, back = WEEKDAYS[found["weekday"]], int(found["count"]), found["side"] == "ago"
     if count == 0:
-        refuse(asked.text, "none is counted", "a number from 1")
+        refuse(asked.text, "zero is not a position", "a number from 1")
     far = ((asked.today.weekday() - weekday if back else weekday - asked.today.weekday()) % 7 or 7) + 7 * (count - 1)
     said = f"the {WEEKDAY_NAMES[weekday]} number {count} {'before' if back else 'after'} today, which does not count"
     return one_day(asked.today + timedelta(days=-far if back else far), said)

@@ -12,8 +12,8 @@ from typing import Final, Literal
 from kestrel_lab.core.errors import ToolError, UsageError
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.evals.notebooks.executed_code import CodeCall, comparable, needed, turns_of
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.recomputation.executed_code import CodeCall, comparable, needed, turns_of
 from kestrel_lab.tools.kernel.kernel_tools import told
 from kestrel_lab.tools.kernel.lockdown import NoLockdown, impossible, read_places
 from kestrel_lab.tools.kernel.own_kernel import OwnKernel
@@ -73,18 +73,29 @@ def _from_difference(call: CallOutput) -> tuple[str, str]:
 
 
 async def recompute(
-    session: Session, run_id: str, *, workspace: str | Path | None = None, copy: bool = False, reporter: Reporter | None = None
+    store: SessionStore,
+    run_id: str,
+    *,
+    workspace: str | Path | None = None,
+    copy: bool = False,
+    memory: float | None = None,
+    reporter: Reporter | None = None,
 ) -> Recomputed:
-    """Run the code of the conversation that a run ends again, and compare each output; see `Evaluations.recompute`."""
-    turns = turns_of(session, run_id)
+    """Run the code of the conversation that a run ends again, and compare each output with the recorded one.
+
+    It runs in a sandboxed kernel that reads the run's workspace, or the folder `workspace`, and changes nothing there: code that writes
+    files fails with `PermissionError` and so differs. With `copy` it works in a throw-away copy of that folder (without `.git`), where it
+    may write. The kernel has at most `memory` GiB. Where another kernel began in the log, another one begins here. Raises `UsageError` for a run that does not exist or has
+    not ended, for one without code, and where code cannot be sandboxed.
+    """
+    turns = turns_of(store, run_id)
     calls = [call for turn in turns for call in turn.calls]
     if not calls:
         raise UsageError(f"run {run_id} executed no Python code (tool run_python), so there is nothing to recompute")
     if reason := impossible():
         raise UsageError(f"the code cannot be run again here, because it could not be sandboxed: {reason}")
     folders = {turn.run: _folder(turn.workspace if workspace is None else workspace) for turn in turns}
-    most = session.options.sandbox_memory
-    memory = None if most is None else int(most * GIB)
+    most = None if memory is None else int(memory * GIB)
     kernels: dict[tuple[str, Path], OwnKernel] = {}
     copies: dict[Path, Path] = {}
     found = list[CallOutput]()
@@ -99,7 +110,7 @@ async def recompute(
                     await asyncio.to_thread(_copy, folder, copies[folder])
                 folder = copies[folder]
             key = (call.kernel, folder)
-            kernel = kernels.setdefault(key, OwnKernel(folder, memory, writable=copy))
+            kernel = kernels.setdefault(key, OwnKernel(folder, most, writable=copy))
             found.append(_compared(call, await _output(kernel, call.code)))
             if all(later.kernel != call.kernel for later in calls[place + 1 :]):
                 kernels.pop(key).close()

@@ -15,9 +15,10 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import KernelChanged, KernelUndone, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.large_results import ResultStore
+from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.language.python_ast import tree_of
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.run_history import RunHistory
 from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
 
 TOOLS: Final = ("run_python", "run_cell")
@@ -75,13 +76,12 @@ class Turn:
     """Calls whose code is not part of what was done, with the reason."""
 
 
-def turns_of(session: Session, run_id: str) -> list[Turn]:
+def turns_of(store: SessionStore, run_id: str) -> list[Turn]:
     """Return the turns of the conversation that a run ends, its parents first; raises `UsageError` for a run that does not exist or has not ended."""
-    session.get(run_id)
-    runs = session.history.conversation(run_id)
+    runs = RunHistory(store).conversation(run_id)
     if not runs[-1].status.terminal and not runs[-1].report.interrupted:
         raise UsageError(f"run {run_id} is {runs[-1].status}: a notebook is made of a run that has ended")
-    return [_turn(run, session.store.results) for run in runs]
+    return [_turn(run, store.results) for run in runs]
 
 
 def _turn(run: Run, results: ResultStore) -> Turn:
