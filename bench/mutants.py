@@ -167,9 +167,9 @@ def tried(mutant: Mutant, tests: list[str], copy: Path, seconds: float) -> str:
     """`caught`, `missed`, or `time` when its tests did not end in time."""
     place = copy / "kestrel_lab" / mutant.module
     source = (PACKAGE / mutant.module).read_bytes()
-    place.write_bytes(mutant.made(source))
+    put(place, mutant.made(source))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not long and not browser", *tests]
-    env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=copy, env=env, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True) as process:
         try:
@@ -181,7 +181,14 @@ def tried(mutant: Mutant, tests: list[str], copy: Path, seconds: float) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-            place.write_bytes(source)
+            put(place, source)
+
+
+def put(place: Path, source: bytes) -> None:
+    """Replace a module, and forget what it was compiled to: two changes in one second look alike. The others stay compiled."""
+    place.write_bytes(source)
+    for compiled in (place.parent / "__pycache__").glob(f"{place.stem}.*"):
+        compiled.unlink()
 
 
 def table(results: list[tuple[Mutant, str]], seed: int) -> str:

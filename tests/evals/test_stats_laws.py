@@ -284,7 +284,7 @@ def test_the_detectable_mean_is_the_sum_of_two_quantiles(se, df, alpha):
 
 
 @settings(max_examples=20)
-@given(st.integers(1, 16), st.floats(0, 0.6), st.floats(0, 0.4), st.sampled_from([0.01, 0.05, 0.2]))
+@given(st.integers(1, 16), st.floats(0, 0.6), st.floats(0, 0.4), st.sampled_from([0.01, 0.05, 0.0625, 0.2]))
 def test_the_power_of_mcnemar_is_the_sum_over_all_outcomes(n, worse, better, alpha):
     """Of all numbers of flips each way, the chance of those for which the test says that it got worse."""
     wanted = math.fsum(
@@ -294,6 +294,7 @@ def test_the_power_of_mcnemar_is_the_sum_over_all_outcomes(n, worse, better, alp
         if w > b and mcnemar_exact(w, b) <= alpha
     )
     assert mcnemar_power(n, worse, better, alpha=alpha) == pytest.approx(wanted, abs=1e-9)
+    assert (mcnemar_power(5, 1.0, 0.0, alpha=0.0625), mcnemar_power(5, 1.0, 0.0, alpha=0.0624)) == pytest.approx((1.0, 0.0))
 
 
 @settings(max_examples=20)

@@ -197,6 +197,8 @@ def test_a_clear_step_is_found_where_it_is(at):
     (moved,) = find_steps([[10 - 3 * value for value in commit] for commit in stepped])
     assert (moved.at, moved.p) == (at, pytest.approx(step.p, abs=0.01))
     assert find_steps([[1.0, 1.0]] * 8) == find_steps([]) == find_steps([[1.0]]) == []
+    (one,) = find_steps([[0.0, 0.1, 0.2, 0.1, 0.0, 0.2], [3.0, 3.1, 3.2, 3.1, 3.0, 3.2]])
+    assert (one.at, one.before, one.after) == (1, pytest.approx(0.1), pytest.approx(3.1))
 
 
 def test_a_fall_that_was_mended_is_two_steps():
