@@ -126,6 +126,9 @@ def test_what_many_scenarios_can_detect():
     assert spread.mde == pytest.approx(max(detectable_mean(spread.interval.se, 7), 0.25)) and spread.mde > 0.25
     once = {name: values[:1] for name, values in passes.items()}
     assert difference(once, once, weights={}, bounded=True).mde == detectable_drop(8, 0.0)
+    mixed = {f"s{n}": [float(n % 2)] for n in range(40)}
+    turned = {f"s{n}": [1.0 - n % 2] if n < 32 else [float(n % 2)] for n in range(40)}
+    assert difference(mixed, turned, weights={}, bounded=True).mde == detectable_drop(40, 0.8) > detectable_drop(40, 0.0)
 
 
 def test_few_scenarios_have_the_interval_of_their_trials():
