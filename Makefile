@@ -5,8 +5,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 ARTIFACTS ?= out
-# Hundreds of processes are started in tests, and each would compile the package and its libraries anew.
-unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help docs demo test test-long test-all mutants messages check fix bench notebooks dist lock clean browser
@@ -18,6 +16,7 @@ help: ## List the commands
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-deps
 COUNT = awk '/^(Collecting|Processing|Requirement already|Obtaining)/ {printf "\r  %d packages", ++n; fflush()} /^(ERROR|error)/ {print} END {print ""}'
 
+# The package is compiled at once: where PYTHONDONTWRITEBYTECODE is set each of the hundreds of processes that tests start would do it anew.
 $(VENV)/.run: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kestrel_lab needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 …")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -300,8 +301,12 @@ def test_a_listener_may_answer_the_moment_it_is_told(session: Session, workspace
     assert done._state.events == len(done.records())
 
 
-def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, workspace: Path) -> None:
-    """With nobody here and a slow call still running, a decision handed in meanwhile is used when the run is resumed."""
+@pytest.mark.parametrize("how", ["by the log", "by the run"])
+def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, workspace: Path, how: str) -> None:
+    """With nobody here and a slow call still running, a decision handed in meanwhile is used when the run is resumed.
+
+    One about a question that nobody asked, and a second one, change nothing.
+    """
     decided = asyncio.Event()
 
     @tool(danger_level="safe")
@@ -318,7 +323,13 @@ def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, wo
         begun.subscribe(seen)
         await until(seen, ApprovalAsked)
         await asyncio.sleep(0.05)
-        session.history.decide(begun.id, granted=True, by="ann", how="click")
+        if how == "by the log":
+            session.history.decide(begun.id, granted=True, by="ann", how="click")
+        else:
+            (asked,) = begun.questions
+            for call, by in (("answer.9.9", "bob"), (asked.call, "ann"), (asked.call, "carl")):
+                with suppress(UsageError, AlreadyDecided):
+                    begun.decide(ApprovalGiven(call=call, granted=by == "ann", by=by, how="click"))
         decided.set()
         with pytest.raises(ApprovalRequired):
             await begun.wait()

@@ -48,6 +48,12 @@ def server() -> Iterator[ServerProcess]:
         yield process
 
 
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """Litellm is loaded once, which the first run would tell of."""
+    asyncio.run(LiteLLMModel("openai/any", api_key="k").prepare())
+
+
 def behind(server: ServerProcess | OpenAIServer, name: str = "openai/any") -> Model:
     """A model of that server, asked twice at most."""
     return with_retries(LiteLLMModel(name, api_base=server.api_base, api_key="k", timeout_s=PATIENCE_S), 2, first_wait_s=0.01)
