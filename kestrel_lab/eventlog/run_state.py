@@ -372,7 +372,7 @@ class RunState:
         if event.error is not None:
             return
         conversation.text, conversation.finish = event.text or conversation.text, event.finish
-        conversation.requests = tuple(_request(call) for call in event.calls)
+        conversation.requests = tuple([_request(call) for call in event.calls])
         conversation.answers, conversation.images = {}, {}
         thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
         conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests, thinking=thinking))
@@ -417,7 +417,7 @@ class RunState:
                 conversation.problem = str(event.error.get("kind", ""))
                 conversation.passing = bool(event.error.get("transient"))
         if conversation.requests and not conversation.open_requests:
-            conversation.messages.extend(
+            conversation.messages += [
                 Message(
                     role="tool",
                     text=conversation.answers[request.id],
@@ -426,7 +426,7 @@ class RunState:
                     images=conversation.images.get(request.id, ()) if conversation.images else (),
                 )
                 for request in conversation.requests
-            )
+            ]
             conversation.requests = ()
             conversation.answers, conversation.images = {}, {}
 
@@ -451,7 +451,7 @@ def _request(call: dict[str, Json]) -> ToolRequest:
     return ToolRequest(
         id=str(call.get("id", "")),
         name=str(call.get("name", "")),
-        args=cast("dict[str, Json]", call.get("args") or {}),
+        args=call.get("args") or {},  # type: ignore[arg-type]  # as `_asked` wrote them
         problem=str(call.get("problem") or ""),
         signature=str(call.get("signature") or ""),
     )
