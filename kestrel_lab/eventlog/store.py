@@ -31,7 +31,7 @@ from kestrel_lab.core.events.union import (
     from_json,
     to_json,
 )
-from kestrel_lab.core.json_types import dumps
+from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog import shared_conversation
 from kestrel_lab.eventlog.checkpoints import KEPT, SAVE, Checkpoint, Image, form, newest_state, packed, stored, written
@@ -108,6 +108,7 @@ class SessionStore:
         """Of the runs that belong to this store, or did."""
         self._begun: set[str] = set()
         """Those that this store created: they share no events of another run."""
+        self._told: tuple[str, dict[str, Json]] = ("", {})
         self._tails: dict[str, str] = {}
         """The id of the last event that this store appended to a run."""
         self.results = ResultStore(self.path.parent / "results")
@@ -126,7 +127,8 @@ class SessionStore:
         self._epochs[run_id] = 0
         self._begun.add(run_id)
         if started.follows and (lineage := self._lineage(started.follows)):
-            started = replace(started, earlier=shared_conversation.stored(self._read, lineage[0][0], started.earlier))
+            base, self._told = self._earlier_of(since := lineage[0][0]), (run_id, started.earlier)
+            started = replace(started, earlier=shared_conversation.stored(self._read, since, base, started.earlier))
         self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._job(run_id, started, 0, now),)), urgent=False)
         return now
 
@@ -253,9 +255,16 @@ class SessionStore:
                     found.append(_record(run_id, row))
                     after = row[0]
         if found and isinstance(started := found[0].event, RunStarted) and started.follows:
-            earlier = shared_conversation.whole(self._read, run_id, started.earlier)
-            found[0] = replace(found[0], event=replace(started, earlier=earlier))
+            found[0] = replace(found[0], event=replace(started, earlier=self._earlier_of(lineage[0][0])))
         return found
+
+    def _earlier_of(self, run_id: str) -> dict[str, Json]:
+        """Return the `RunStarted.earlier` that a run was given; that of the last run is kept, since the next turn of a chat follows it."""
+        if self._told[0] != run_id:
+            rows = self._read("SELECT body FROM events WHERE run_id = ? AND seq = 1", (run_id,))
+            kept = json.loads(rows[0][0]).get("earlier", {}) if rows else {}
+            self._told = run_id, shared_conversation.whole(self._read, run_id, kept)
+        return self._told[1]
 
     def state(self, run_id: str) -> RunState:
         """What the run's events make it: the newest usable snapshot, and the events behind it.
