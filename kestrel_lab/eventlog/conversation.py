@@ -99,7 +99,7 @@ class Conversation:
     @property
     def open_requests(self) -> tuple[ToolRequest, ...]:
         """Tool calls that still need an answer."""
-        return tuple(request for request in self.requests if request.id not in self.answers)
+        return tuple([request for request in self.requests if request.id not in self.answers])
 
 
 @dataclass(kw_only=True, slots=True)

@@ -380,7 +380,7 @@ class RunState:
         conversation.text, conversation.finish = event.text or conversation.text, event.finish
         if event.session:
             conversation.session, conversation.borrowed = event.session, False
-        conversation.requests = tuple(read_request(call) for call in event.calls)
+        conversation.requests = tuple([read_request(call) for call in event.calls])
         conversation.answers, conversation.images = {}, {}
         thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
         conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests, thinking=thinking))
@@ -426,7 +426,7 @@ class RunState:
                 conversation.problem = str(event.error.get("kind", ""))
                 conversation.passing = bool(event.error.get("transient"))
         if conversation.requests and not conversation.open_requests:
-            conversation.messages.extend(
+            conversation.messages += [
                 Message(
                     role="tool",
                     text=conversation.answers[request.id],
@@ -435,7 +435,7 @@ class RunState:
                     images=conversation.images.get(request.id, ()) if conversation.images else (),
                 )
                 for request in conversation.requests
-            )
+            ]
             conversation.requests = ()
             conversation.answers, conversation.images = {}, {}
 

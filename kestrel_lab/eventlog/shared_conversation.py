@@ -15,7 +15,7 @@ from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.eventlog.hash_chain import START, Read, link, rows_of
 
-_FIRST = "SELECT body, hash FROM events WHERE run_id = ? AND seq = 1"
+_FIRST = "SELECT hash FROM events WHERE run_id = ? AND seq = 1"
 _CHAIN = """
     WITH RECURSIVE line(id, body) AS (
         SELECT run_id, body FROM events WHERE run_id = ? AND seq = 1
@@ -25,13 +25,10 @@ _CHAIN = """
 _Earlier = Mapping[str, Any]
 
 
-def stored(read: Read, since: str, earlier: dict[str, Json]) -> dict[str, Json]:
-    """Return what the log keeps of `earlier`, that of a run that goes on with the conversation that run `since` began with."""
+def stored(read: Read, since: str, base: _Earlier, earlier: dict[str, Json]) -> dict[str, Json]:
+    """Return what the log keeps of `earlier`, that of a run that goes on with the conversation of run `since`, which was given `base`."""
     rows = read(_FIRST, (since,))
-    if not rows or rows[0][1] is None:  # in another log, or written before events had hashes
-        return earlier
-    base = whole(read, since, _earlier_of(since, rows[0][0]))
-    if not base:
+    if not base or not rows or rows[0][0] is None:  # nothing to share, in another log, or written before events had hashes
         return earlier
     kept, added = dict[str, Json](), dict[str, Json]()
     for name, value in earlier.items():
@@ -45,7 +42,7 @@ def stored(read: Read, since: str, earlier: dict[str, Json]) -> dict[str, Json]:
             kept[name], added[name] = len(before), {key: one for key, one in value.items() if key not in before}
         else:
             added[name] = value
-    return {"since": since, "hash": rows[0][1].hex(), "kept": kept, "added": added}
+    return {"since": since, "hash": rows[0][0].hex(), "kept": kept, "added": added}
 
 
 def whole(read: Read, run_id: str, earlier: _Earlier) -> dict[str, Json]:

@@ -35,7 +35,8 @@ class Rulebook(TableView):
 
     def within(self, root: Path) -> Callable[[Call], Ruling | None]:
         """Return the rulings on calls of a run that works in `root`."""
-        return lambda call: self.ruling(call, str(root))
+        place = str(root)
+        return lambda call: self.ruling(call, place)
 
     def ruling(self, call: Call, root: str) -> Ruling | None:
         """Return the verdict on a call and its rules; `None` where no rule applies, so that its danger decides.
@@ -43,6 +44,8 @@ class Rulebook(TableView):
         A call that may be what a rule forbids, which only running it would tell, is asked about. A command that no
         sandbox would hold in is allowed by no rule.
         """
+        if not self.rules:
+            return None
         mine = [rule for rule in self.rules if rule.names(call.target)]
         found = [(rule, rule.concerns(call, root)) for rule in mine if rule.verdict != "allow"]
         for rule, match in found:

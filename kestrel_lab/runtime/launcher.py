@@ -310,7 +310,7 @@ class Launcher:
     ) -> Run:
         """Start the task of a run whose first events are in the log; `missing` names servers that cannot be used."""
         session, run_id, state = self._session, ctx.run_id, ctx.state
-        ctx.begin()
+        ctx.begin(opening)
         run = Run(session.store, run_id, state, run=self._session.run, output=ctx.options.output)
         ctx.listeners.extend(partial(listener, run) for listener in session.options.listeners)
         if resumed is not None:

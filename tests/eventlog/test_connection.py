@@ -17,7 +17,7 @@ from kestrel_lab.core.events.union import Progress, RunStarted
 from kestrel_lab.eventlog.connection import connect, process_name, scrub
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.eventlog.writer import Append, Execute, Line, Writer
+from kestrel_lab.eventlog.writer import Append, Execute, Writer
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def fill(path: Path, kind: type[Writer]) -> tuple[list[Append], Append, SessionS
 
     writer = kind(connect_full)
     bodies = [json.dumps({"text": "x" * (100_000 if number == 1 else 1)}) for number in range(4)]
-    *jobs, last = [Append(Line("r", f"e{number}", 0.0, "progress", None, body, 0), Future()) for number, body in enumerate(bodies)]
+    *jobs, last = [Append("r", f"e{number}", 0.0, "progress", None, body, 0, Future()) for number, body in enumerate(bodies)]
     for job in jobs:
         writer.put(job, urgent=False)
     wait([job.done for job in jobs])

@@ -133,7 +133,7 @@ def test_an_interrupted_run_in_the_middle_is_resumed_with_the_conversation(lab: 
 def test_a_log_of_before_is_gone_on_with(lab: Lab, model: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that hold their whole conversation, as all did once, are read, and followed by runs that hold what is new."""
     with monkeypatch.context() as before:
-        before.setattr(shared_conversation, "stored", lambda _read, _since, earlier: earlier)
+        before.setattr(shared_conversation, "stored", lambda _read, _since, _base, earlier: earlier)
         run = asyncio.run(talk(lab, 10))
     asyncio.run(talk(lab, 10, lab.get(run.id), first=11))
     assert model.texts == TALK[:-1]

@@ -100,7 +100,7 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
                 asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text, thinking=isinstance(text, ThinkingDelta)))
             )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
-        calls = tuple(replace(wanted, id=f"{step.id}.{cycle}.{place}") for place, wanted in enumerate(answer.calls, 1))
+        calls = tuple([replace(wanted, id=f"{step.id}.{cycle}.{place}") for place, wanted in enumerate(answer.calls, 1)])
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.meter.unpriced

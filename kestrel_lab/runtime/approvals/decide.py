@@ -69,10 +69,13 @@ class ApprovalDesk:
         bound = binding(call, self.ctx.tools, self.ctx.workspace) if state.decisions or state.questions else ""
         if bound and not is_for(state, question, call, bound):  # another call than the one that was decided on
             question += f"@{bound[:8]}"
-        await self._withdraw(call, question, again=False)
+        if state.questions:
+            await self._withdraw(call, question, again=False)
         if (known := state.decisions.get(question)) is not None:
             return known
-        contained, call = await self._judged(call)
+        contained, carried = self._contained(call)
+        if contained or carried or state.questions:
+            contained, call = await self._judged(call, contained, carried)
         if contained and not self._nobody_decides():
             async with self._grouping:  # who answers for one call of a turn may answer for the others
                 return await self._decided(call, question, bound, self._contained(call)[0], unknown=unknown)
@@ -132,9 +135,8 @@ class ApprovalDesk:
                 continue
             await self._settle(asked, Ruling("deny", "policy", "the call is another one now", "policy"), granted=False)
 
-    async def _judged(self, call: Call) -> tuple[dict[str, Json], Call]:
+    async def _judged(self, call: Call, contained: dict[str, Json], carried: list[str]) -> tuple[dict[str, Json], Call]:
         """Return what containment found in `call`, after undeclared tools were asked about, and the call with its danger."""
-        contained, carried = self._contained(call)
         if contained and not self._nobody_decides():
             async with self._declaring:
                 while True:
@@ -155,6 +157,8 @@ class ApprovalDesk:
         """
         ctx, tool = self.ctx, self.ctx.tools.find(call.target)
         if ctx.containment == "off" or tool is None:
+            return {}, []
+        if not (call.sandbox or tool.asks or "reaches" in tool.unsaid) and tool.flow.reaches == "nothing":
             return {}, []
         carried: list[str] = []
         if tells_others(call, tool):

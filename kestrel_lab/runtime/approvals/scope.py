@@ -50,4 +50,5 @@ def standing_leave(state: RunState, call: Call, bound: str) -> bool:
     """Whether a person allowed calls like this one for the rest of the run."""
     if call.target in state.always or bound in state.same:
         return True
-    return not call.unheld and any(covers(CommandPattern.parse(pattern), call) for pattern in state.like.get(call.target, ()))
+    alike = state.like.get(call.target)
+    return alike is not None and not call.unheld and any(covers(CommandPattern.parse(pattern), call) for pattern in alike)
