@@ -69,7 +69,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     state = ctx.state
     record = RecordAnswer(
         ctx.emit,
-        render,
+        lambda call, value: render(value) if (tool := ctx.tools.find(call.target)) is None or tool.shown is None else tool.shown(value),
         lambda call: 20_000 if (tool := ctx.tools.find(call.target)) is None else tool.max_chars,
         begun=lambda call: call.id in state.begun,
         keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None,
