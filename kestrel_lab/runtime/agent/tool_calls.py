@@ -70,7 +70,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     state, toolbox = ctx.state, ctx.tools
     record = RecordAnswer(
         ctx.emit,
-        render,
+        lambda call, value: render(value) if (tool := toolbox.find(call.target)) is None or tool.shown is None else tool.shown(value),
         lambda call: 20_000 if (tool := toolbox.find(call.target)) is None else tool.max_chars,
         begun=lambda call: call.id in state.begun,
         keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None,

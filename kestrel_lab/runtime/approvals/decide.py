@@ -21,7 +21,7 @@ from kestrel_lab.runtime.approvals.file_versions import preview_of
 from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import worded
-from kestrel_lab.runtime.security.authority import wants_of
+from kestrel_lab.runtime.security.authority import still_stated, wants_of
 from kestrel_lab.runtime.security.containment import met, tells_others, undeclared, why_denied
 from kestrel_lab.runtime.security.provenance import origins_of, private_in
 from kestrel_lab.runtime.security.tool_declarations import asked_of, keep, named, read_answer
@@ -32,6 +32,8 @@ PREVIEW_CHARS = 20_000
 """How many characters of a preview are recorded with a question."""
 CHANGED = "what it would change is not what was shown before"
 """The reason given when a call is asked about a second time."""
+TOGETHER = "a person denied it together with another call"
+"""The reason given when a no to a question is for a further call that it showed."""
 ALWAYS = "a yes for the rest of the run"
 """The name of what allows a call that a person allowed for the whole run."""
 
@@ -105,7 +107,7 @@ class ApprovalDesk:
             if contained and question not in state.questions:
                 if any(call.id == one.get("call") for open_one in state.questions.values() for one in wants_of(open_one.contained)):
                     raise ApprovalRequired(self.ctx.run_id, call.target, call.args)  # the question that waits is about it too
-                asked = replace(asked, contained={**contained, "wants": self._wants(call)})
+                asked = replace(asked, contained={**contained, **self._task(call)})
             return await self._ask(asked, call)
         if always:
             ruling = Ruling("allow", "policy", "allowed for the whole run", "policy")
@@ -166,6 +168,11 @@ class ApprovalDesk:
             carried = private_in(call.args, ctx.flow.now(), {one.name for one in ctx.tools if tool.group and one.group == tool.group})
         return met(call, tool, ctx.flow, ctx.workspace, carried, rules=ctx.policy.rules), carried
 
+    def _task(self, call: Call) -> dict[str, Json]:
+        """Return what else a question of containment is about: the other calls of the turn, and what was stated and is left to do."""
+        stated = still_stated(self.ctx.flow.now())
+        return {"wants": self._wants(call), **({"stated": stated} if stated else {})}
+
     def _wants(self, call: Call) -> list[Json]:
         """Return the other calls of the same turn that containment finds something in: one question is about all of them."""
         ctx, found = self.ctx, list[Json]()
@@ -186,7 +193,7 @@ class ApprovalDesk:
         taint = self.ctx.flow.now()
         if taint.closed:
             return "a person allows no further call of this run that what others wrote may have caused"
-        return "a person denied it together with another call" if call.id in taint.refused else ""
+        return TOGETHER if call.id in taint.refused else ""
 
     async def _declare(self, call: Call) -> bool:
         """Ask a person what an undeclared tool does, if that decides on `call`; returns whether anything new was said."""

@@ -36,7 +36,7 @@ from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
 from kestrel_lab.core.plan import conversation_step
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.security.authority import called, stated_effects, wants_of
+from kestrel_lab.runtime.security.authority import bare_address, called, stated_effects, wants_of
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.interaction import STATE_EFFECTS
@@ -96,6 +96,8 @@ class Taint:
     """The texts that the user wrote."""
     passages: list[Passage] = field(default_factory=list)
     """What tools answered, in order."""
+    rows: dict[tuple[str, ...], list[dict[str, Json]]] = field(default_factory=dict)
+    """By the fields of answers that only the user or a service writes, what stands in them, an object each."""
     made: dict[str, set[str]] = field(default_factory=dict)
     """By key, the calls that were made or are about to be."""
     calls_of: dict[str, set[str]] = field(default_factory=dict)
@@ -162,10 +164,10 @@ class Taint:
         return {word.strip("\"'`<>()[]{},;!?").rstrip(".:") for text in self.words for word in text.split()}
 
     def named_by_user(self, args: Mapping[str, Json]) -> bool:
-        """Whether every text in `args` is an address that stands as a whole in what the user said: it tells nobody anything new."""
-        said = self.said
+        """Whether every text in `args` is an address that stands as a whole in what the user said, with or without its scheme: it tells nobody anything new."""
+        said = {bare_address(word) for word in self.said}
         texts = [text for _, text in leaves(dict(args)) if text]
-        return bool(texts) and all(text in said and _ADDRESS.fullmatch(text) is not None for text in texts)
+        return bool(texts) and all(bare_address(text) in said and _ADDRESS.fullmatch(text) is not None for text in texts)
 
     def apply(self, event: Event) -> None:  # noqa: C901  # one case per event
         """Take one event in."""
@@ -340,6 +342,10 @@ class Taint:
         if doubted and (foreign == source or (not foreign and self._news(event.text, args))):
             foreign = f"{source} (nobody has said whether its answers hold what others wrote)"
             self.doubts[foreign] = event.tool
+        if flow.own:
+            answered = event.value if isinstance(event.value, list) else [event.value]
+            objects = (one for one in answered if isinstance(one, dict))
+            self.rows.setdefault(flow.own, []).extend({name: one.get(name) for name in flow.own} for one in objects)
         private = bool(flow.reads & {"private", "workspace"})
         if flow.reads or foreign:
             self.passages.append(Passage(foreign or source, event.text, private, bool(foreign), event.tool))
