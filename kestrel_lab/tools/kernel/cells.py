@@ -268,7 +268,7 @@ def _place(cells: list[Cell], below: str, live: LiveKernel) -> str:
 
 def _diff(before: str, after: str, name: str) -> str:
     """Return the change of a cell as a unified diff; cells end without a newline, which is nothing worth saying."""
-    return unified_diff(*(text and f"{text}\n" for text in (before, after)), name)
+    return unified_diff(before and f"{before}\n", after and f"{after}\n", name)
 
 
 def _named(cells: list[Cell], ident: str) -> str:
