@@ -89,3 +89,33 @@ def test_cells_are_read_inserted_edited_run_and_undone(jupyterlab: JupyterLab, s
 
     assert left == [before[0], "# Total", before[1], before[2].replace("1 + 1", "total + 41"), before[3], before[5]]
     assert after == before
+
+
+def test_a_call_is_undone_by_its_button(jupyterlab: JupyterLab, screens: Path) -> None:
+    """The picture of a finished run has a button on the call; it undoes, says so, and a cell that the user changed since stays."""
+    insert = "%kestrel run --as r insert"
+    cells = [SETUP, f"lab = lab_of(('insert_cell', {{'source': 'x = 1'}}))\n{insert}", f"lab = lab_of(('insert_cell', {{'source': 'y = 1'}}))\n{insert}"]
+    with jupyterlab.opened("buttons", cells) as page:
+        before = page.evaluate(SOURCES)
+        run_cell(page, 0)
+        run_cell(page, 1)
+        approve(page, "x = 1")
+        panel = output(page, 1).locator(".kst-still")
+        button = panel.get_by_role("button", name="Undo", exact=True)
+        expect(button).to_be_visible(timeout=WAIT)
+        page.screenshot(path=screens / "undo-button.png")
+        button.click()
+        expect(panel).to_contain_text("undone answer", timeout=WAIT)
+        expect(button).to_have_count(0)
+        expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(before), timeout=WAIT)
+        assert page.evaluate(SOURCES) == before
+        run_cell(page, 2)
+        approve(page, "y = 1")
+        expect(output(page, 2).locator(".kst-still")).to_be_visible(timeout=WAIT)
+        page.evaluate(
+            "() => [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext).context.model.sharedModel.cells[3].setSource('mine')"
+        )
+        output(page, 2).get_by_role("button", name="Undo", exact=True).click()
+        expect(output(page, 2)).to_contain_text("changed since, by something else", timeout=WAIT)
+        page.screenshot(path=screens / "undo-refused.png")
+        assert page.evaluate(SOURCES) == [*before, "mine"]
