@@ -94,7 +94,11 @@ def test_cells_are_read_inserted_edited_run_and_undone(jupyterlab: JupyterLab, s
 def test_a_call_is_undone_by_its_button(jupyterlab: JupyterLab, screens: Path) -> None:
     """The picture of a finished run has a button on the call; it undoes, says so, and a cell that the user changed since stays."""
     insert = "%kestrel run --as r insert"
-    cells = [SETUP, f"lab = lab_of(('insert_cell', {{'source': 'x = 1'}}))\n{insert}", f"lab = lab_of(('insert_cell', {{'source': 'y = 1'}}))\n{insert}"]
+    cells = [
+        SETUP,
+        f"lab = lab_of(('insert_cell', {{'source': 'x = 1'}}))\n{insert}",
+        f"lab = lab_of(('insert_cell', {{'source': 'y = 1'}}))\n{insert}",
+    ]
     with jupyterlab.opened("buttons", cells) as page:
         before = page.evaluate(SOURCES)
         run_cell(page, 0)
