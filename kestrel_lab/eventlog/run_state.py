@@ -53,11 +53,11 @@ from kestrel_lab.core.events.union import (
     VoteCast,
 )
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import Message, ThinkingPart
+from kestrel_lab.core.messages import Message
 from kestrel_lab.core.plan import Plan, Step, conversation_step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.usage import UsageMeter
-from kestrel_lab.eventlog.conversation import Conversation, OpenMacro, read_images, read_request
+from kestrel_lab.eventlog.conversation import Conversation, OpenMacro, read_images
 from kestrel_lab.eventlog.large_results import Whole
 
 
@@ -371,21 +371,7 @@ class RunState:
     def _model_answered(self, event: ModelAnswered) -> None:
         if event.replayed:
             self._joined_by("replay")
-        conversation = self.conversation(event.step)
-        conversation.asked = False
-        if not (event.given or event.cached):
-            conversation.use(cost_usd=event.cost_usd or 0.0, tokens=event.tokens_in + event.tokens_out, seconds=event.seconds)
-        if event.error is not None:
-            return
-        conversation.text, conversation.finish = event.text or conversation.text, event.finish
-        if event.session:
-            conversation.session, conversation.borrowed = event.session, False
-        conversation.requests = tuple([read_request(call) for call in event.calls])
-        conversation.answers, conversation.images = {}, {}
-        thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
-        conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests, thinking=thinking))
-        if not conversation.requests:
-            conversation.replies.append(event.text)
+        self.conversation(event.step).answered(event)
 
     def _undone(self, event: KernelUndone) -> None:
         """Tell the models that have the answers of these calls; their next turn goes by the state of things as it is now."""
@@ -393,11 +379,7 @@ class RunState:
         for call in event.calls:
             self.kernels.pop(call, None)
             for talk in self.conversations.values():
-                if call in talk.answers:
-                    talk.answers[call] += note
-                talk.messages[:] = [
-                    replace(one, text=one.text + note) if one.role == "tool" and one.call_id == call else one for one in talk.messages
-                ]
+                talk.annotate(call, note)
 
     def _tool_answered(self, event: ToolAnswered) -> None:
         self.begun.pop(event.call, None)

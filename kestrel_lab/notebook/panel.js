@@ -192,7 +192,28 @@ function textRow(tools) {
   };
 }
 
-function callRow() {
+// A button on a call that changed something: it undoes this call and all after it.
+function undoButton(call, send) {
+  const button = make("button", "kst-undo", "Undo");
+  button.type = "button";
+  button.title = "Undo what this call and those after it changed";
+  button.dataset.call = call;
+  button.onclick = event => {
+    event.preventDefault();
+    if (button.nextSibling?.className === "kst-problem") button.nextSibling.remove();
+    button.disabled = true;
+    send({ k: "undo", call });
+  };
+  return button;
+}
+function notUndone({ call, message }) {
+  for (const button of document.querySelectorAll("button.kst-undo:disabled")) if (button.dataset.call === call) {
+    button.disabled = false;
+    button.after(make("span", "kst-problem", message));
+  }
+}
+
+function callRow(tools) {
   const root = make("details", "kst-call"), summary = make("summary"), mark = make("span", "kst-mark"), tool = make("b"), line = make("code", "kst-line");
   const danger = make("span", "kst-badge"), took = make("span", "kst-took"), preview = make("div", "kst-preview kst-soft");
   const args = make("dl"), resultLabel = make("div", "kst-label", "Result"), result = block(""), diff = block(""), note = make("div", "kst-note kst-soft");
@@ -222,6 +243,10 @@ function callRow() {
       if (c.diff !== undefined) showDiff(diff, c.diff);
       if (c.preview !== undefined) put(preview, c.preview);
       if (c.note !== undefined) put(note, c.note);
+      if (c.undo !== undefined) {
+        summary.querySelectorAll(".kst-undo, .kst-problem").forEach(node => node.remove());
+        if (c.undo && tools?.undo) summary.append(undoButton(c.undo, tools.undo));
+      }
       if (c.since !== undefined) since = c.since;
       if (c.took !== undefined && !since) put(took, c.took);
     },
@@ -671,6 +696,8 @@ function tend(model) {
     if (!found.classList.contains("kst-still")) followed(found);
     found.classList.add("kst-still");
     dress(found, tools);
+    found.querySelectorAll("details[data-call]:not(:has(.kst-undo)) > summary").forEach(
+      summary => summary.append(undoButton(summary.parentNode.dataset.call, message => model.send(message))));
     if (!last.ask) ask.remove(); else if (ask.parentNode !== found) found.append(ask);
   };
   return {
@@ -735,6 +762,7 @@ export default {
       heard = true;
       if (m.k === "cells") aboutCells(manager, m, message => model.send(message));
       else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id, m.data); finished.still(m); }
+      else if (m.k === "undo") notUndone(m);
       else if (m.k === "problem") finished.problem(m.message);
       else if (m.k === "next") {
         finished.end();
@@ -752,7 +780,8 @@ export default {
       el.append(before, own);
       el = own;
     }
-    const screen = view(el, message => model.send(message), { insert: model.widget_manager?.context && (code => insertCell(model.widget_manager, code)) });
+    const send = message => model.send(message);
+    const screen = view(el, send, { insert: model.widget_manager?.context && (code => insertCell(model.widget_manager, code)), undo: send });
     let seq = -1, skew = 0, tries = 0, whole = false;
     const resync = () => { if (!whole && tries++ < 30) { model.send({ k: "resync" }); setTimeout(resync, 500); } };
     const receive = m => {

@@ -112,6 +112,7 @@ class Panel:
         self._lock = threading.Lock()
         self._refused: set[str] = set()
         self._run: Run | None = None
+        self._undoing: set[asyncio.Task[None]] = set()
         self._widget.on_msg(self._message)
         self._handle: Place | None = place
         self._shown_at = float("inf")
@@ -272,6 +273,8 @@ class Panel:
             case "resync":
                 self._watched = True
                 self._stream.whole()
+            case "undo" if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._begin_undo, str(content.get("call")))
             case "stop" if self._run is not None:
                 self._run.cancel()
             case "decide":
@@ -284,6 +287,23 @@ class Panel:
             self.ask(text)
         except KestrelError as error:
             self._widget.send({"k": "problem", "message": plain(str(error))})
+
+    def _begin_undo(self, call: str) -> None:
+        self._undoing.add(task := asyncio.ensure_future(self._undo(call)))
+        task.add_done_callback(self._undoing.discard)
+
+    async def _undo(self, call: str) -> None:
+        """Undo a call; the picture of a run that has ended says so too. In a thread, because the page answers on this loop."""
+        assert self._run is not None
+        try:
+            await asyncio.to_thread(self._run.undo, call)
+        except KestrelError as error:
+            self._widget.send({"k": "undo", "call": call, "message": plain(str(error))})
+            return
+        if not self._open:
+            self.view.apply(self._run.records()[-1])
+            self._put_still()
+            self._say_still()
 
     def _decide(self, content: dict[str, Json]) -> None:
         call, args, answer = str(content.get("id")), content.get("args"), content.get("answer")

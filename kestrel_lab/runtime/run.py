@@ -63,6 +63,17 @@ class LiveRun:
         if not self.task.done():
             self._loop.call_soon_threadsafe(self.task.cancel)
 
+    def emit(self, event: Event) -> None:
+        """Record what a person did; from any thread, at once on the run's own."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            self.ctx.emit(event)
+        else:
+            self._loop.call_soon_threadsafe(self.ctx.emit, event)
+
     def answer(self, asked: ApprovalAsked, given: ApprovalGiven) -> None:
         """Give a decision to the call that waits; raises `UsageError` when edited arguments do not fit the tool."""
         self._loop.call_soon_threadsafe(self.desk.answer, self.desk.checked(asked, given))
@@ -294,7 +305,7 @@ class Run(Generic[T]):
         undone, events = undo_calls(self._store, self.id, call, force=force)
         for run, event in events.items():
             if run == self.id and self.live is not None and self._working:
-                self.live.ctx.emit(event)
+                self.live.emit(event)
             else:
                 self._store.decide(run, event)
         if not self._working:

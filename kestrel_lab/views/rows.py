@@ -182,6 +182,8 @@ class CallRow(Part):
     took: str = ""
     inside: str = ""
     """The macro that makes the call."""
+    undo: str = ""
+    """The id of the call, where what it changed can be undone."""
 
 
 @dataclass(kw_only=True, slots=True)

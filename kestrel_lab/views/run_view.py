@@ -216,8 +216,12 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.KernelPreviewed():
             view.figures[event.call] = figures_of(event)
             return []
+        case e.KernelChanged(call=call, changes=changes) | e.CellsChanged(call=call, changes=changes) if changes:
+            return [call_row(view, call, "").change(undo=call)]
         case e.KernelUndone():
-            return [notice_row(view, "info", undone(event))]
+            rows = [view.rows[f"c:{call}"] for call in event.calls if f"c:{call}" in view.rows]
+            taken = [row.change(undo="", note="undone") for row in rows]
+            return [*taken, notice_row(view, "info", undone(event))]
         case e.ApprovalAsked():
             return asked(view, event)
         case e.ApprovalGiven():
@@ -402,6 +406,7 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
         note = " · ".join(part for part in (note, f'whole text: {event.chars:,} characters, run.results["{plain(event.call)}"]') if part)
     row.change(state=state, result=shown(text), diff=shown_diff(head_tail(diff, RESULT_SHOWN)[0]), preview=preview, note=note)
     row.change(took=duration(event.seconds) if view.timed and state != "denied" else "", since=0.0)
+    row.undo = event.call if event.before else row.undo
     return [row.whole(), *withdraw(view, event.call), view.head.change(usage=_used(view))]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kestrel_lab.evals.stats.power import POWER, detectable_drop, detectable_mean, mcnemar_power
 from scipy.stats import binomtest, ttest_1samp
 from scipy.stats import t as student
 
@@ -30,7 +31,6 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     t_test,
     wilson,
 )
-from kestrel_lab.evals.stats.power import POWER, detectable_drop, detectable_mean, mcnemar_power
 
 numbers = st.integers(-50, 50).map(lambda n: n / 8)
 samples = st.lists(numbers, min_size=2, max_size=12)

@@ -7,11 +7,12 @@ from statistics import fmean, variance
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kestrel_lab.evals.stats.e_values import Evidence
+from kestrel_lab.evals.stats.power import detectable_drop, detectable_mean
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.stats.change_points import find_steps
 from kestrel_lab.evals.stats.difference import Difference, Question, difference, judge_all, over_rounds, overall
-from kestrel_lab.evals.stats.e_values import Evidence
 from kestrel_lab.evals.stats.intervals_and_tests import (
     Interval,
     mean_interval,
@@ -20,7 +21,6 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     t_test,
 )
 from kestrel_lab.evals.stats.pass_at_k import chances, counted_chances, pass_at_k, pass_hat_k
-from kestrel_lab.evals.stats.power import detectable_drop, detectable_mean
 
 
 def told(**changes):

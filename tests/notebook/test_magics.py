@@ -258,7 +258,7 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     assert found("%kestrel show x --") == ["--at", "--call", "--help", "--html", "--slider"]
     assert found("%kestrel run --approve auto:m") == ["auto:medium"]
     assert found("%%kestrel --approve ")[:3] == ["ask", "auto", "auto:critical"]
-    assert found("%kestrel run --tools bash,read") == ["bash,read_file"]
+    assert found("%kestrel run --tools bash,read") == ["bash,read_file", "bash,read_notebook"]
     assert [name for name in found("%kestrel run --model ") if name.startswith("openai/")] == ["openai/gpt-6.1-sol"]
     assert found("%kestrel eval run sui") == ["suites/"]
     assert found("%kestrel run --cycles ") == []
@@ -284,7 +284,7 @@ def test_the_shell_completes_words(shell: InteractiveShell) -> None:
     assert tab(shell, "x = 5\nr = %kestrel ru") == ["r = %kestrel rules", "r = %kestrel run", "r = %kestrel runs"]
     assert tab(shell, "%kestrel run --m") == ["%kestrel run --model"]
     assert tab(shell, "%kestrel run --approve auto:m") == ["%kestrel run --approve auto:medium"]
-    assert tab(shell, "%kestrel run --tools bash,read") == ["%kestrel run --tools bash,read_file"]
+    assert tab(shell, "%kestrel run --tools bash,read") == [f"%kestrel run --tools bash,{name}" for name in ("read_file", "read_notebook")]
     assert "%kestrel plan x --plan react" in tab(shell, "%kestrel plan x --plan r")
     run(shell, '%kestrel run "write" --approve auto --as mine')
     assert tab(shell, "%kestrel show @") == ["%kestrel show @mine"]

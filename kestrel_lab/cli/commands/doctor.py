@@ -28,6 +28,8 @@ from kestrel_lab.runtime.supervision.model_guard import watch_model
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.tools.files.ripgrep import rg_path
 from kestrel_lab.tools.files.safe_open import has_openat2
+from kestrel_lab.tools.kernel.documents import NextInput, document_of
+from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.sandbox.canary import PROBES
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.select import choose, verdict
@@ -280,4 +282,17 @@ def _notebook() -> list[Finding]:
             findings.append(Finding(ok=True, what=package, found=version(package)))
         except PackageNotFoundError:
             findings.append(Finding(ok=None, what=package, found="not installed", advice=f"for notebooks: {advice}"))
-    return findings
+    return [*findings, _cells()]
+
+
+def _cells() -> Finding:
+    """Say how an agent reaches the cells of the notebook in which this was typed."""
+    shell = live_shell()
+    if shell is None:
+        return Finding(
+            ok=None, what="cells", found="this is no notebook", advice="%kestrel doctor in a notebook says how its cells are reached"
+        )
+    how = document_of(kernel_of(shell)).how
+    only = how == NextInput.how
+    advice = "only new cells can be proposed: use JupyterLab, or a notebook of a Jupyter server" if only else ""
+    return Finding(ok=not only, what="cells", found=f"reached through {how}", advice=advice, optional=True)

@@ -35,7 +35,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
 from kestrel_lab.core.plan import conversation_step
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.runtime.security.argument_texts import leaves, name_of
 from kestrel_lab.runtime.security.authority import bare_address, called, stated_effects, wants_of
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
@@ -342,10 +342,7 @@ class Taint:
         if doubted and (foreign == source or (not foreign and self._news(event.text, args))):
             foreign = f"{source} (nobody has said whether its answers hold what others wrote)"
             self.doubts[foreign] = event.tool
-        if flow.own:
-            answered = event.value if isinstance(event.value, list) else [event.value]
-            objects = (one for one in answered if isinstance(one, dict))
-            self.rows.setdefault(flow.own, []).extend({name: one.get(name) for name in flow.own} for one in objects)
+        self._keep_rows(flow, event.value)
         private = bool(flow.reads & {"private", "workspace"})
         if flow.reads or foreign:
             self.passages.append(Passage(foreign or source, event.text, private, bool(foreign), event.tool))
@@ -356,6 +353,11 @@ class Taint:
                 self._into(event.step, self._steps[other])
         if private:
             self._private[source] = None
+
+    def _keep_rows(self, flow: Flow, value: Json) -> None:
+        if flow.own:
+            objects = (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict))
+            self.rows.setdefault(flow.own, []).extend({name: one.get(name) for name in flow.own} for one in objects)
 
     def _news(self, text: str, args: Mapping[str, Json]) -> bool:
         """Whether an answer says more than it was told and than the user said: else it can hold no words of others."""
@@ -428,26 +430,3 @@ class Taint:
         if self._root and (normal == self._root or normal.startswith(f"{self._root}/")):
             normal = posixpath.relpath(normal, self._root)
         return normal.casefold()
-
-
-def name_of(tool: str, args: Mapping[str, Json]) -> str:
-    """A call in a few words: the tool, and the first text it was given."""
-    first = next((text for _, text in leaves(dict(args)) if text.strip()), "")
-    return one_line(f"{tool} {first}".strip(), 120)
-
-
-def leaves(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in `value` with its place, such as `edits[0].new`; keys that a model chose are texts as well."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from leaves(item, f"{place}[{number}]")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            inner = f"{place}.{key}" if place else key
-            if place:
-                yield f"{inner} (its name)", key
-            yield from leaves(item, inner)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and len(str(value)) > 3:
-        yield place, str(value)

@@ -70,7 +70,7 @@ def _preview_insert(args: dict[str, Json], _: ToolContext) -> str:
     cells = _read(live)[1]
     below = _place(cells, str(args.get("below") or ""), live)
     where = f"below {_named(cells, below)}" if below else "at the top"
-    return unified_diff("", str(args.get("source")), f"new {args.get('cell_type')} cell {where}")
+    return _diff("", str(args.get("source")), f"new {args.get('cell_type')} cell {where}")
 
 
 @tool(**_WRITING, preview=_preview_insert)
@@ -99,7 +99,7 @@ def _preview_edit(args: dict[str, Json], _: ToolContext) -> str:
         after = replace_exact(cell["source"], str(args.get("old")), str(args.get("new")), everywhere=False)
     except ValueError as error:
         return f"this edit would fail: {error}"
-    return unified_diff(cell["source"], after, _named(cells, cell["id"]))
+    return _diff(cell["source"], after, _named(cells, cell["id"]))
 
 
 @tool(**_WRITING, preview=_preview_edit)
@@ -121,13 +121,13 @@ async def edit_cell(cell: str, old: str, new: str, ctx: ToolContext) -> str:
     swap, note = await _carried_out(ctx, change, cell)
     assert swap.before is not None
     assert swap.after is not None
-    return f"edited cell {swap.cell}{note}\n{unified_diff(swap.before['source'], swap.after['source'], swap.cell)}"
+    return f"edited cell {swap.cell}{note}\n{_diff(swap.before['source'], swap.after['source'], swap.cell)}"
 
 
 def _preview_delete(args: dict[str, Json], _: ToolContext) -> str:
     cells = _read(_here())[1]
     cell = _found(cells, str(args.get("cell")))
-    return unified_diff(cell["source"], "", _named(cells, cell["id"]))
+    return _diff(cell["source"], "", _named(cells, cell["id"]))
 
 
 @tool(**_WRITING, preview=_preview_delete)
@@ -264,6 +264,11 @@ def _place(cells: list[Cell], below: str, live: LiveKernel) -> str:
     known = [str(cell["id"]) for cell in cells]
     here = running_cell(live.shell)
     return here if here in known else next(reversed(known), "")
+
+
+def _diff(before: str, after: str, name: str) -> str:
+    """Return the change of a cell as a unified diff; cells end without a newline, which is nothing worth saying."""
+    return unified_diff(before and f"{before}\n", after and f"{after}\n", name)
 
 
 def _named(cells: list[Cell], ident: str) -> str:

@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from kestrel_lab.core.errors import ConflictError, ToolError, UsageError
+from kestrel_lab.core.errors import ConflictError, ToolError
 from kestrel_lab.core.json_types import Json
 
 if TYPE_CHECKING:
@@ -362,15 +362,3 @@ class NextInput:
             raise ConflictError("a cell was proposed already: front ends take one of each execution; put everything into that one")
         self._shell.set_next_input(swap.after["source"])
         return "it appears below this cell when that ends; only the user can take it away"
-
-
-def where_cells_are(shell: Any | None) -> str:
-    """Return in words how cells of the notebook whose kernel this is can be reached now."""
-    if shell is None:
-        return ""
-    from kestrel_lab.tools.kernel.live_kernel import kernel_of  # imports this module
-
-    try:
-        return document_of(kernel_of(shell)).how
-    except (ToolError, UsageError) as error:
-        return str(error)
