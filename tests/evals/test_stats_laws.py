@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kestrel_lab.evals.stats.power import POWER, detectable_drop, detectable_mean, mcnemar_power
 from scipy.stats import binomtest, ttest_1samp
 from scipy.stats import t as student
 
+from kestrel_lab.evals.stats.difference import POWER, detectable_drop, detectable_mean, mcnemar_power
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Interval,

@@ -6,13 +6,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kestrel_lab.permissions.suggest import covers, offer
 
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.permissions.command_patterns import CommandPattern
+from kestrel_lab.permissions.command_patterns import CommandPattern, covers, offer
 from kestrel_lab.permissions.policy import Policy, Ruling
 from kestrel_lab.permissions.rulebook import Rulebook, rulebook
 from kestrel_lab.runtime.approvals.scope import is_for, standing_leave
