@@ -379,7 +379,7 @@ class RunState:
             return
         conversation.text, conversation.finish = event.text or conversation.text, event.finish
         conversation.requests = tuple(read_request(call) for call in event.calls)
-        conversation.answers, conversation.images = {}, {}
+        conversation.begin_turn()
         thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
         conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests, thinking=thinking))
         if not conversation.requests:
@@ -401,9 +401,7 @@ class RunState:
             macro.answers[event.call] = event
             return
         self.macros.pop(event.call, None)
-        conversation.answers[event.call] = event.text
-        if event.images:
-            conversation.images[event.call] = read_images(event.images)
+        conversation.take_answer(event)
         if not conversation.requests:
             conversation.value = event.value
             if event.error is not None:
@@ -422,7 +420,7 @@ class RunState:
                 for request in conversation.requests
             )
             conversation.requests = ()
-            conversation.answers, conversation.images = {}, {}
+            conversation.begin_turn()
 
     def _decided(self, event: ApprovalGiven) -> None:
         question = event.question or event.call

@@ -12,6 +12,7 @@ from kestrel_lab.core.errors import UnknownOption, nearest
 from kestrel_lab.core.protocols import Middleware, Model
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.mcp.config import ServerConfig
+from kestrel_lab.middleware.hooks import Hooks
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.permissions.rulebook import GivenRules
 from kestrel_lab.runtime.context.toolboxes import Tools
@@ -37,6 +38,7 @@ class SessionChanges(TypedDict, total=False):
     tools: Tools
     models: Mapping[str, Model] | None
     middleware: Iterable[Middleware]
+    hooks: Hooks | None
     listeners: Iterable[RunListener]
     limits: Limits | None
     checkpoint_every: int | None
@@ -81,6 +83,8 @@ class SessionOptions:
     middleware: Iterable[Middleware] = ()
     """Wraps every model call and tool call: hooks before and after thinking and acting. It sees a tool call before its approval; what it
     answers is what is recorded."""
+    hooks: Hooks | None = None
+    """Called before and after each phase of an agent's turn and around each run; see `middleware.hooks`."""
     listeners: Iterable[RunListener] = ()
     """Called with the run and the event for every event of every run, from `run_started` to the last state transition, on the run's
     event loop; must not block."""
