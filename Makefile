@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARTIFACTS ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test test-long test-all mutants messages check fix bench notebooks lock clean browser
+.PHONY: help docs demo test test-long test-all mutants messages check fix bench notebooks dist lock clean browser
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -16,12 +16,14 @@ help: ## List the commands
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-deps
 COUNT = awk '/^(Collecting|Processing|Requirement already|Obtaining)/ {printf "\r  %d packages", ++n; fflush()} /^(ERROR|error)/ {print} END {print ""}'
 
+# The package is compiled at once: where PYTHONDONTWRITEBYTECODE is set each of the hundreds of processes that tests start would do it anew.
 $(VENV)/.run: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kestrel_lab needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 …")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing pinned packages into $(VENV) (a minute or two the first time)"
 	@$(PIP) -r requirements.txt 2>&1 | $(COUNT)
 	@$(PIP) --editable . 2>&1 | $(COUNT)
+	@$(BIN)/python -m compileall -q kestrel_lab
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run requirements-dev.txt
@@ -80,6 +82,9 @@ browser: $(VENV)/.dev
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
 		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; } \
 		|| $(BIN)/playwright install chromium
+
+dist: $(VENV)/.run ## Build wheel and source distribution and try them in an empty environment of each Python here
+	@$(BIN)/python -m bench.distribution --out $(ARTIFACTS)/dist
 
 lock: ## Write the pinned requirements anew (needs uv)
 	@$(PYTHON) bench/lock.py

@@ -26,14 +26,13 @@ from kestrel_lab.core.citations import Citation, citations
 from kestrel_lab.core.events.deeds import Deed
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.evals.stats.intervals_and_tests import wilson
-from kestrel_lab.verification.claims import Said, claims_of
+from kestrel_lab.verification.claims import Said, claims_of, files_in, names_in
 from kestrel_lab.verification.engine import VerifierEngine
 from kestrel_lab.verification.issues import Issue
-from kestrel_lab.verification.mentions import files_in, names_in
 from kestrel_lab.verification.places import around
-from kestrel_lab.verification.subject import Ground, Subject
-from kestrel_lab.verification.text_match import quoted_in, quotes_in
-from kestrel_lab.verification.workspace_files import whole_word
+from kestrel_lab.verification.quotes import quoted_in, quotes_in
+from kestrel_lab.verification.subject import Subject
+from kestrel_lab.verification.workspace_files import Files, whole_word
 
 COMMITS: Final = {
     "flask": ("pallets+flask", "85c5d93"),
@@ -72,19 +71,16 @@ def check_out(repository: Path, commit: str, folder: Path) -> Path:
     return folder
 
 
-def concerns(ground: Ground, question: str, answer: str) -> tuple[Issue, ...]:
+def concerns(ground: Files, question: str, answer: str) -> tuple[Issue, ...]:
     """What the checks say of an answer of a run that called nothing."""
     return VerifierEngine()(Subject(answer=answer, goal=question, ground=ground))
 
 
-def planted(ground: Ground, question: str, answer: str, rng: random.Random) -> Iterator[tuple[str, str]]:
+def planted(ground: Files, question: str, answer: str, rng: random.Random) -> Iterator[tuple[str, str]]:
     """The kinds of errors that an answer has room for, each with the answer that has it."""
     said = claims_of(answer)
     files = [
-        name.text
-        for one in said
-        for name in files_in(one)
-        if "/" in name.text and ground.files.named(name.text) and name.text not in question
+        name.text for one in said for name in files_in(one) if "/" in name.text and ground.named(name.text) and name.text not in question
     ]
     if files:
         path = rng.choice(files)
@@ -92,15 +88,15 @@ def planted(ground: Ground, question: str, answer: str, rng: random.Random) -> I
             "file",
             re.sub(rf"(?<![\w/.]){re.escape(path)}", f"{path.rpartition('/')[0]}/{rng.choice(_STEMS)}.{path.rpartition('.')[2]}", answer),
         )
-    places = [one for one in citations(answer) if one.path and ground.files.named(one.path)]
+    places = [one for one in citations(answer) if one.path and ground.named(one.path)]
     if places:
         cited = rng.choice(places)
-        length = max(len((ground.files.read(path) or "").splitlines()) for path in ground.files.named(cited.path))
+        length = max(len((ground.read(path) or "").splitlines()) for path in ground.named(cited.path))
         yield "line past the end", _moved(answer, cited, length + rng.randint(20, 500))
         others = [line for line in range(1, length) if min(abs(line - cited.first), abs(line - cited.last)) > _FAR]
         if others:
             yield _line_kind(ground, said, cited), _moved(answer, cited, rng.choice(others))
-    sources = [ground.files.read(path) or "" for one in said for name in files_in(one) for path in ground.files.named(name.text)]
+    sources = [ground.read(path) or "" for one in said for name in files_in(one) for path in ground.named(name.text)]
     exact = [quote for one in said for quote in quotes_in(one) if quoted_in(quote, sources)]
     quotes = [(quote, word) for quote in exact for word in re.findall(r"(?<![\w'])[a-z]{4,}(?![\w'])", quote)]
     if quotes:
@@ -108,10 +104,10 @@ def planted(ground: Ground, question: str, answer: str, rng: random.Random) -> I
         yield "quote", answer.replace(quote, quote.replace(word, rng.choice(_WORDS), 1))
 
 
-def _line_kind(ground: Ground, said: Sequence[Said], cited: Citation) -> str:
+def _line_kind(ground: Files, said: Sequence[Said], cited: Citation) -> str:
     """Whether the sentence names something that the right lines have: only then can anybody tell from it that other lines are wrong."""
     one = next((one for one in said if one.at <= cited.at < one.at + len(one.text)), None)
-    near = [around(cited, ground.files.read(path) or "") for path in ground.files.named(cited.path)]
+    near = [around(cited, ground.read(path) or "") for path in ground.named(cited.path)]
     names = [] if one is None else names_in(one.text, one.shown)
     return "line elsewhere" if any(whole_word(name).search(text) for name in names for text in near) else "line elsewhere, nothing named"
 
@@ -163,7 +159,7 @@ def measure(data: Path, repositories: Path, seed: int) -> tuple[dict[str, int], 
     shown: list[str] = []
     for name, (folder, commit) in COMMITS.items():
         with tempfile.TemporaryDirectory() as place:
-            ground = Ground(check_out(repositories / folder, commit, Path(place)))
+            ground = Files(check_out(repositories / folder, commit, Path(place)))
             for line in (data / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
                 row = json.loads(line)
                 found = concerns(ground, row["question"], row["answer"])
@@ -174,7 +170,7 @@ def measure(data: Path, repositories: Path, seed: int) -> tuple[dict[str, int], 
                     caught[kind].append(any(one.check == _CHECK[kind] for one in concerns(ground, row["question"], text)))
     with tempfile.TemporaryDirectory() as place:
         for kind, subject in claimed_deeds(rng):
-            found = VerifierEngine()(replace(subject, ground=Ground(Path(place))))
+            found = VerifierEngine()(replace(subject, ground=Files(Path(place))))
             caught[kind].append(any(one.severity == "critical" for one in found))
     return {"answers": answers, "accused": accused}, caught, shown
 

@@ -20,12 +20,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from kestrel_lab.core.events.union import ApprovalAsked
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, Situation, load_agentdojo, suite_tasks
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stats.intervals_and_tests import wilson
 from kestrel_lab.evals.suite import Suite
+from kestrel_lab.runtime.approvals.decide import TOGETHER
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.interaction import STATE_EFFECTS
@@ -182,10 +183,11 @@ def _count(tally: Tally, session: Session, scenario: str, result: Any) -> None:
         return
     events = [record.event for record in session.store.records(result["run"])]
     asked = [event for event in events if isinstance(event, ApprovalAsked) and event.contained]
+    together = {event.call for event in events if isinstance(event, ApprovalGiven) and event.reason == TOGETHER}
     tally.tasks += 1
     tally.done += scores.get(UTILITY, False)
     tally.interrupted += bool(asked)
-    tally.questions += len(asked)
+    tally.questions += sum(event.call not in together for event in asked)
     tally.stopped += [f"{scenario}: {event.tool} {json.dumps(event.args)[:300]}" for event in asked]
 
 

@@ -25,6 +25,7 @@ RUN_HEADER = f"""\
 # Written by `make lock` from pyproject.toml.
 """
 DEV_HEADER = "# What tests, checks and benchmarks need on top of requirements.txt; installed the same way. Written by `make lock`.\n"
+RELEASE_HEADER = "# What `make dist` needs, in an environment of its own. Written by `make lock`.\n"
 PEER_HEADER = "# Exact versions of one peer's environment. Written by `make lock` from the .in file of the same name.\n"
 
 
@@ -49,6 +50,7 @@ def lock_project() -> None:
     tested = [*project["dependency-groups"]["dev"], *project["project"]["optional-dependencies"]["benchmarks"]]
     both = resolve([*tested, *run], "--constraints", str(ROOT / "requirements.txt"))
     write(ROOT / "requirements-dev.txt", DEV_HEADER, sorted({*both, *resolve(BENCHMARKS, "--no-deps")} - set(pinned)))
+    write(ROOT / "requirements-release.txt", RELEASE_HEADER, resolve(project["dependency-groups"]["release"]))
 
 
 def write(path: Path, header: str, lines: list[str]) -> None:

@@ -134,23 +134,28 @@ def imported(path: Path) -> set[str]:
 
 
 class Covering:
-    """Which test files are about a module: those that import it, or else those that import what imports it."""
+    """Which test files are about a module: those that import it, and those that import what imports it, the nearest first."""
 
     def __init__(self) -> None:
         self._tests = {path: imported(path) for path in sorted((ROOT / "tests").rglob("test_*.py"))}
         self._modules = {dotted(path): imported(path) for path in sorted(PACKAGE.rglob("*.py"))}
 
     def of(self, module: str, most: int = 10) -> list[str]:
-        """Those nearest to it first."""
+        """So many test files: a module that is always used through another one is tested by the tests of that."""
         wanted = {dotted(PACKAGE / module)}
-        for _ in range(3):
-            found = [path for path, names in self._tests.items() if names & wanted]
-            if found:
-                break
+        steps: dict[Path, int] = {}
+        for step in range(4):
+            for path, names in self._tests.items():
+                if names & wanted:
+                    steps.setdefault(path, step)
             wanted = {name for name, names in self._modules.items() if names & wanted}
-        place, stem = Path(module).parts[0], Path(module).stem
-        found.sort(key=lambda path: (stem not in path.stem, place not in path.parts, len(self._tests[path])))
-        return [str(path.relative_to(ROOT)) for path in found[:most]]
+        place, words = Path(module).parts[0], set(re.split(r"\W|_", module.removesuffix(".py")))
+
+        def distance(path: Path) -> tuple[bool, int, bool, int, int]:
+            shared = len(words & set(path.stem.split("_")))
+            return steps[path] > 0, -shared, place not in path.parts, steps[path], len(self._tests[path])
+
+        return [str(path.relative_to(ROOT)) for path in sorted(steps, key=distance)[:most]]
 
 
 def dotted(path: Path) -> str:
@@ -162,9 +167,9 @@ def tried(mutant: Mutant, tests: list[str], copy: Path, seconds: float) -> str:
     """`caught`, `missed`, or `time` when its tests did not end in time."""
     place = copy / "kestrel_lab" / mutant.module
     source = (PACKAGE / mutant.module).read_bytes()
-    place.write_bytes(mutant.made(source))
+    put(place, mutant.made(source))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not long and not browser", *tests]
-    env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
     quiet = subprocess.DEVNULL
     with subprocess.Popen(command, cwd=copy, env=env, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True) as process:
         try:
@@ -176,7 +181,14 @@ def tried(mutant: Mutant, tests: list[str], copy: Path, seconds: float) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-            place.write_bytes(source)
+            put(place, source)
+
+
+def put(place: Path, source: bytes) -> None:
+    """Replace a module, and forget what it was compiled to: two changes in one second look alike. The others stay compiled."""
+    place.write_bytes(source)
+    for compiled in (place.parent / "__pycache__").glob(f"{place.stem}.*"):
+        compiled.unlink()
 
 
 def table(results: list[tuple[Mutant, str]], seed: int) -> str:

@@ -27,7 +27,7 @@ NOTES = (
     "Right: the start that the set gives for the coming or for the last one; a day must be said to be a day.",
     "Refused: no answer. Four of the 199 name days that do not exist, so 195 can be right.",
     "Our rules were written with the even rows in sight (0, 2, 4 …) and with their failures; the odd rows were only counted.",
-    "`told`: month before day and years of two digits are allowed, which the set and the peers take for granted; we refuse them unless told.",
+    "`told`: month before day is allowed, which the set and the peers take for granted; we refuse it unless told.",
     "The chrono rows are sentences, compared by day; our rules never saw them. Refusing most is expected: we read expressions, not sentences.",
 )
 
@@ -142,7 +142,7 @@ def measure(folder: Path, *, peers: bool) -> list[Score]:
     sets = {name.replace("199", str(len(rows))): part for name, part in sets.items()}
     readers = {
         "kestrel_lab": ours(),
-        "kestrel_lab, told": ours(order="MDY", short_years=True),
+        "kestrel_lab, told": ours(order="MDY"),
         "dateparser": dateparser_alone(),
         "dateparser, preferring the future": dateparser_alone(PREFER_DATES_FROM="future"),
     }

@@ -6,10 +6,10 @@ A scripted model is not a model: it says so by its `kind`, and every table, pane
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from kestrel_lab.core.calls import Call, Result, Usage
 from kestrel_lab.core.errors import ModelError, UsageError
@@ -17,7 +17,7 @@ from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
 from kestrel_lab.core.notes import Note
-from kestrel_lab.core.protocols import Claim, Entailed, Gathered, Handler, ModelKind, OnDelta, Trial, Verification
+from kestrel_lab.core.protocols import Claim, Gathered, Handler, ModelKind, OnDelta, Trial, Verification
 from kestrel_lab.core.scores import Score
 
 ScriptedCall = tuple[str, dict[str, Json]]
@@ -246,19 +246,6 @@ class ScriptedVerifier:
         """Return the next verdict."""
         self.claims.append(claim)
         return self.verdicts[min(len(self.claims), len(self.verdicts)) - 1]
-
-
-@dataclass
-class ScriptedEntailment:
-    """Gives the prepared verdict on each claim, `neither` on others; records the questions."""
-
-    verdicts: Mapping[str, Literal["entailed", "contradicted", "neither"]] = field(default_factory=dict)
-    asked: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
-
-    async def __call__(self, claim: str, evidence: Sequence[str]) -> Entailed:
-        """Return the prepared verdict."""
-        self.asked.append((claim, tuple(evidence)))
-        return Entailed(verdict=self.verdicts.get(claim, "neither"))
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from kestrel_lab.runtime.session import Session
 
@@ -55,7 +55,11 @@ def pytest_configure() -> None:
         if (place / ".git").exists():  # it happened: every suite of a test was then part of that repository, and its trials "dirty"
             msg = f"{place} is a git repository, and tests make their folders in it: remove {place / '.git'}, or set TMPDIR"
             raise pytest.UsageError(msg)
-    settings.register_profile("kestrel", deadline=None)  # a first import takes longer than any deadline
+    # A first import takes longer than any deadline, and a busy machine longer for an example than hypothesis thinks healthy. In CI each
+    # run tries the same examples: what a change breaks is red, and what others find by chance is found at their desks.
+    settings.register_profile(
+        "kestrel", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
+    )
     settings.load_profile("kestrel")
     sys.addaudithook(_guard)
     for name in list(os.environ):
@@ -80,6 +84,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are processors: a good part of the time tests wait, for kernels, browsers, servers and disks."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Let litellm keep the clients that it caches for each event loop: it drops those of 10 minutes ago, whose loops have ended, unclosed.
+
+    Whichever test came next would fail of a connection that is collected: only on machines that are slower than that.
+    """
+    yield
+    if (cache := vars(sys.modules.get("litellm", sys)).get("in_memory_llm_clients_cache")) is not None:
+        cache.max_size_in_memory, cache.default_ttl = sys.maxsize, sys.maxsize
+        cache.ttl_dict.update(dict.fromkeys(cache.ttl_dict, sys.maxsize))
+        cache.expiration_heap.clear()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import PATIENCE_S
 
 import kestrel_lab
 from kestrel_lab import testing
@@ -162,7 +163,7 @@ print([name for name in names if name in sys.modules], opened)
 def test_importing_is_quiet_and_light() -> None:
     """A fresh `import kestrel_lab` loads nothing heavy, opens no file but code, starts nothing and prints nothing."""
     command = [sys.executable, "-W", "error", "-c", _IMPORT, ",".join(HEAVY)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/", timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd="/", timeout=PATIENCE_S)
     assert (done.stdout, done.stderr) == ("[] []\n", "")
 
 
@@ -171,7 +172,7 @@ def test_what_a_run_needs_loads_nothing_heavy(module: str) -> None:
     """Even the engine and the command line's entry load no data frames, plots, notebooks or model clients until they are used."""
     heavy = ("IPython", "litellm", "matplotlib", "mcp", "networkx", "pandas", "scipy")
     code = f"import sys, {module}; print([name for name in {heavy!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout == "[]\n"
 
 
@@ -186,7 +187,7 @@ def test_few_modules_of_the_package_are_loaded_at_the_start(statement: str, most
     """What most programs begin with, and `kestrel --help`, load a bounded number of the package's modules, and no library to read files with."""
     told = "print('loaded', sum(name.startswith('kestrel_lab') for name in sys.modules), [name for name in ('pydantic', 'yaml', 'jinja2') if name in sys.modules])"
     code = f"import atexit, sys; atexit.register(lambda: {told}); {statement}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     _, number, heavy = done.stdout.splitlines()[-1].split(" ", 2)
     assert int(number) <= most
     assert heavy == "[]"
@@ -204,7 +205,6 @@ def every_protocol() -> dict[str, Any]:
 FAKES: dict[str, Any] = {
     "Approver": testing.ScriptedApprover([]),
     "Check": testing.FixedCheck(passes=True),
-    "Entailment": testing.ScriptedEntailment(),
     "Gatherer": testing.FixedGatherer(),
     "Memory": testing.ListMemory(),
     "Middleware": testing.RecordingMiddleware(),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import mutants
-from bench.mutants import Covering, Mutant, mutants_of, table
+from bench.mutants import Covering, Mutant, mutants_of, put, table
 
 SOURCE = """\
 from typing import TYPE_CHECKING
@@ -52,9 +52,21 @@ def test_each_change_is_one_place_of_a_module_that_can_be_read(made: list[tuple[
 
 
 def test_the_tests_of_a_module_are_those_that_import_it_or_what_imports_it() -> None:
-    """The nearest come first, and no module is without any."""
-    assert Covering().of("eventlog/hash_chain.py")[0] == "tests/eventlog/test_chain.py"
-    assert Covering().of("runtime/approvals/decide.py") != []
+    """The nearest come first, and a module that tests only use through others has those of the others."""
+    covering = Covering()
+    assert covering.of("eventlog/hash_chain.py")[0] == "tests/eventlog/test_chain.py"
+    assert "tests/runtime/test_approvals.py" in covering.of("runtime/approvals/decide.py")
+    assert "tests/runtime/test_mcp.py" in covering.of("mcp/connection.py")
+    assert len(covering.of("mcp/connection.py", 4)) == 4
+
+
+def test_what_a_changed_module_was_compiled_to_is_forgotten(tmp_path: Path) -> None:
+    """A change of the same length in the same second would not be seen; what others were compiled to stays."""
+    (cache := tmp_path / "__pycache__").mkdir()
+    for name in ("m.cpython-311.pyc", "more.cpython-311.pyc"):
+        (cache / name).touch()
+    put(tmp_path / "m.py", b"x = 2")
+    assert ((tmp_path / "m.py").read_text(), [path.name for path in cache.iterdir()]) == ("x = 2", ["more.cpython-311.pyc"])
 
 
 def test_the_table_counts_by_group_and_leaves_out_what_ran_out_of_time() -> None:

@@ -33,6 +33,25 @@ async def becomes(found: Callable[[], T], what: str = "what is waited for") -> T
     return value
 
 
+class Meeting:
+    """Who enters waits until so many are within at once: what runs side by side does so, however long each takes to come."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.now = self.most = 0
+        self._met = asyncio.Event()
+
+    async def __aenter__(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        if self.now == self.number:
+            self._met.set()
+        await asyncio.wait_for(self._met.wait(), PATIENCE_S)
+
+    async def __aexit__(self, *_: object) -> None:
+        self.now -= 1
+
+
 class LoopClock:
     """The clock of the running event loop, which a test puts forward instead of waiting."""
 

@@ -10,10 +10,10 @@ from typing import Final
 
 from kestrel_lab.answers.abstention import abstains
 from kestrel_lab.answers.intent import Intent
-from kestrel_lab.answers.patches import patch_problem
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.verification.mentions import file_names
+from kestrel_lab.host.git import run_git_outside
+from kestrel_lab.verification.claims import file_names
 from kestrel_lab.verification.workspace_files import Files
 
 Check = Callable[[Mapping[str, str], str, Path], Iterator[str]]
@@ -201,5 +201,27 @@ FOR_INTENT: Final[Mapping[Intent, str]] = {"question": "brief", "edit": "patch",
 def contract_named(name: str, *others: str) -> Contract:
     """The contract of that name; raises `UsageError` with the nearest one, or the nearest of the `others` that may stand in its place."""
     if (found := CONTRACTS.get(name)) is None:
-        raise UsageError(f"there is no form of answers {name!r}; {nearest(name, [*CONTRACTS, *others])}")
+        raise UsageError(f"there is no answer form {name!r}; {nearest(name, [*CONTRACTS, *others])}")
     return found
+
+
+def patch_problem(patch: str, folder: Path) -> str:
+    """Why `patch`, a unified diff, does not fit the files of `folder`; empty if it does, or is applied there already.
+
+    `git apply --check` decides, in a folder that need not be a repository; nothing is changed. Context lines have to be
+    as they are in the files, line numbers may be off.
+    """
+    text = patch if patch.endswith("\n") else f"{patch}\n"
+    said = _check(text, folder)
+    if not said or not _check(text, folder, "--reverse"):
+        return ""
+    return said
+
+
+def _check(patch: str, folder: Path, *options: str) -> str:
+    # Outside of a repository, or git would leave out files that the repository around `folder` does not have.
+    done = run_git_outside(folder, "apply", "--check", "--recount", *options, "-", stdin=patch.encode())
+    if done.returncode == 0:
+        return ""
+    lines = [line.removeprefix("error: ") for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+    return "; ".join(lines[:3]) or f"git apply ended with {done.returncode}"

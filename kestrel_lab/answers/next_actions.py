@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 from kestrel_lab.answers.contracts import fences
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.verification.mentions import file_names
+from kestrel_lab.verification.claims import file_names
 from kestrel_lab.verification.workspace_files import Files
 
 MOST: Final = 8

@@ -52,7 +52,7 @@ class OutputType(Generic[T]):
             adapter: TypeAdapter[Any] = TypeAdapter(kind)
             return cls(adapter.json_schema(), adapter)
         except (PydanticUserError, TypeError, NameError) as error:
-            raise UsageError(f"output={form!r} is no type that an answer can have: {str(error).splitlines()[0]}") from error
+            raise UsageError(f"output={form!r} is not a type that an answer can have: {str(error).splitlines()[0]}") from error
 
     def value(self, found: Json) -> T:
         """Return JSON as a value of the type; raises `UsageError` that names what does not fit."""
@@ -78,7 +78,7 @@ def _checked(schema: dict[str, Any]) -> dict[str, Json]:
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise UsageError(f"output is no JSON Schema: {error.message}") from error
+        raise UsageError(f"output is not a JSON Schema: {error.message}") from error
     return schema
 
 

@@ -6,13 +6,13 @@ import asyncio
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from kestrel_lab.answers.abstention import abstains
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import LogCheck, Score
 
 MAX_MATCHED: Final = 10_000
 """Characters of an answer that are searched: half of them from its beginning and half from its end."""
@@ -22,10 +22,8 @@ MATCH_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerContains:
+class AnswerContains(LogCheck):
     """The answer contains the texts, upper and lower case and runs of white space taken as equal."""
-
-    needs: ClassVar[str] = ""
 
     texts: tuple[str, ...]
     mode: Literal["all", "any"] = "all"
@@ -54,10 +52,8 @@ class AnswerContains:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerEquals:
+class AnswerEquals(LogCheck):
     """The answer is this text, but for upper and lower case, white space and a final full stop."""
-
-    needs: ClassVar[str] = ""
 
     text: str
 
@@ -73,13 +69,11 @@ class AnswerEquals:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerMatches:
+class AnswerMatches(LogCheck):
     """The answer has a place that matches a regular expression of Python's `re`.
 
     Only the first and last 5,000 characters of a longer answer are searched.
     """
-
-    needs: ClassVar[str] = ""
 
     pattern: str
 
@@ -128,14 +122,12 @@ def _answered(trial: Trial) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerAbstains:
+class AnswerAbstains(LogCheck):
     """The answer says that it does not know, for questions that nothing there answers.
 
     It is recognised by English phrases ("I do not know", "is not mentioned", "not enough information", "unknown") in
     its first two sentences; an empty answer is none. Write `answer_abstains: false` where it may not.
     """
-
-    needs: ClassVar[str] = ""
 
     expected: bool = True
 

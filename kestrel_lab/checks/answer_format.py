@@ -11,17 +11,15 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, content_key, dumps, loads, values_in
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import LogCheck, Score
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerSchema:
+class AnswerSchema(LogCheck):
     """The answer is JSON that fits a JSON Schema (2020-12), alone, in a fence or among words.
 
     Of several values the longest is meant. References to other documents are not followed.
     """
-
-    needs: ClassVar[str] = ""
 
     schema: dict[str, Any]
 

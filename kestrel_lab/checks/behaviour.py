@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ToolAnswered
 from kestrel_lab.core.protocols import Trial
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import LogCheck, Score
 from kestrel_lab.core.usage import working_time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolUsed:
+class ToolUsed(LogCheck):
     """A tool was called and at least one of its calls did what it was asked."""
-
-    needs: ClassVar[str] = ""
 
     name: str
 
@@ -35,10 +32,8 @@ class ToolUsed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolNotUsed:
+class ToolNotUsed(LogCheck):
     """A tool was not called, not even in vain."""
-
-    needs: ClassVar[str] = ""
 
     name: str
 
@@ -55,10 +50,8 @@ class ToolNotUsed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolAtMost:
+class ToolAtMost(LogCheck):
     """A tool was called no more than `n` times, calls that failed among them."""
-
-    needs: ClassVar[str] = ""
 
     name: str
     n: int
@@ -75,16 +68,12 @@ class ToolAtMost:
     async def __call__(self, trial: Trial) -> Score:
         """Pass within `n` calls; beyond, `value` is `n` over the number of calls."""
         count = len(_answers(trial, self.name))
-        passed = count <= self.n
-        value, reason = (1.0, "") if passed else (self.n / count, f"{self.name} was called {count} times")
-        return Score(check=self.label, passed=passed, value=value, reason=reason)
+        return _score(self.label, count, self.n, f"{self.name} was called {count} times")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TurnsAtMost:
+class TurnsAtMost(LogCheck):
     """The model was asked no more than `n` times."""
-
-    needs: ClassVar[str] = ""
 
     n: int
 
@@ -100,9 +89,7 @@ class TurnsAtMost:
     async def __call__(self, trial: Trial) -> Score:
         """Pass within `n` turns; beyond, `value` is `n` over the number of turns."""
         turns = sum(isinstance(record.event, ModelCalled) for record in trial.records)
-        passed = turns <= self.n
-        value, reason = (1.0, "") if passed else (self.n / turns, f"it took {turns} turns")
-        return Score(check=self.label, passed=passed, value=value, reason=reason)
+        return _score(self.label, turns, self.n, f"it took {turns} turns")
 
 
 def _answers(trial: Trial, name: str) -> list[ToolAnswered]:
@@ -118,10 +105,8 @@ def _called(trial: Trial) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CostAtMost:
+class CostAtMost(LogCheck):
     """The model calls of the run cost no more than `usd` US dollars; answers from a store cost nothing."""
-
-    needs: ClassVar[str] = ""
 
     usd: float
 
@@ -144,10 +129,8 @@ class CostAtMost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SecondsAtMost:
+class SecondsAtMost(LogCheck):
     """The run worked no longer than `seconds`; waiting for a person does not count."""
-
-    needs: ClassVar[str] = ""
 
     seconds: float
 
@@ -166,10 +149,8 @@ class SecondsAtMost:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TokensAtMost:
+class TokensAtMost(LogCheck):
     """The models of the run read and wrote no more than `n` tokens together; answers from a store count none."""
-
-    needs: ClassVar[str] = ""
 
     n: int
 

@@ -12,8 +12,7 @@ from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
-from kestrel_lab.tools.sandbox.denials import denial
-from kestrel_lab.tools.sandbox.levels import Sandbox
+from kestrel_lab.tools.sandbox.levels import Sandbox, denial
 from kestrel_lab.tools.shell.environment import clean_environment
 from kestrel_lab.tools.shell.sandbox_run import run_sandboxed
 

@@ -14,7 +14,7 @@ from kestrel_lab.core.events.union import ToolAnswered
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import LogCheck, Score
 from kestrel_lab.verification.engine import VerifierEngine
 from kestrel_lab.verification.evidence import cited_share, evidence_of, summary, wrong_citations
 from kestrel_lab.verification.subject import subject_of
@@ -135,15 +135,13 @@ def _subject(trial: Trial) -> Subject:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnswerCites:
+class AnswerCites(LogCheck):
     """The answer names the sources: paths, addresses or other names, letter by letter.
 
     A name inside a longer one does not count: `app.py` is not cited by `src/app.py` or `app.pyc`; a place in
     it, `app.py:12`, does. With `seen`, a source counts only if a tool of the run was called with it or told of
     it: the others can only be guessed.
     """
-
-    needs: ClassVar[str] = ""
 
     sources: tuple[str, ...]
     mode: Literal["all", "any"] = "all"

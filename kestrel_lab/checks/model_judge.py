@@ -52,7 +52,7 @@ def verdict_of(text: str) -> Entailed:
 
 
 class ModelEntailment:
-    """An `Entailment` by a model at temperature 0; it is asked once more about an answer that cannot be read."""
+    """A judge of claims by a model at temperature 0; it is asked once more about an answer that cannot be read."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

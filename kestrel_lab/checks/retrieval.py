@@ -6,18 +6,17 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import ClassVar
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import MemoryRecalled, Record, RetrievalStep, StepFinished, ToolAnswered
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import LogCheck, Score
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RecallAt:
+class RecallAt(LogCheck):
     """Of the items that matter, the share that is among the first `k` results which the run was shown.
 
     Results are those of `tool`, of all tools and operations where it is empty, in the order in which they came: of a
@@ -27,8 +26,6 @@ class RecallAt:
     by its whole path. The value is `recall@k` of the trial, a column of its own in frames; the check passes from
     `at_least` on, with 0 it only measures.
     """
-
-    needs: ClassVar[str] = ""
 
     items: tuple[str, ...]
     k: int = 10
@@ -98,14 +95,12 @@ def _text(value: Json) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recalled:
+class Recalled(LogCheck):
     """Of the scenario's `notes`, these are among the first `k` that the run was given, and none of `never` is among any.
 
     Notes are known by their names in the scenario, in the order in which the run was given them; what a model made of
     them is not looked at. The value is `recall@k` of the trial where there are `notes`.
     """
-
-    needs: ClassVar[str] = ""
 
     notes: tuple[str, ...] = ()
     never: tuple[str, ...] = ()

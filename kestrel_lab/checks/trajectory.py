@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import LogCheck, Score
 
 Mode = Literal["exact", "in_order", "any_order", "precision", "recall"]
 
@@ -54,10 +54,8 @@ def made_calls(records: Iterable[Record]) -> list[MadeCall]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ToolsInOrder:
+class ToolsInOrder(LogCheck):
     """The tools were called with success one after the other; other calls may be between."""
-
-    needs: ClassVar[str] = ""
 
     names: tuple[str, ...]
 
@@ -82,7 +80,7 @@ class ToolsInOrder:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TrajectoryMatch:
+class TrajectoryMatch(LogCheck):
     """The run's tool calls are those expected, as far as `mode` asks.
 
     An expected call is a tool's name, or `{tool: …, args: {…}}`, which a call fits that has at least these
@@ -95,8 +93,6 @@ class TrajectoryMatch:
 
     and the check passes when it is at least `at_least`.
     """
-
-    needs: ClassVar[str] = ""
 
     calls: tuple[Any, ...]
     mode: Mode = "in_order"

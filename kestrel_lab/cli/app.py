@@ -12,7 +12,7 @@ import typer
 from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.commits import along_commits
 from kestrel_lab.cli.commands.doctor import Doctor, examine, known_models
-from kestrel_lab.cli.commands.evals import compare_commits, evals
+from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
 from kestrel_lab.cli.commands.macros import macros
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
@@ -52,12 +52,14 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import plain
+from kestrel_lab.runtime.approvals.undo import newest_run
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
 from kestrel_lab.runtime.diff import RunDiff
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
-from kestrel_lab.tools.kernel.live_kernel import undo as take_back
+from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Toolbox
+from kestrel_lab.views.run_text import run_text
 
 app = typer.Typer(**SETTINGS)
 evals.add_typer(along_commits)
@@ -77,6 +79,7 @@ app.command(epilog="Example: kestrel trust --show")(trust)
 app.add_typer(tainting)
 app.add_typer(chatting)
 app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)
+app.command("import", epilog="The same as: kestrel eval import FILE…")(import_files)
 
 Goal = Annotated[list[str] | None, typer.Argument(help="What to do, in your own words.")]
 
@@ -87,6 +90,9 @@ def run(
     goal: Goal = None,
     *,
     model: Model = None,
+    runner: Annotated[
+        str, typer.Option(metavar="NAME", help="Another agent that works on the goal: claude-code, codex, gemini, opencode or acp:COMMAND.")
+    ] = "",
     approve: Approve = None,
     rules: RulesFile = None,
     workspace: WorkFolder = ".",
@@ -115,7 +121,7 @@ def run(
     follow: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run; a notebook does so with the last one.")
     ] = None,
-    new: Annotated[bool, typer.Option("--new", help="Notebook: begin a conversation anew.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Notebook: begin a new conversation.")] = False,
     params: Annotated[
         list[str] | None,
         typer.Option(
@@ -161,8 +167,8 @@ def orchestrate(
     workspace: WorkFolder = ".",
     tools: ToolNames = None,
     rules: RulesFile = None,
-    rounds: Annotated[int | None, typer.Option(help="Most repairs of the answer.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Most steps of the plan.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="The largest number of repairs of the answer.")] = None,
+    steps: Annotated[int | None, typer.Option(help="The largest number of steps of the plan.")] = None,
     cycles: Cycles = None,
     cost: Cost = None,
     seconds: Seconds = None,
@@ -218,10 +224,10 @@ def resume(
     ctx: typer.Context,
     run_id: RunId,
     *,
-    model: Annotated[str | None, typer.Option(help="Another model from here on.")] = None,
-    approve: Annotated[str | None, typer.Option(help="Another approval policy from here on.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model to continue with.")] = None,
+    approve: Annotated[str | None, typer.Option(help="The approval policy to continue with.")] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Also take the run from a live session, which then writes nothing more.")
+        bool, typer.Option("--take-over", help="Take the run over even from a session that works on it, which then writes nothing more.")
     ] = False,
 ) -> Any:
     """Continue a run where its log ends; a failed run continues after its last completed stage. The same as `run --resume RUN`."""
@@ -255,10 +261,10 @@ def fork(
     at: Annotated[
         int | None, typer.Option(metavar="N", help="The last event that both runs share; by default the last call of the model.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Another model from there on.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model of the fork.")] = None,
     answer: Annotated[str | None, typer.Option(help="Use this as the model's answer at event N.")] = None,
     result: Annotated[str | None, typer.Option(help="Use this as the tool's result at event N.")] = None,
-    approve: Annotated[str | None, typer.Option(help="Another approval policy from there on.")] = None,
+    approve: Annotated[str | None, typer.Option(help="The approval policy of the fork.")] = None,
 ) -> Any:
     """Start a new run from an event of another run, with something changed; the old run stays as it is."""
     frontend = frontend_of(ctx)
@@ -277,20 +283,27 @@ def fork(
 def diff(
     ctx: typer.Context,
     a: Annotated[str, typer.Argument(metavar="A", help="Id of a run.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Id of another, for example a fork of it.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Id of another run, for example a fork of it.")],
 ) -> RunDiff:
     """Show where two runs differ first, and what each did after that."""
     return frontend_of(ctx).lab().diff(a, b)
 
 
-@app.command(epilog="Example: %kestrel undo, in the notebook whose variables were changed")
+@app.command(epilog="Example: %kestrel undo, in the notebook whose variables or cells were changed; kestrel undo --run RUN for files")
 def undo(
+    ctx: typer.Context,
+    *,
     call: Annotated[str, typer.Argument(help="The call to take back, with all that came after it; without one, the newest.")] = "",
-    run: Annotated[str, typer.Option(help="The run that made the call.")] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also where a variable was changed since by something else.")] = False,
+    run: Annotated[str, typer.Option(help="The run that made the call; in a notebook by default that of the newest one.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Undo even what something else has changed since then.")] = False,
 ) -> str:
-    """Take back what an agent's code changed among the variables of this notebook."""
-    return str(take_back(run, call, force=force))
+    """Undo calls of an agent: variables and cells of this notebook, and files, are again what they were."""
+    lab, shell = frontend_of(ctx).lab(), live_shell()
+    if not (run := run or (newest_run(lab.session.store) if shell is not None else "")):
+        if shell is None:
+            raise UsageError("say whose call is to be undone: kestrel undo --run RUN (kestrel runs lists them)")
+        return str(kernel_of(shell).undo(call=call, force=force))  # of another lab, whose log is not at hand
+    return str(lab.get(run).undo(call, force=force))
 
 
 @app.command()
@@ -300,9 +313,17 @@ def show(
     *,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")] = None,
     call: Annotated[str | None, typer.Option(metavar="CALL", help="Print the whole answer to this call; 'all' lists the calls.")] = None,
-) -> Run | Path | str:
+    at: Annotated[int | None, typer.Option(metavar="EVENT", help="Print the run as it was after the event of this number.")] = None,
+    slider: Annotated[
+        bool, typer.Option("--slider", help="Notebook: move through the events of the run, and fork it at any of them.")
+    ] = False,
+) -> Any:
     """Show a run: its calls, its answer, what it used and what it waits for."""
     found = frontend_of(ctx).lab().get(run_id)
+    if slider:
+        return frontend_of(ctx).slider(found)
+    if at is not None:
+        return run_text(found.report.view(at=at))
     if call is not None:
         return repr(found.results) if call == "all" else plain(found.results[call])
     return found if html is None else found.report(html)
@@ -312,8 +333,8 @@ def show(
 def runs(
     ctx: typer.Context,
     *,
-    limit: Annotated[int, typer.Option(min=1, help="How many.")] = 20,
-    trials: Annotated[bool, typer.Option("--trials", help="Also those that suites started.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="The number of runs to list.")] = 20,
+    trials: Annotated[bool, typer.Option("--trials", help="Also list the runs that suites started.")] = False,
 ) -> Any:
     """List the newest runs."""
     return frontend_of(ctx).lab().runs(limit=limit, trials=trials)
@@ -325,7 +346,7 @@ def approve(
     run_id: RunId,
     *,
     always: Annotated[bool, typer.Option("--always", help="Do not ask about the same tool again in this run.")] = False,
-    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, for the record.")] = "",
     answer: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Answer a question of the agent; once for each question, in order.")
     ] = None,
@@ -368,7 +389,7 @@ def models(ctx: typer.Context) -> Any:
 @app.command(epilog="Example: kestrel config cache refresh")
 def config(
     ctx: typer.Context,
-    key: Annotated[str | None, typer.Argument(metavar="SETTING", help="Show only this one.")] = None,
+    key: Annotated[str | None, typer.Argument(metavar="SETTING", help="Show only this setting.")] = None,
     value: Annotated[
         str | None, typer.Argument(metavar="VALUE", help="Change it: in kestrel.toml, or for the session of a notebook.")
     ] = None,

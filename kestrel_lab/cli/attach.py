@@ -58,7 +58,7 @@ class TerminalClient:
         kind: str = message.type
         if kind == "delta":
             delta = cast("Delta", message)
-            self._display.tell(ModelDelta(call=delta.call, text=delta.text))
+            self._display.tell(ModelDelta(call=delta.call, text=delta.text, thinking=delta.thinking))
         elif kind == "error":
             self._error(cast("Refused", message))
         elif kind == "accepted":

@@ -41,7 +41,12 @@ class Parts:
 class Execution:
     """The options that say how a suite is run."""
 
-    reuse: Annotated[bool, typer.Option("--reuse", help="Use stored trials that are equal instead of running them again.")] = False
+    reuse: Annotated[
+        bool,
+        typer.Option(
+            "--reuse", help="Reuse stored trials whose scenario, configuration and code are the same instead of running them again."
+        ),
+    ] = False
     resume: Annotated[bool, typer.Option("--resume", help="Continue the last run of this suite where it was interrupted.")] = False
     retry_errors: Annotated[
         int | None,

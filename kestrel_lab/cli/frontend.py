@@ -24,10 +24,10 @@ WorkFolder = Annotated[str, typer.Option(help="The only folder that file tools m
 ToolNames = Annotated[
     str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, separated by commas; by default the group default.")
 ]
-Cycles = Annotated[int | None, typer.Option(help="Most model turns.")]
-Cost = Annotated[float | None, typer.Option(help="Most US dollars.")]
-Seconds = Annotated[float | None, typer.Option(help="Most seconds of work.")]
-Tokens = Annotated[int | None, typer.Option(help="Most tokens.")]
+Cycles = Annotated[int | None, typer.Option(help="The largest number of model turns.")]
+Cost = Annotated[float | None, typer.Option(help="The largest cost in US dollars.")]
+Seconds = Annotated[float | None, typer.Option(help="The longest time of work in seconds.")]
+Tokens = Annotated[int | None, typer.Option(help="The largest number of tokens.")]
 Cache = Annotated[str | None, typer.Option(help="How stored tool answers are used: use, off, refresh or replay.")]
 As = Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: also assign the run to this variable.")]
 Background = Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")]
@@ -105,6 +105,10 @@ class Frontend(Protocol):
 
     def screen(self, how: ShowOptions) -> Screen:
         """Make the screen for the run of a command; raises `UsageError` for what cannot be done here."""
+
+    def slider(self, run: Run) -> Any:
+        """Return controls that move through the events of a run; raises `UsageError` where there are none."""
+        ...
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long and show its progress; gives its result, or a coroutine of it."""

@@ -39,7 +39,6 @@ from kestrel_lab.evals.commits.bisect_result import BisectResult
 from kestrel_lab.evals.commits.comparison import Comparison
 from kestrel_lab.evals.commits.history import History
 from kestrel_lab.evals.execution.result import EvalResult
-from kestrel_lab.evals.notebooks.recompute import Recomputed
 from kestrel_lab.evals.notebooks.run import NotebookResult
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
 from kestrel_lab.evals.summaries.breakdowns import CHECK_HEADINGS, FAILED_HEADINGS, failed_table, family_table, shared_checks
@@ -47,7 +46,8 @@ from kestrel_lab.evals.summaries.result_table import summarise, summary_table
 from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
 from kestrel_lab.permissions.rulebook import Rulebook
-from kestrel_lab.runtime.mcp.server_table import ServerTable
+from kestrel_lab.runtime.mcp.servers import ServerTable
+from kestrel_lab.runtime.recomputation.recompute import Recomputed
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings, load_settings
 from kestrel_lab.runtime.settings_file import write_setting
@@ -99,6 +99,10 @@ class TerminalFrontend:
         if sys.stdin.isatty() and not how.as_json:
             return AttachedTerminal(self.lab().session, how, self.console, self.user)
         return PlainScreen(self.console, as_json=how.as_json)
+
+    def slider(self, run: Run) -> Any:
+        """Raise `UsageError`: a terminal shows one event after the other."""
+        raise UsageError(f"--slider is for a notebook: kestrel show {run.id} --at EVENT shows the run as of an event")
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do `work` under a progress bar; Ctrl-C stops it."""
@@ -214,11 +218,6 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             if not followed:
                 console.print(Text(repr(result.report)))
             return 0 if not followed or result.status is RunStatus.COMPLETE else EXIT_FAILED
-        case Settings():
-            console.print(_table(*result.table()))
-        case Doctor():
-            console.print(_table(("", "what", "found", "what to do"), result.rows()))
-            return 0 if result.ok else EXIT_FAILED
         case Toolbox():
             console.print(
                 _table(
@@ -251,19 +250,16 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             return result.exit_code
         case NotebookResult():
             return _notebook(console, result)
-        case Recomputed():
-            console.print(Text(result.headline))
-            console.print(_table(*result.table()))
-            return 0 if result.ok else EXIT_FAILED
         case Comparison():
             console.print(Text(str(result)))
-        case History() | BisectResult():
-            console.print(Text(result.headline))
-            console.print(_table(*result.table()))
-            console.print(Text("\n".join(result.lines())))
-            return result.exit_code if isinstance(result, BisectResult) else 0
-        case ServerTable() | Rulebook():
-            console.print(_table(*result.table()) if result else Text(repr(result)))
+        case Settings() | Doctor() | Recomputed() | History() | BisectResult() | ServerTable() | Rulebook():
+            if result.headline:
+                console.print(Text(result.headline))
+            columns, rows = result.table()
+            console.print(_table(columns, rows) if rows or not result.nothing else Text(result.nothing))
+            if lines := result.lines():
+                console.print(Text("\n".join(lines)))
+            return int(getattr(result, "exit_code", not getattr(result, "ok", True)))
         case _ if hasattr(result, "itertuples"):
             console.print(
                 _table((str(result.index.name), *map(str, result.columns)), [tuple(map(_cell, row)) for row in result.itertuples()])

@@ -20,7 +20,7 @@ kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they
   kestrel runs                      list the newest runs; `kestrel show RUN` shows one of them
   kestrel eval run SUITE.yaml       measure agents on a suite of scenarios
 
-All commands: kestrel --help. In a notebook: %load_ext kestrel_lab, then %kestrel --help.
+All commands: kestrel --help. Version: kestrel --version. In a notebook: %load_ext kestrel_lab, then %kestrel --help.
 """
 EPILOG: Final = """
 Begin with [bold]kestrel doctor[/bold]: it shows which models can be used and how to set up others.
@@ -29,7 +29,7 @@ Then [bold]kestrel run "Which files define the public API?"[/bold]
 PANELS: Final = {
     "Run agents": ("run", "chat", "orchestrate", "resume", "cancel", "fork", "websearch", "plans", "plan"),
     "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo"),
-    "Measure": ("eval", "compare", "scenario", "notebook"),
+    "Measure": ("eval", "compare", "import", "scenario", "notebook"),
     "What agents may do and know": ("tools", "mcp", "macros", "memory", "search", "index", "rules", "taint", "trust"),
     "Set up": ("doctor", "models", "config", "schema", "time"),
 }
@@ -61,6 +61,7 @@ SETTINGS: Final[dict[str, Any]] = {
 """What the application with all commands is made with, too."""
 COMMANDS: Final = {
     "trust": "Trust the settings of this project as they are now: show what they weaken, and apply them from now on.",
+    "import": "Import what other tools recorded: runs to show, fork, score and compare like our own, and their rates with 95 % intervals.",
     "compare": "Run a suite at two commits, where results are missing, and show what changed.",
     "run": "Run a goal: the agent calls tools, asks before risky calls, and answers.",
     "orchestrate": "Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan standard`.",
@@ -72,7 +73,7 @@ COMMANDS: Final = {
     "runs": "List the newest runs.",
     "approve": "Approve what a run waits for, or answer its question; a waiting session continues at once.",
     "deny": "Deny what a run waits for; the model learns of it and may find another way.",
-    "undo": "Take back what an agent's code changed among the variables of this notebook.",
+    "undo": "Undo calls of an agent: variables and cells of this notebook, and files, are again what they were.",
     "tools": "List the tools with their danger levels, and the names that offer those which not every run gets.",
     "models": "List the models that can be used now, and how to set up others.",
     "config": "Show every setting and rule, its value and its source; or change a setting.",
@@ -102,6 +103,9 @@ COMMANDS: Final = {
 def main() -> None:
     """Run the `kestrel` command: print the start page or the overview, or load the commands and run one."""
     words, completing = sys.argv[1:], "_KESTREL_COMPLETE" in os.environ
+    if words == ["--version"]:
+        sys.stdout.write(f"kestrel {__version__}\n")
+        return None
     if completing or (words and words not in (["--help"], ["-h"])):
         run_command = _loaded()
         return run_command()

@@ -42,6 +42,7 @@ _LEVELS = {"warning": "yellow", "good": "green", "bad": "red"}
 _DIFF = {"added": "green", "removed": "red"}
 _SETTLED = frozenset({"ok", "error", "denied", "stopped", "done"})
 _TAIL_LINES = 8
+_TAIL_CHARS = 2_000
 
 
 class TerminalDisplay:
@@ -119,7 +120,8 @@ class TerminalDisplay:
                     lines.append(Padding(Text("\n".join(row.result.splitlines()[-_TAIL_LINES:]), style="dim"), (0, 4)))
             elif isinstance(row, TextRow) and row.state not in _SETTLED:
                 waits = f"waiting for {head.model}: the first answer takes longest" if row is first else f"waiting for {head.model}"
-                text = "\n".join(row.text.splitlines()[-_TAIL_LINES:]) or waits
+                thought = row.thinking[-_TAIL_CHARS:].rstrip().rpartition("\n")[2]
+                text = "\n".join(row.text.splitlines()[-_TAIL_LINES:]) or (f"thinking: {one_line(thought, 200)}" if thought else waits)
                 lines.append(Padding(Text(text, style="italic" if row.text else "dim"), (0, 2)))
         lines.append(Text(f"{head.status} · {head.usage} · {duration(self._lasted)}" if head.usage else "starting …", style="dim"))
         return Group(*lines)

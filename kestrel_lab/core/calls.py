@@ -150,6 +150,8 @@ class Result:
     """Versions of files, by path, that whoever gets the answer knows by it."""
     changed: list[str] = field(default_factory=list)
     """Files that the call changed."""
+    before: dict[str, dict[str, Json]] = field(default_factory=dict)
+    """By file, what undoes the change: see `ToolAnswered.before`."""
     images: tuple[ImagePart, ...] = ()
     """Images of a tool's answer."""
 

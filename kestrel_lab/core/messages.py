@@ -69,6 +69,12 @@ class ImagePart:
         return {"media_type": self.media_type, "blob": self.blob}
 
 
+class ThinkingDelta(str):
+    """A piece of a model's reasoning as it streams, given to `on_delta`; any other string is a piece of its answer."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Message:
     """One entry of a conversation."""
@@ -104,8 +110,10 @@ class Message:
     def from_json(cls, body: Mapping[str, Any], *, earlier: bool = False) -> Message:
         """Return the message that `as_json` described; fields that this version does not know are ignored."""
         calls = tuple(
-            ToolRequest(id=call["id"], name=call["name"], args=call.get("args") or {}, problem=call.get("problem", ""))
-            for call in body.get("calls", ())
+            [
+                ToolRequest(id=call["id"], name=call["name"], args=call.get("args") or {}, problem=call.get("problem", ""))
+                for call in body.get("calls", ())
+            ]
         )
         return cls(
             role=body["role"],
@@ -114,7 +122,7 @@ class Message:
             call_id=body.get("call_id", ""),
             name=body.get("name", ""),
             earlier=earlier,
-            images=tuple(ImagePart(**image) for image in body.get("images", ())),
+            images=tuple([ImagePart(**image) for image in body["images"]]) if "images" in body else (),
         )
 
 

@@ -170,7 +170,7 @@ def along_edges(
         }
         return Shape((Step(id=_free(name, body), operation="graph", args=_literal(args)),), _before(body, state or {}))
     if result:
-        raise UsageError("result is for graphs with cycles: here the answer is what the last nodes answer")
+        raise UsageError("result is only for graphs with cycles: in this graph the answer is that of the last nodes")
     given, steps = dict(state or {}), {step.id: step for step in fed}
     for node in _ordered(into):
         led = _along(steps[node], () if node in first else into[node], steps)
@@ -410,7 +410,7 @@ def _check_edges(nodes: Mapping[str, Part], edges: Iterable[Edge], first: Sequen
             reached.add(name)
             todo += [edge.target for edge in found if edge.source == name]
     if lost := [name for name in nodes if name not in reached]:
-        raise UsageError(f"no way leads from the start to {', '.join(map(repr, lost))}")
+        raise UsageError(f"no path of edges leads from the start to {', '.join(map(repr, lost))}")
 
 
 def _cycle(into: Mapping[str, Sequence[Edge]]) -> list[str]:

@@ -203,14 +203,6 @@ class Entailed:
     """From 0 to 1; `None` where it gives none."""
 
 
-class Entailment(Protocol):
-    """Tells whether evidence entails or contradicts a claim: a model for natural language inference, or a judge."""
-
-    async def __call__(self, claim: str, evidence: Sequence[str]) -> Entailed:
-        """Decide; raises a `RunError` if it cannot."""
-        ...
-
-
 @runtime_checkable
 class Watcher(Approver, Protocol):
     """Shows one run while it works and is its approver."""

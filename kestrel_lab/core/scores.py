@@ -1,6 +1,7 @@
-"""An opinion that a check formed."""
+"""The score that a check formed, and the base of checks that read the log alone."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kestrel_lab.core.calls import Usage
 
@@ -18,3 +19,10 @@ class Score:
     """What was found instead, when it did not pass."""
     usage: Usage | None = None
     """What forming the opinion consumed, when a model was asked for it; in no number of the run itself."""
+
+
+class LogCheck:
+    """Base of checks that look at no more than a trial's goal, answer, records and expectation: they can judge a stored run again."""
+
+    __slots__ = ()
+    needs: ClassVar[str] = ""

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.evals.importers.load import Imported
     from kestrel_lab.evals.notebooks.from_run import RunNotebook
-    from kestrel_lab.evals.notebooks.recompute import Recomputed
     from kestrel_lab.evals.stored.rescore import Rescored
     from kestrel_lab.evals.stored.summary import StoredSummary
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
+    from kestrel_lab.runtime.recomputation.recompute import Recomputed
     from kestrel_lab.runtime.run import Run
 
 
@@ -115,9 +115,13 @@ class Evaluations:
     async def bisect(self, suite: str | Path, good: str, bad: str = "HEAD", **options: Any) -> BisectResult:
         """Find the first commit after `good`, up to `bad`, at which a metric is worse, with as many trials as that needs.
 
+        Rounds of trials, one of each scenario and configuration, are added until a sequential paired test can decide, commit by
+        commit, by binary search along first parents. Shares are compared by their difference, other metrics by which trial of a
+        pair is worse by more than `margin` times. A trial that broke says nothing; a commit that cannot be run is skipped.
+
         Options: `metric`, `margin` (how much worse is still not bad), `max_trials` made now, `alpha` (how often a
-        wrong commit may be named), `configs`, `reporter`. Asked again it goes on where it was. Raises `UsageError`
-        for commits that are not in one line and when the first or last cannot be run.
+        wrong commit may be named, over all steps together), `configs`, `reporter`. Asked again it goes on where it was. Raises
+        `UsageError` for commits that are not in one line and when the first or last cannot be run.
         """
         from kestrel_lab.evals.commits.bisect import find_first_bad
 
@@ -127,9 +131,11 @@ class Evaluations:
     async def rescore(self, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> Rescored:
         """Rescore the stored trials of a suite by the checks it has now, without asking a model or calling a tool.
 
-        The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. Checks that
-        need what is not in the log keep their old scores, and the result says which. New scores are stored beside the
-        old ones; where all checks could be judged, `reuse` takes them. `configs`, `scenarios`, `families` and `tags` select as for `eval`. Raises `UsageError` when nothing is stored.
+        The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. A check that needs
+        what is not in the log (files or commands unless the trial's folder was kept, a model, a function without `from_log = True`)
+        keeps its old score, and the result says so; without one the trial counts as broken. A trial whose task changed is left out.
+        New scores are stored beside the old ones; where all checks could be judged, `reuse` takes them. `configs`, `scenarios`,
+        `families` and `tags` select as for `eval`. Raises `UsageError` when nothing is stored.
         """
         from kestrel_lab.evals.stored.rescore import rescore
 
@@ -183,14 +189,16 @@ class Evaluations:
         copy of that folder, for code that writes files. Raises `UsageError` for a run
         that has not ended, for one without code, and where code cannot be sandboxed.
         """
-        from kestrel_lab.evals.notebooks.recompute import recompute
+        from kestrel_lab.runtime.recomputation.recompute import recompute
 
-        return await recompute(self._session, run if isinstance(run, str) else run.id, workspace=workspace, copy=copy, reporter=reporter)
+        memory, name = self._session.options.sandbox_memory, run if isinstance(run, str) else run.id
+        return await recompute(self._session.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter)
 
     async def import_runs(self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None) -> Imported:
-        """Import what other tools recorded: run files of AgentDojo, logs of Inspect, chat logs in OpenAI's form (JSON Lines), folders of them.
+        """Import what other tools recorded, from files or folders of them.
 
-        Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
+        These are sessions of Claude Code and Codex, OpenTelemetry traces of agents (OTLP JSON), run files of AgentDojo, logs of Inspect, and chat
+        logs in OpenAI's form (JSON Lines). Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
         (times, tokens, prices) is unknown and not 0. Runs can be shown and forked, a model going on from there. Each judged record
         is a trial too, under the commit `imported`; with a `suite` the runs whose goal is a scenario's are judged by its checks. A log with
         results alone keeps these and makes no trial. Importing again adds nothing. Nothing in the files is run.

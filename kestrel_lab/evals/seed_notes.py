@@ -40,7 +40,7 @@ class GivenNote:
     def __post_init__(self) -> None:
         """Raise `UsageError` for a note that no memory takes."""
         if not _NAME.fullmatch(self.name):
-            raise UsageError(f"a note is named by small letters and digits, such as portnew, not {self.name!r}")
+            raise UsageError(f"the name of a note consists of lower-case letters and digits, such as portnew, not {self.name!r}")
         if self.kind not in KINDS:
             raise UsageError(f"there is no kind of notes {self.kind!r}; {nearest(self.kind, KINDS)}")
         if self.taint and self.kind in GUIDING:

@@ -36,6 +36,9 @@ class EvalRow:
     """Hash of everything the trial's outcome depends on."""
 
 
+_NAMES = tuple(EvalRow.__dataclass_fields__)
+
+
 def store_trial(store: SessionStore, row: EvalRow) -> Future[None]:
     """Queue one finished trial; the future resolves once it is on disk."""
     values = (
@@ -82,7 +85,7 @@ def store_run(store: SessionStore, run_id: str, events: Sequence[tuple[float, Ev
     """
     (began, started), *rest = events
     if not isinstance(started, RunStarted):
-        raise StoreError(f"run {run_id} came without a beginning")
+        raise StoreError(f"run {run_id} cannot be read: its first event is missing")
     if store.query("SELECT 1 FROM runs WHERE id = ?", (run_id,)):
         rest = rest[len(store.records(run_id)) - 1 :]
         if not rest or not store.claim(store.run(run_id)):
@@ -114,16 +117,5 @@ def stored_scores(store: SessionStore, *, suite: str, suite_hash: str | None = N
 
 
 def _row(row: tuple[Any, ...]) -> EvalRow:
-    (trial_id, scenario, result, metrics, git_sha, created_at, suite, config, epoch, key) = row
-    return EvalRow(
-        id=trial_id,
-        scenario=scenario,
-        result=json.loads(result),
-        metrics=json.loads(metrics),
-        git_sha=git_sha,
-        created_at=created_at,
-        suite=suite,
-        config=config,
-        epoch=epoch,
-        key=key,
-    )
+    values: dict[str, Any] = dict(zip(_NAMES, row, strict=True))
+    return EvalRow(**values | {"result": json.loads(values["result"]), "metrics": json.loads(values["metrics"])})

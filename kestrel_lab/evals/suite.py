@@ -2,21 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 from kestrel_lab.checks.parse import check_definition
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.protocols import Check
+from kestrel_lab.core.protocols import Approver, Check
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.evals.environment import Environment
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.seed_notes import GivenNote
+from kestrel_lab.tools.tool import Tool
+
+
+class Opened(Protocol):
+    """The state of one trial; its checks get it as `Trial.environment`."""
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tools of the agent, in place of all others."""
+        ...
+
+    @property
+    def approver(self) -> Approver | None:
+        """The approver of calls; `None` for nobody, as in any other trial."""
+        ...
+
+
+class Environment(Protocol):
+    """The state that a scenario's tools act on."""
+
+    @property
+    def instructions(self) -> str:
+        """Added to the instructions of the suite."""
+        ...
+
+    def definition(self) -> dict[str, Json]:
+        """Return all that a trial's outcome depends on: equal for environments that behave equally."""
+        ...
+
+    def open(self) -> Opened:
+        """Return a new state that shares nothing with that of other trials."""
+        ...
+
 
 MOST = 1_000_000_000
 """The largest number of anything in a suite file."""

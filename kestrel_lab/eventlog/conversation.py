@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from kestrel_lab.core.events.union import MacroStarted, ToolAnswered
+from kestrel_lab.core.events.union import MacroStarted, ModelAnswered, ToolAnswered
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import ImagePart, Message, ToolRequest
+from kestrel_lab.core.messages import ImagePart, Message, ThinkingPart, ToolRequest
 
 
 @dataclass(kw_only=True, slots=True)
@@ -72,6 +72,10 @@ class Conversation:
     """What it and those that it delegates may use together; see `StepStarted.limits`."""
     used: dict[str, float] = field(default_factory=dict)
     """What its own calls have used of `cost_usd`, `tokens` and `seconds`."""
+    session: str = ""
+    """By what the program of another agent can go on with it."""
+    borrowed: bool = False
+    """Whether that session is of the run that this one was forked from."""
 
     def begin_turn(self) -> None:
         """Forget the answers of the last turn, which are messages by now."""
@@ -89,6 +93,31 @@ class Conversation:
         """Count what a call has used."""
         for name, amount in amounts.items():
             self.used[name] = self.used.get(name, 0) + amount
+
+    def answered(self, event: ModelAnswered) -> None:
+        """Go on with what its model answered."""
+        self.asked = False
+        if not (event.given or event.cached):
+            self.use(cost_usd=event.cost_usd or 0.0, tokens=event.tokens_in + event.tokens_out, seconds=event.seconds)
+        if event.error is not None:
+            return
+        self.text, self.finish = event.text or self.text, event.finish
+        if event.session:
+            self.session, self.borrowed = event.session, False
+        self.requests = tuple([read_request(call) for call in event.calls])
+        self.begin_turn()
+        thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
+        self.messages.append(Message(role="assistant", text=event.text, calls=self.requests, thinking=thinking))
+        if not self.requests:
+            self.replies.append(event.text)
+
+    def annotate(self, call: str, note: str) -> None:
+        """Add a note to what its model was told of a call."""
+        if call in self.answers:
+            self.answers[call] += note
+        self.messages[:] = [
+            replace(one, text=one.text + note) if one.role == "tool" and one.call_id == call else one for one in self.messages
+        ]
 
     @property
     def sent(self) -> list[Message]:
@@ -108,7 +137,7 @@ class Conversation:
     @property
     def open_requests(self) -> tuple[ToolRequest, ...]:
         """Tool calls that still need an answer."""
-        return tuple(request for request in self.requests if request.id not in self.answers)
+        return tuple([request for request in self.requests if request.id not in self.answers])
 
 
 @dataclass(kw_only=True, slots=True)

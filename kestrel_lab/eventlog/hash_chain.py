@@ -102,7 +102,7 @@ def damage_of(read: Read, lineage: Sequence[tuple[str, int]]) -> Damage | None:
             return Damage(run_id=run_id, seq=seq + 1, what=f"it cannot be read ({error})")
         if counted and isinstance(counted[0][1], int) and 0 < counted[0][1] <= seq:
             return Damage(run_id=run_id, seq=counted[0][1], what="it is missing where the run's row says that the run was forked later")
-        for row in _rows(read, run_id, seq, last):
+        for row in rows_of(read, run_id, seq, last):
             if wrong := _wrong(row, run_id, seq + 1, before):
                 return Damage(run_id=run_id, seq=seq + 1, what=wrong)
             seq, before = row[0], row[-2] or START
@@ -179,7 +179,7 @@ def _wrong(row: tuple[Any, ...], run_id: str, due: int, before: bytes) -> str:
     return "" if digest == link(before, run_id, *columns) else "it is not what was written, or does not follow the one before"
 
 
-def _rows(read: Read, run_id: str, after: int, last: int) -> Iterator[tuple[Any, ...]]:
+def rows_of(read: Read, run_id: str, after: int, last: int) -> Iterator[tuple[Any, ...]]:
     """The events in order; at one that cannot be read the error alone, as the last."""
     size = PAGE
     while True:

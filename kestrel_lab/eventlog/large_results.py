@@ -58,6 +58,12 @@ class ResultStore:
             spool.feed(text[start : start + _PIECE].encode("utf-8", "replace"))
         return spool.close()
 
+    def keep_bytes(self, content: bytes) -> str:
+        """Keep bytes under the beginning of their SHA-256, 32 hexadecimal digits, which is their name; empty where nothing can be kept."""
+        spool = self.spool()
+        spool.feed(content)
+        return spool.close()[0]
+
     def spool(self) -> Spool:
         """Keep a text that comes piece by piece, without holding it."""
         return Spool(self, self._most)

@@ -53,11 +53,11 @@ from kestrel_lab.core.events.union import (
     VoteCast,
 )
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import Message, ThinkingPart
+from kestrel_lab.core.messages import Message
 from kestrel_lab.core.plan import Plan, Step, conversation_step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.usage import UsageMeter
-from kestrel_lab.eventlog.conversation import Conversation, OpenMacro, read_images, read_request
+from kestrel_lab.eventlog.conversation import Conversation, OpenMacro, read_images
 from kestrel_lab.eventlog.large_results import Whole
 
 
@@ -247,8 +247,7 @@ class RunState:
             case KernelChanged():
                 self.kernels[event.call] = event.kernel
             case KernelUndone():
-                for call in event.calls:
-                    self.kernels.pop(call, None)
+                self._undone(event)
             case TaskChanged():
                 self.tasks[event.task] = event
             case ModelEscalated():
@@ -312,6 +311,7 @@ class RunState:
         for conversation in self.conversations.values():
             conversation.cycles -= conversation.asked
             conversation.asked = False
+            conversation.borrowed = bool(conversation.session)
 
     def _step_started(self, event: StepStarted) -> None:
         self.finished_steps.pop(event.step, None)  # a resumed run gives a failed step another try
@@ -371,19 +371,15 @@ class RunState:
     def _model_answered(self, event: ModelAnswered) -> None:
         if event.replayed:
             self._joined_by("replay")
-        conversation = self.conversation(event.step)
-        conversation.asked = False
-        if not (event.given or event.cached):
-            conversation.use(cost_usd=event.cost_usd or 0.0, tokens=event.tokens_in + event.tokens_out, seconds=event.seconds)
-        if event.error is not None:
-            return
-        conversation.text, conversation.finish = event.text or conversation.text, event.finish
-        conversation.requests = tuple(read_request(call) for call in event.calls)
-        conversation.begin_turn()
-        thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
-        conversation.messages.append(Message(role="assistant", text=event.text, calls=conversation.requests, thinking=thinking))
-        if not conversation.requests:
-            conversation.replies.append(event.text)
+        self.conversation(event.step).answered(event)
+
+    def _undone(self, event: KernelUndone) -> None:
+        """Tell the models that have the answers of these calls; their next turn goes by the state of things as it is now."""
+        note = "\n[the user has undone this call since" + "".join(f"; not {what}: {why}" for what, why in event.missing.items()) + "]"
+        for call in event.calls:
+            self.kernels.pop(call, None)
+            for talk in self.conversations.values():
+                talk.annotate(call, note)
 
     def _tool_answered(self, event: ToolAnswered) -> None:
         self.begun.pop(event.call, None)
@@ -392,6 +388,7 @@ class RunState:
         conversation = self.conversation(event.step)
         if event.call not in self.branches:  # the calls of a sub-agent count for themselves
             conversation.use(seconds=event.seconds)
+        conversation.session = event.session or conversation.session
         for path, version in event.knows.items():
             (conversation.files if path in event.changed else conversation.read)[path] = str(version)
         for path in event.changed:
@@ -409,7 +406,7 @@ class RunState:
                 conversation.problem = str(event.error.get("kind", ""))
                 conversation.passing = bool(event.error.get("transient"))
         if conversation.requests and not conversation.open_requests:
-            conversation.messages.extend(
+            conversation.messages += [
                 Message(
                     role="tool",
                     text=conversation.answers[request.id],
@@ -418,7 +415,7 @@ class RunState:
                     images=conversation.images.get(request.id, ()) if conversation.images else (),
                 )
                 for request in conversation.requests
-            )
+            ]
             conversation.requests = ()
             conversation.begin_turn()
 

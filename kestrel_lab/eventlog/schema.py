@@ -2,10 +2,10 @@
 
 The rules live in the database, so that no code path can break them: a run changes its state only by a
 `state_transition` event that the map of legal transitions allows, event numbers have no gaps, nothing
-is appended to an ended run, no event and no trial is changed or deleted, a question about a call is
+but an undo is appended to an ended run, no event and no trial is changed or deleted, a question about a call is
 decided once, a forked run begins behind an event of its parent, in the state the parent was in then, and
 only the session that claimed a run last adds to it: each claim raises the run's epoch by one, and each event
-carries the epoch it was written in, and a hash of itself and the one before. Decisions may come from anywhere; those of other sessions carry no epoch.
+carries the epoch it was written in, and a hash of itself and the one before. Decisions and undos may come from anywhere; those of other sessions carry no epoch.
 `INSERT OR REPLACE` deletes rows without firing delete triggers, hence the checks before each insert. Notes are the exception:
 they live beside the log, which names them by id only, so that they can be changed and forgotten.
 """
@@ -274,5 +274,21 @@ CREATE TABLE tool_flows(
 """
 """Which events are about files, in the order of all runs; what a person said of files and of tools."""
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH)
+_SEVENTH = f"""
+DROP TRIGGER events_insert;
+CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.seq IS NOT (SELECT last_seq + 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_RUN_TERMINAL') WHERE NEW.type IS NOT 'kernel_undone'
+    AND (SELECT status FROM runs WHERE id = NEW.run_id) IN ({_TERMINAL});
+END;
+DROP TRIGGER events_fence;
+CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
+    AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', 'kernel_undone'));
+END;
+"""
+"""A person may undo a call after the run has ended, in any session."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -23,6 +23,7 @@ from kestrel_lab.core.events.union import (
     ApprovalGiven,
     CheckpointSaved,
     Event,
+    KernelUndone,
     Record,
     RunForked,
     RunStarted,
@@ -30,15 +31,16 @@ from kestrel_lab.core.events.union import (
     from_json,
     to_json,
 )
-from kestrel_lab.core.json_types import dumps
+from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.eventlog import shared_conversation
 from kestrel_lab.eventlog.checkpoints import KEPT, SAVE, Checkpoint, Image, form, newest_state, packed, stored, written
 from kestrel_lab.eventlog.connection import connect, translate
 from kestrel_lab.eventlog.hash_chain import Damage, damage_of, tip
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.eventlog.writer import Append, Execute, Line, Writer
+from kestrel_lab.eventlog.writer import Append, Execute, Writer
 from kestrel_lab.host.filesystem import check_local, kind_of_filesystem
 
 
@@ -68,6 +70,7 @@ _MOST_READERS = 4
 """Connections that are kept open for reading."""
 _LAST = 2**63 - 1
 """No event has a greater number."""
+_DECIDED = (ApprovalAsked, ApprovalGiven)
 _EVENT_COLUMNS = "seq, eid, at, type, body"
 _RUN_COLUMNS = "id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner, epoch"
 
@@ -103,6 +106,9 @@ class SessionStore:
         """Names this store in the log: unique for ever."""
         self._epochs: dict[str, int] = {}
         """Of the runs that belong to this store, or did."""
+        self._begun: set[str] = set()
+        """Those that this store created: they share no events of another run."""
+        self._told: tuple[str, dict[str, Json]] = ("", {})
         self._tails: dict[str, str] = {}
         """The id of the last event that this store appended to a run."""
         self.results = ResultStore(self.path.parent / "results")
@@ -119,7 +125,11 @@ class SessionStore:
         row = (run_id, *_encodable(*columns), self._owner, now)
         sql = "INSERT INTO runs(id, goal, workspace, model, model_kind, config, scenario, owner, created_at) VALUES (?,?,?,?,?,?,?,?,?)"
         self._epochs[run_id] = 0
-        self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._line(run_id, started, 0, now),)), urgent=False)
+        self._begun.add(run_id)
+        if started.follows and (lineage := self._lineage(started.follows)):
+            base, self._told = self._earlier_of(since := lineage[0][0]), (run_id, started.earlier)
+            started = replace(started, earlier=shared_conversation.stored(self._read, since, base, started.earlier))
+        self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._job(run_id, started, 0, now),)), urgent=False)
         return now
 
     def fork_run(self, run_id: str, forked: RunForked, status: RunStatus, given: Event | None = None) -> float:
@@ -134,9 +144,9 @@ class SessionStore:
             "INSERT INTO runs(id, goal, workspace, model, model_kind, began, status, parent, forked_at, last_seq, owner, created_at)"
             " SELECT ?, goal, workspace, ?, ?, ?, ?, id, ?, ?, ?, ? FROM runs WHERE id = ?"
         )
-        lines = tuple(self._line(run_id, event, 0, now) for event in (forked, given) if event is not None)
+        events = tuple(self._job(run_id, event, 0, now) for event in (forked, given) if event is not None)
         self._epochs[run_id] = 0
-        self._writer.put(Execute(sql, row, f"run {run_id}", Future(), lines), urgent=False)
+        self._writer.put(Execute(sql, row, f"run {run_id}", Future(), events), urgent=False)
         return now
 
     def origin(self, run_id: str, seq: int) -> str:
@@ -151,8 +161,7 @@ class SessionStore:
         example, all that follow are refused for the same reason, until the run is claimed anew.
         """
         done: Future[int] = Future()
-        line = self._line(run_id, event, self._epochs.get(run_id), time.time() if at is None else at)
-        self._put(Append(line, done), urgent=urgent)
+        self._put(self._job(run_id, event, self._epochs.get(run_id), time.time() if at is None else at, done), urgent=urgent)
         return done
 
     def record(self, run_id: str, event: Event, at: float, refused: Callable[[Exception], object], *, urgent: bool = False) -> None:
@@ -160,30 +169,39 @@ class SessionStore:
 
         `refused` is called in the writer's thread with the error of an event that could not be kept.
         """
-        self._put(Append(self._line(run_id, event, self._epochs.get(run_id), at), None, refused), urgent=urgent)
+        self._put(self._job(run_id, event, self._epochs.get(run_id), at, None, refused), urgent=urgent)
 
     def _put(self, job: Append, *, urgent: bool) -> None:
         self._writer.put(job, urgent=urgent)
-        self._tails[job.line.run_id] = job.line.eid
+        self._tails[job.run_id] = job.eid
 
-    def _line(self, run_id: str, event: Event, epoch: int | None, at: float) -> Line:
-        ref = event.question or event.call if isinstance(event, ApprovalAsked | ApprovalGiven) else None
-        eid = f"{self.session}-{next(self._numbers)}"
-        return Line(run_id, eid, at, event.type, ref, dumps(to_json(event)), epoch)
+    def _job(
+        self,
+        run_id: str,
+        event: Event,
+        epoch: int | None,
+        at: float,
+        done: Future[int] | None = None,
+        refused: Callable[[Exception], object] | None = None,
+    ) -> Append:
+        ref = event.question or event.call if isinstance(event, _DECIDED) else None
+        return Append(run_id, f"{self.session}-{next(self._numbers)}", at, event.type, ref, dumps(to_json(event)), epoch, done, refused)
 
     def transition(self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None) -> Future[int]:
         """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids it."""
         start = source if source is not None else self.run(run_id).status
         return self.append(run_id, StateTransition(source=start, target=target, reason=reason), urgent=True)
 
-    def decide(self, run_id: str, given: ApprovalGiven) -> None:
-        """Record a decision and wait until it is on disk.
+    def decide(self, run_id: str, given: ApprovalGiven | KernelUndone) -> None:
+        """Record a decision, or that calls were undone, and wait until it is on disk.
 
         Whoever works on the run, and whether anybody does. Raises `AlreadyDecided` if somebody was faster and
         `StoreError` if nothing was asked.
         """
+        if isinstance(given, ApprovalGiven):
+            given = replace(given, question=given.question or given.call)
         done: Future[int] = Future()
-        self._put(Append(self._line(run_id, replace(given, question=given.question or given.call), None, time.time()), done), urgent=True)
+        self._put(self._job(run_id, given, None, time.time(), done), urgent=True)
         done.result()
 
     def claim(self, seen: RunRow) -> bool:
@@ -229,14 +247,24 @@ class SessionStore:
         """
         only = f" AND type IN ({', '.join('?' * len(types))})" if types else ""
         sql = f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND seq > ? AND seq <= ?{only} ORDER BY seq"
-        lineage = self._lineage(run_id)
+        lineage = [(run_id, _LAST)] if run_id in self._begun else self._lineage(run_id)
         found: list[Record] = []
         for ancestor, last in lineage:
             for row in self._read(sql, (ancestor, after, min(last, until), *types)):
                 if isinstance(row[0], int) and after < row[0] <= until:  # a damaged file may give others, and out of their order
                     found.append(_record(run_id, row))
                     after = row[0]
+        if found and isinstance(started := found[0].event, RunStarted) and started.follows:
+            found[0] = replace(found[0], event=replace(started, earlier=self._earlier_of(lineage[0][0])))
         return found
+
+    def _earlier_of(self, run_id: str) -> dict[str, Json]:
+        """Return the `RunStarted.earlier` that a run was given; that of the last run is kept, since the next turn of a chat follows it."""
+        if self._told[0] != run_id:
+            rows = self._read("SELECT body FROM events WHERE run_id = ? AND seq = 1", (run_id,))
+            kept = json.loads(rows[0][0]).get("earlier", {}) if rows else {}
+            self._told = run_id, shared_conversation.whole(self._read, run_id, kept)
+        return self._told[1]
 
     def state(self, run_id: str) -> RunState:
         """What the run's events make it: the newest usable snapshot, and the events behind it.
@@ -279,7 +307,15 @@ class SessionStore:
 
         Reads and hashes them all, about a hundred thousand a second.
         """
-        return damage_of(self._read, self._lineage(run_id))
+        lineage = self._lineage(run_id)
+        if (damage := damage_of(self._read, lineage)) is not None or not lineage:
+            return damage
+        first = lineage[0][0]
+        rows = self._read("SELECT body FROM events WHERE run_id = ? AND seq = 1 AND hash IS NOT NULL", (first,))
+        earlier = json.loads(rows[0][0]).get("earlier", {}) if rows and '"since"' in rows[0][0] else {}
+        if not (other := shared_conversation.changed(self._read, earlier)):
+            return None
+        return Damage(run_id=first, seq=1, what=f"the conversation that it goes on with is not what was written in run {other}")
 
     def head(self, run_id: str) -> str:
         """The hash of the run's last event, hexadecimal: whoever keeps it can tell whether events were taken from the end."""
@@ -396,22 +432,13 @@ def _record(run_id: str, row: tuple[Any, ...]) -> Record:
 
 
 def _run_row(row: tuple[Any, ...]) -> RunRow:
-    (run_id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner, epoch) = row
-    texts, numbers = (run_id, goal, workspace, model, model_kind, config, scenario, status, owner), (created_at, epoch)
-    if not all(isinstance(one, str) for one in texts) or not all(isinstance(one, int | float) for one in numbers) or status not in _STATES:
-        raise StoreError(f"the row of run {run_id!r} in the log is damaged. See: kestrel doctor")
-    return RunRow(
-        id=run_id,
-        goal=goal,
-        workspace=workspace,
-        model=model,
-        model_kind=model_kind,
-        config=config,
-        scenario=scenario,
-        status=RunStatus(status),
-        parent=parent,
-        forked_at=forked_at,
-        created_at=created_at,
-        owner=owner,
-        epoch=epoch,
-    )
+    values: dict[str, Any] = dict(zip(_RUN_COLUMNS.split(", "), row, strict=True))
+    numbers = (values["created_at"], values["epoch"])
+    texts = [value for name, value in values.items() if name not in ("parent", "forked_at", "created_at", "epoch")]
+    if (
+        not all(isinstance(one, str) for one in texts)
+        or not all(isinstance(one, int | float) for one in numbers)
+        or values["status"] not in _STATES
+    ):
+        raise StoreError(f"the row of run {values['id']!r} in the log is damaged. See: kestrel doctor")
+    return RunRow(**values | {"status": RunStatus(values["status"])})

@@ -29,11 +29,11 @@ BATCH = 256
 LINGER_S = 0.004
 
 
-# Not frozen: two are made for each event, and a frozen dataclass takes three times as long to make.
+# Not frozen: one is made for each event, and a frozen dataclass takes three times as long to make.
 
 
 @dataclass(slots=True)
-class Line:
+class Append:
     """One event on its way into the log; its number and its hash are known when it gets there."""
 
     run_id: str
@@ -44,13 +44,6 @@ class Line:
     body: str
     epoch: int | None
     """Of the run, when its session claimed it; `None` for a decision of another session."""
-
-
-@dataclass(slots=True)
-class Append:
-    """An event to write."""
-
-    line: Line
     done: Future[int] | None = None
     """Resolves to the event's number after the commit; `None` where nobody asks for it, because a future costs more than the rest."""
     refused: Callable[[Exception], object] | None = None
@@ -66,7 +59,7 @@ class Execute:
     bindings: tuple[Any, ...]
     what: str
     done: Future[None]
-    lines: tuple[Line, ...] = ()
+    events: tuple[Append, ...] = ()
 
 
 class Writer:
@@ -156,15 +149,15 @@ class Writer:
             listener()
 
     def _follows_missing(self, job: Append | Execute) -> bool:
-        error = self._missing.get((job.line.run_id, job.line.epoch)) if isinstance(job, Append) and job.line.epoch is not None else None
+        error = self._missing.get((job.run_id, job.epoch)) if isinstance(job, Append) and job.epoch is not None else None
         if error is not None:
             self._refuse(job, error)
         return error is not None
 
     def _refuse(self, job: Append | Execute, error: Exception) -> None:
         if isinstance(job, Append) and not isinstance(error, apsw.ConstraintError):
-            self._missing[job.line.run_id, job.line.epoch] = error
-        what = f"event {job.line.type!r} of run {job.line.run_id}" if isinstance(job, Append) else job.what
+            self._missing[job.run_id, job.epoch] = error
+        what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
         told = translate(error, what)
         if job.done is not None:
             job.done.set_exception(told)
@@ -179,15 +172,15 @@ def _transact(connection: apsw.Connection, batch: list[Append | Execute]) -> lis
         pages = _Pages(connection)
         for job in batch:
             if isinstance(job, Append):
-                numbers.append(pages.add(job.line))
+                numbers.append(pages.add(job))
                 continue
             numbers.append(None)
             if not job.sql:
                 continue
             pages.insert()
             connection.execute(job.sql, job.bindings)
-            for line in job.lines:
-                pages.add(line)
+            for event in job.events:
+                pages.add(event)
         pages.insert()
         connection.execute("COMMIT")
     finally:
@@ -204,13 +197,13 @@ class _Pages:
         self._rows: list[tuple[Any, ...]] = []
         self._tips: dict[str, tuple[int, bytes]] = {}
 
-    def add(self, line: Line) -> int:
-        """Put `line` behind the last event of its run; returns its number."""
-        run_id = line.run_id
+    def add(self, event: Append) -> int:
+        """Put `event` behind the last one of its run; returns its number."""
+        run_id = event.run_id
         if run_id not in self._tips:
             self._tips[run_id] = tip(lambda sql, bindings: self._connection.execute(sql, tuple(bindings)).fetchall(), run_id)
         last, before = self._tips[run_id]
-        columns = (run_id, last + 1, line.eid, line.at, line.type, line.ref, line.body, line.epoch)
+        columns = (run_id, last + 1, event.eid, event.at, event.type, event.ref, event.body, event.epoch)
         digest = link(before, *columns)
         self._tips[run_id] = (last + 1, digest)
         self._rows.append((*columns, digest))

@@ -15,15 +15,6 @@ _TIMES: Final = 5
 """Others, such as a notebook's kernel, make trees without asking for the lock."""
 
 
-def expression_of(text: str) -> ast.expr:
-    """The tree of `text` as one expression; raises as `tree_of` does, also for what is more than one."""
-    match tree_of(text.strip()).body:
-        case [ast.Expr(value=value)]:
-            return value
-        case _:
-            raise SyntaxError("this is not an expression")
-
-
 def tree_of(text: str) -> ast.Module:
     """The tree of `text`, the only way here to come to one.
 

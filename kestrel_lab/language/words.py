@@ -1,4 +1,4 @@
-"""Words of prose: tokens, stop words and stems, for search in notes and tools, for recall by a goal, and for claims beside evidence."""
+"""Words of prose: tokens, stop words and stems, for search in notes and tools and for recall by a goal."""
 
 from __future__ import annotations
 
@@ -22,23 +22,10 @@ STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
 COMMON: Final = STOP_WORDS | {"kind", "show", "sort", "tell", "time", "type"}
 """Words that say nothing about the subject of a note or a tool."""
 _GOAL_COMMON: Final = STOP_WORDS | {"find", "list", "not", "show", "tell", "two", "write"}
-_CONTRACTIONS_TEXT: Final = """
-aren't can't couldn't didn't doesn't don't hadn't hasn't haven't he'd he'll he's i'd i'll i'm i've isn't it's let's that's there's they're
-wasn't we're you're d ll m re ve
-"""
-_CLAIM_COMMON_TEXT: Final = (
-    "above again below between cannot down even further herself himself itself lot myself not oh ours really think yeah yes"
-)
-CLAIM_COMMON: Final = STOP_WORDS | {*_CONTRACTIONS_TEXT.split(), *_CLAIM_COMMON_TEXT.split()}
-"""Words that say nothing about what a claim claims."""
-_PLAIN_WORDS_TEXT: Final = (
-    "line lines file files code function method class module package set define call return value default name use see string number"
-)
 NEGATIONS: Final = frozenset(
     {"no", "not", "never", "without", "cannot", "neither", "nor", "none", "nothing", "stop", "dont", "isnt", "wont", "doesnt"}
 )
 _ENDINGS: Final = ("ings", "ing", "edly", "ed", "ies", "es", "s", "ly")
-_CLAIM_ENDINGS: Final = (*_ENDINGS, "er", "or", "ion", "ment")
 
 
 def words(text: str) -> list[str]:
@@ -82,22 +69,3 @@ def goal_terms(text: str, most: int = 24) -> tuple[str, ...]:
     """Return the first `most` distinct words of `text` in lower case, common ones and single characters left out."""
     found = (match[0].casefold() for match in _GOAL_WORD.finditer(text))
     return tuple(dict.fromkeys(word for word in found if word not in _GOAL_COMMON))[:most]
-
-
-@lru_cache(maxsize=20_000)
-def claim_stem(word: str) -> str:
-    """Return `word` without its ending, more endings than `stem` takes off: the weights of `verification.support` were fitted with these."""
-    word = word.removesuffix("'s")
-    for ending in _CLAIM_ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 4:
-            return word[: -len(ending)].rstrip("e")
-    return word.rstrip("e") if len(word) > 3 else word
-
-
-_PLAIN_STEMS: Final = frozenset(map(claim_stem, _PLAIN_WORDS_TEXT.split()))
-
-
-def claim_terms(text: str) -> frozenset[str]:
-    """Return the stems of the words that say what a text is about; names are taken apart."""
-    found = (part for part in parts(text.replace("_", " ")) if part not in CLAIM_COMMON and len(part) > 2 and not part.isdigit())
-    return frozenset(map(claim_stem, found)) - _PLAIN_STEMS

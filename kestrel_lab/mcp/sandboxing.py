@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.host.user import home_folder
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.tools.sandbox.command_lines import launch_among
-from kestrel_lab.tools.sandbox.denials import NETWORK
-from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch
-from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.launcher_client import Launch
+from kestrel_lab.tools.sandbox.levels import NETWORK, Level, Sandbox
 from kestrel_lab.tools.sandbox.mounts import PROGRAMS, private_places, within
 from kestrel_lab.tools.sandbox.select import Choice, choose
 
@@ -36,23 +32,14 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
     level = lab.level if config.sandbox is None else config.sandbox.level
     sandbox = Sandbox(level=level, network=config.network, hidden=lab.hidden, memory=lab.memory)
     folder = Path(os.path.abspath(config.cwd or "."))
-    program = _program(config.command, folder, env)
+    program = program_path(config.command, folder, env)
     read, write = _places(config, folder, program, env)
     choice = choose(sandbox, folder if not _broad(folder) else program.parent, config.at_least)
     if not choice.wanted:
         raise UsageError(f'{choice}. It is not started: sandbox = "S0" in its table starts it without one')
     argv = [str(program), *config.args]
-    private = None if can_launch() else _private_folder()
-    launch = launch_among(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox, private=private)
+    launch = launch_among(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox)
     return launch, choice
-
-
-@cache
-def _private_folder() -> Path:
-    """Return a folder for temporary files of servers, for systems without the launcher; removed with this process."""
-    folder = tempfile.mkdtemp(prefix="kestrel-servers-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder).resolve()
 
 
 def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:
@@ -64,7 +51,8 @@ def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:
     return ""
 
 
-def _program(command: str, folder: Path, env: Mapping[str, str]) -> Path:
+def program_path(command: str, folder: Path, env: Mapping[str, str]) -> Path:
+    """Return the path of a program; raises `FileNotFoundError` for one that is not there."""
     found = shutil.which(str(folder / command) if os.sep in command else command, path=env.get("PATH", os.defpath))
     if found is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command)
@@ -73,7 +61,7 @@ def _program(command: str, folder: Path, env: Mapping[str, str]) -> Path:
 
 def _places(config: ServerConfig, folder: Path, program: Path, env: Mapping[str, str]) -> tuple[list[Path], list[Path]]:
     """Return the paths the server may read, and write; folders with unrelated contents only where its table names them."""
-    read = set(filter(None, map(installation, _programs(program, env))))
+    read = installations(program, env)
     if not _broad(folder):
         read.add(folder)
     for word in config.args:
@@ -85,6 +73,12 @@ def _places(config: ServerConfig, folder: Path, program: Path, env: Mapping[str,
     read.update(_configured(config.read, folder))
     write = set(_configured(config.write, folder))
     return sorted(place for place in read - write if not _system(place)), sorted(write)
+
+
+def installations(program: Path, env: Mapping[str, str]) -> set[Path]:
+    """Return the folders that a program and its interpreters are installed in, without those that every sandbox shows."""
+    found = set(filter(None, map(installation, _programs(program, env))))
+    return {place for place in found if not _system(place)}
 
 
 def _configured(names: tuple[str, ...], folder: Path) -> Iterator[Path]:

@@ -30,6 +30,7 @@ _GRACE_S, _TERM_S = 1.0, 0.5
 class Program(Protocol):
     """The process of a server, with its streams."""
 
+    stdin: asyncio.StreamWriter
     stdout: asyncio.StreamReader
     stderr: asyncio.StreamReader
 
@@ -43,9 +44,9 @@ class Program(Protocol):
         """Close its input, wait a little, then kill it and all its descendants."""
 
 
-async def start(launch: Launch) -> Program:
-    """Start a server; raises `OSError` for a missing program, at the latest in `Program.code`."""
-    return await _LaunchedProgram.begin(launch) if can_launch() else await _ChildProgram.begin(launch)
+async def start(launch: Launch, *, limit: int = PIECE) -> Program:
+    """Start a server; raises `OSError` for a missing program, at the latest in `Program.code`. `limit` bounds the lines that its streams read."""
+    return await (_LaunchedProgram if can_launch() else _ChildProgram).begin(launch, limit)
 
 
 class _LaunchedProgram:
@@ -54,12 +55,12 @@ class _LaunchedProgram:
     def __init__(
         self, running: Launched, stdin: asyncio.StreamWriter, outputs: list[tuple[asyncio.ReadTransport, asyncio.StreamReader]]
     ) -> None:
-        self._running, self._stdin = running, stdin
+        self._running, self.stdin = running, stdin
         self._transports = [transport for transport, _ in outputs]
         self.stdout, self.stderr = (reader for _, reader in outputs)
 
     @classmethod
-    async def begin(cls, launch: Launch) -> _LaunchedProgram:
+    async def begin(cls, launch: Launch, limit: int) -> _LaunchedProgram:
         theirs, ours = os.pipe()
         ends, outputs = [theirs], []
         try:
@@ -67,7 +68,7 @@ class _LaunchedProgram:
             for _ in range(2):
                 reading, writing = os.pipe()
                 ends.append(writing)
-                outputs.append(await _reader(reading))
+                outputs.append(await _reader(reading, limit))
             running = await launched(launch, *ends)
         finally:
             for end in ends:
@@ -75,14 +76,14 @@ class _LaunchedProgram:
         return cls(running, stdin, outputs)
 
     async def write(self, line: bytes) -> None:
-        self._stdin.write(line)
-        await self._stdin.drain()
+        self.stdin.write(line)
+        await self.stdin.drain()
 
     async def code(self, within_s: float) -> int | None:
         return await _within(self._running.wait(), within_s)
 
     async def stop(self) -> None:
-        self._stdin.close()
+        self.stdin.close()
         with suppress(OSError):  # it never started
             await self.code(_GRACE_S)
         self._running.kill()
@@ -91,8 +92,8 @@ class _LaunchedProgram:
             transport.close()
 
 
-async def _reader(fd: int) -> tuple[asyncio.ReadTransport, asyncio.StreamReader]:
-    reader = asyncio.StreamReader(limit=PIECE)
+async def _reader(fd: int, limit: int) -> tuple[asyncio.ReadTransport, asyncio.StreamReader]:
+    reader = asyncio.StreamReader(limit=limit)
     protocol = asyncio.StreamReaderProtocol(reader)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(fd, "rb", 0))
     return transport, reader
@@ -110,13 +111,14 @@ class _ChildProgram:
     """A child of this process, and its process group: for systems that the launcher does not support."""
 
     def __init__(self, process: Process) -> None:
+        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
-        self.stdout, self.stderr = process.stdout, process.stderr
+        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
 
     @classmethod
-    async def begin(cls, launch: Launch) -> _ChildProgram:
+    async def begin(cls, launch: Launch, limit: int) -> _ChildProgram:
         return cls(
             await asyncio.create_subprocess_exec(
                 *launch.argv,
@@ -126,14 +128,13 @@ class _ChildProgram:
                 env=dict(launch.env),
                 cwd=launch.cwd,
                 start_new_session=True,
-                limit=PIECE,
+                limit=limit,
             )
         )
 
     async def write(self, line: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(line)
-        await self._process.stdin.drain()
+        self.stdin.write(line)
+        await self.stdin.drain()
 
     async def code(self, within_s: float) -> int | None:
         async def ended() -> int:
@@ -144,8 +145,7 @@ class _ChildProgram:
         return await _within(ended(), within_s)
 
     async def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self.stdin.close()
         for number, patience in ((0, _GRACE_S), (signal.SIGTERM, _TERM_S), (signal.SIGKILL, _TERM_S)):
             if number:
                 self._signal(number)

@@ -173,25 +173,9 @@ def same(text: str) -> bytes:
 
 def read(row: Sequence[Any]) -> Note:
     """Return the note in a row of `COLUMNS`."""
-    (note_id, kind, text, evidence, tags, author, confidence, taint, stated, run, event, at, expires, uses, replaced_by, owner) = row
-    return Note(
-        id=note_id,
-        kind=kind,
-        text=text,
-        evidence=evidence,
-        tags=tuple(json.loads(tags)),
-        author=author,
-        confidence=confidence,
-        taint=taint,
-        stated=bool(stated),
-        run=run,
-        event=event,
-        at=at,
-        expires=expires,
-        uses=uses,
-        replaced_by=replaced_by,
-        term="short" if owner else "long",
-    )
+    values: dict[str, Any] = dict(zip(COLUMNS.split(", "), row, strict=True))
+    term = "short" if values.pop("owner") else "long"
+    return Note(**values | {"tags": tuple(json.loads(values["tags"])), "stated": bool(values["stated"]), "term": term})
 
 
 def forever(note: Note) -> Note:

@@ -34,7 +34,7 @@ class RecordAnswer:
     """The outermost layer of a tool call: it records one `tool_answered`, whatever happened."""
 
     emit: Emit
-    render: Callable[[Any], str]
+    render: Callable[[Call, Any], str]
     max_chars: Callable[[Call], int]
     begun: Callable[[Call], bool]
     """Whether the tool was started."""
@@ -62,7 +62,7 @@ class RecordAnswer:
         return result
 
     def _emit(self, call: Call, result: Result) -> None:
-        whole = self.render(result.value) if result.error is None else f"error: {result.error.message}"
+        whole = self.render(call, result.value) if result.error is None else f"error: {result.error.message}"
         most = self.max_chars(call)
         text, cut = head_tail(whole, most)
         name, chars = result.whole, result.chars
@@ -87,6 +87,7 @@ class RecordAnswer:
                 chars=chars,
                 knows={**result.knows},
                 changed=result.changed,
+                before={**result.before},
                 images=self._kept_images(result.images) if result.images else [],
                 value=result.value if self.keeps(call) or not (cut or isinstance(result.value, str)) else None,
             )

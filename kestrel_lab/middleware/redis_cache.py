@@ -25,7 +25,9 @@ class RedisShelf:
         """Connect on first use. Raises `UsageError` for an address that cannot be one, or without the client installed."""
         parts = urlsplit(url)
         if parts.scheme not in _SCHEMES:
-            raise UsageError(f"the cache address {shown_url(url)!r} begins with none of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}")
+            raise UsageError(
+                f"the cache address {shown_url(url)!r} must begin with one of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}"
+            )
         try:
             import redis  # an extra
             from redis.backoff import NoBackoff

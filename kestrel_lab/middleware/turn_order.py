@@ -34,6 +34,11 @@ class TurnOrder:
         self._ended = {earlier: asyncio.Event() for earlier in set().union(*self._before.values())}
         """Of the calls that others wait for."""
 
+    @property
+    def matters(self) -> bool:
+        """Whether any call waits for another one, of this turn or of another step."""
+        return bool(self._ended or self._alone)
+
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Wait for this call's place, then proceed; raises the signal of an earlier call that was left."""
         alone = self._lock is not None and call.id in self._alone

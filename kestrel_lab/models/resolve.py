@@ -48,7 +48,7 @@ class NoModel:
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Raise `ModelError`."""
-        raise ModelError("this step asks a model, and the run has none: name one (kestrel models)")
+        raise ModelError("this step needs a model, and the run has none: name one (kestrel models lists them)")
 
 
 _OLLAMA = ("ollama", "ollama_chat")
@@ -208,7 +208,7 @@ def _default_of(prefix: str, env: Mapping[str, str]) -> str:
         ollama = Ollama.of(env)
         if models := ollama.models():
             return models[0]
-        msg = f"no Ollama with a model answers at {ollama.address}: start it (ollama serve) and pull a model (ollama pull qwen3)"
+        msg = f"no Ollama server with a model answers at {ollama.address}: start it (ollama serve) and pull a model (ollama pull qwen3)"
         raise UsageError(msg)
     provider = provider_of(prefix)
     if provider is None or not provider.model:
@@ -223,7 +223,7 @@ def _is_local(spec: str, provider: str | None) -> bool:
         return False
     if spec in {"", local.NAME.partition("/")[2]}:
         return True
-    msg = f"there is no local model {spec!r}: the only one is {local.NAME} (for others: ollama/NAME, or an own server with its address)"
+    msg = f"there is no local model {spec!r}: the only one is {local.NAME} (for others: ollama/NAME, or your own server with its address)"
     raise UsageError(msg)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from kestrel_lab.core.messages import ThinkingDelta
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -87,8 +89,8 @@ class Stream:
         self.begun = False
 
     def __call__(self, piece: str) -> None:
-        """Pass on `piece`."""
-        self.begun = True
+        """Pass on `piece`; reasoning, which the answer replaces, may be shown a second time."""
+        self.begun = self.begun or not isinstance(piece, ThinkingDelta)
         self._on_delta(piece)
 
     def mute(self) -> None:

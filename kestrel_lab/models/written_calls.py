@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from kestrel_lab.core.json_types import Json, content_key, dumps, loads
-from kestrel_lab.core.messages import ToolRequest
+from kestrel_lab.core.messages import ThinkingDelta, ToolRequest
 
 PARALLEL = "multi_tool_use.parallel"
 """The name under which some models of OpenAI put several calls into one."""
@@ -208,7 +208,7 @@ class ThinkingText:
     """
 
     def __init__(self, on_text: Callable[[str], object]) -> None:
-        """Pass the text of the answer on to `on_text` as it comes."""
+        """Pass the text of the answer on to `on_text` as it comes, and the thinking as `ThinkingDelta`."""
         self._on_text = on_text
         self._said: list[str] = []
         self._thought: list[list[str]] = []
@@ -224,7 +224,12 @@ class ThinkingText:
         out: list[str] = []
         at = 0  # an index, as the rest of a long text is not to be copied for each line
         while at < len(text):
-            at = self._inside(text, at) if self._close else self._outside(text, at, out)
+            if self._close:
+                self._pass(out)
+                out.clear()
+                at = self._inside(text, at)
+            else:
+                at = self._outside(text, at, out)
         self._pass(out)
 
     def finish(self) -> tuple[str, tuple[str, ...]]:
@@ -247,15 +252,20 @@ class ThinkingText:
             self._said.append(text)
             self._on_text(text)
 
+    def _think(self, piece: str) -> None:
+        self._thought[-1].append(piece)
+        if piece:
+            self._on_text(ThinkingDelta(piece))
+
     def _inside(self, text: str, at: int) -> int:
         """Take thinking from `at` on; return where it ends."""
         end = text.find(self._close, at)
         if end < 0:
             kept = max(at, len(text) - len(self._close) + 1)
-            self._thought[-1].append(text[at:kept])
+            self._think(text[at:kept])
             self._held = text[kept:]
             return len(text)
-        self._thought[-1].append(text[at:end])
+        self._think(text[at:end])
         at = end + len(self._close)
         self._close, self._line, self._behind = "", "", True
         return at

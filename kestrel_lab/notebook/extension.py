@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.models.resolve import prepare_in_background
+from kestrel_lab.notebook.chat_box import ChatBox
 from kestrel_lab.notebook.completion import completions
+from kestrel_lab.notebook.frontend import surface
 from kestrel_lab.notebook.magics import KestrelMagics
 from kestrel_lab.notebook.surroundings import NotebookSurroundings
+from kestrel_lab.runtime.conversation.chat import Chat
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.variables import user_variables
@@ -119,6 +122,7 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
             ip.magics_manager.magics[kind].pop(name, None)
     for mime in ("text/html", "text/plain"):
         _formatters(ip)[mime].pop(Run, None)
+    _bundles(ip).pop(Chat, None)
 
 
 def _matcher(magics: KestrelMagics) -> Any:
@@ -160,6 +164,16 @@ def _show_once(ip: InteractiveShell, magics: KestrelMagics) -> None:
     formatters = _formatters(ip)
     formatters["text/html"].for_type(Run, as_html)
     formatters["text/plain"].for_type(Run, as_text)
+
+    def as_box(chat: Chat, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        return ChatBox(chat).bundle() if surface(ip) == "panel" else None
+
+    _bundles(ip).for_type(Chat, as_box)
+
+
+def _bundles(ip: InteractiveShell) -> Any:
+    assert ip.display_formatter is not None
+    return ip.display_formatter.mimebundle_formatter
 
 
 def _formatters(ip: InteractiveShell) -> dict[str, Any]:

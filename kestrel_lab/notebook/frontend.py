@@ -20,13 +20,14 @@ from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.cell_interrupt import interruptible, run_on_thread, settled
 from kestrel_lab.notebook.panel import Panel, Still
-from kestrel_lab.notebook.progress_bar import NotebookReporter
 from kestrel_lab.notebook.prompt import Ask, PromptApprover, ask_here
+from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.live_kernel import HEADLESS, attended
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
+    from kestrel_lab.notebook.time_travel import TimeTravel
     from kestrel_lab.runtime.settings import Settings
 
 
@@ -147,9 +148,19 @@ class NotebookFrontend:
         self._background = how.background and self.surface == "panel"
         return NotebookScreen(self, how, background=self._background)
 
+    def slider(self, run: Run) -> TimeTravel:
+        """A slider over the events of a run, and what forks it there."""
+        from kestrel_lab.notebook.time_travel import TimeTravel  # with ipywidgets, so loaded on use
+
+        if self.surface != "panel":
+            raise UsageError(
+                f"--slider needs somebody who looks at the notebook: %kestrel show {run.id} --at EVENT shows the run as of an event"
+            )
+        return TimeTravel(self.lab(), run, self.user, self.notebook.take)
+
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long under a progress bar; gives a coroutine of its result."""
-        return interruptible(work(NotebookReporter()))
+        return interruptible(work(NotebookReporter(self.lab, live=self.surface == "panel")))
 
     def finish(self, result: Any) -> Any:
         """The result of a command; where it is a coroutine, something to await or, in a cell that cannot await, what it gives."""
@@ -224,4 +235,4 @@ def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
         work.send(None)
     except StopIteration as done:
         return done.value
-    raise RuntimeError("the start of a run waited for something")  # a defect, which has no reader
+    raise RuntimeError("the start of a run waited, which is a defect: please report it")  # a defect, which has no reader

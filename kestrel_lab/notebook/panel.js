@@ -105,7 +105,7 @@ function headPart(el, send) {
     stop.hidden = true;
     progress.hidden = true;
   };
-  return { bar, goal, health, said, progress, reason, foot, update, tick, lost };
+  return { bar, goal, health, said, progress, reason, foot, update, tick, lost, run: () => now.run };
 }
 
 // Markdown that Python has rendered and sanitised is the only HTML there is. A page that demands Trusted Types, as that of
@@ -130,6 +130,22 @@ function dress(box, tools) {
   }
 }
 
+// The element of a row, which numbers of an answer lead to; as in views/html/markdown.py.
+const address = (run, row) => ("kst-" + run + "-" + row).replace(/[^A-Za-z0-9_.-]/g, "_");
+// A front end may take a change of the address for its own, so a link to a row of the same page is followed here. Escape closes what is shown beside a claim.
+function followed(el) {
+  el.addEventListener("click", event => {
+    const id = event.target.closest?.(".kst-number-from")?.getAttribute("href")?.slice(1);
+    const row = id && [...el.querySelectorAll("details[id]")].find(one => one.id === id);
+    if (!row) return;
+    event.preventDefault();
+    for (let box = row; box && box !== el; box = box.parentElement) if (box.tagName === "DETAILS") box.open = true;
+    row.scrollIntoView({ block: "nearest" });
+    row.querySelector("summary").focus({ preventScroll: true });
+  });
+  el.addEventListener("keydown", event => { if (event.key === "Escape" && event.target.classList.contains("kst-claim")) event.target.blur(); });
+}
+
 function textRow(tools) {
   const root = make("div", "kst-text"), label = make("div", "kst-label", "Answer"), body = make("div", "kst-body"), note = make("div", "kst-note kst-soft");
   const done = make("div", "kst-md"), tail = make("div", "kst-md kst-tail");
@@ -139,6 +155,13 @@ function textRow(tools) {
   thinking.append(make("summary", "kst-soft", "Thinking"), thought);
   thinking.hidden = true;
   const grow = c => {
+    if (c.thought !== undefined) {
+      const atEnd = thought.scrollHeight - thought.scrollTop - thought.clientHeight < 40;
+      thought.append(c.thought);
+      thinking.hidden = false;
+      if (atEnd) thought.scrollTop = thought.scrollHeight;
+      return;
+    }
     if (c.settled) done.append(rendered(c.settled));
     tail.replaceChildren(rendered(c.tail));
     root.classList.toggle("kst-empty", !body.textContent);
@@ -169,7 +192,28 @@ function textRow(tools) {
   };
 }
 
-function callRow() {
+// A button on a call that changed something: it undoes this call and all after it.
+function undoButton(call, send) {
+  const button = make("button", "kst-undo", "Undo");
+  button.type = "button";
+  button.title = "Undo what this call and those after it changed";
+  button.dataset.call = call;
+  button.onclick = event => {
+    event.preventDefault();
+    if (button.nextSibling?.className === "kst-problem") button.nextSibling.remove();
+    button.disabled = true;
+    send({ k: "undo", call });
+  };
+  return button;
+}
+function notUndone({ call, message }) {
+  for (const button of document.querySelectorAll("button.kst-undo:disabled")) if (button.dataset.call === call) {
+    button.disabled = false;
+    button.after(make("span", "kst-problem", message));
+  }
+}
+
+function callRow(tools) {
   const root = make("details", "kst-call"), summary = make("summary"), mark = make("span", "kst-mark"), tool = make("b"), line = make("code", "kst-line");
   const danger = make("span", "kst-badge"), took = make("span", "kst-took"), preview = make("div", "kst-preview kst-soft");
   const args = make("dl"), resultLabel = make("div", "kst-label", "Result"), result = block(""), diff = block(""), note = make("div", "kst-note kst-soft");
@@ -199,6 +243,10 @@ function callRow() {
       if (c.diff !== undefined) showDiff(diff, c.diff);
       if (c.preview !== undefined) put(preview, c.preview);
       if (c.note !== undefined) put(note, c.note);
+      if (c.undo !== undefined) {
+        summary.querySelectorAll(".kst-undo, .kst-problem").forEach(node => node.remove());
+        if (c.undo && tools?.undo) summary.append(undoButton(c.undo, tools.undo));
+      }
       if (c.since !== undefined) since = c.since;
       if (c.took !== undefined && !since) put(took, c.took);
     },
@@ -505,6 +553,7 @@ function view(el, send, tools) {
   el.setAttribute("role", "region");
   // A key pressed on one of our buttons is no notebook command; JupyterLab looks at the focused element first.
   el.addEventListener("focusin", event => { event.target.dataset.lmSuppressShortcuts = "true"; });
+  followed(el);
   const head = headPart(el, send), plan = make("section", "kst-planbox"), list = make("ol", "kst-plan"), graph = graphPart();
   const rows = make("div", "kst-rows"), asks = make("div", "kst-asks");
   plan.setAttribute("aria-label", "Plan");
@@ -558,6 +607,7 @@ function view(el, send, tools) {
     if (!part) {
       part = create(c);
       parts[c.op].set(c.id, part);
+      if (c.kind === "call") part.root.id = address(head.run(), c.id);
       if (c.op === "step" && parts.step.has(c.parent)) lastOf(c.parent).after(part.root); else boxes[c.op].append(part.root);
       if (c.op === "row") { find.added(); order.push(part.root); order.at(-NEAR)?.classList.add("kst-far"); }
     }
@@ -633,11 +683,21 @@ function tend(model) {
   for (const kind of ["keydown", "keypress", "keyup"]) ask.addEventListener(kind, event => event.stopPropagation());
   ask.addEventListener("focusin", event => { event.target.dataset.lmSuppressShortcuts = "true"; });
   const tools = model.widget_manager?.context && { insert: code => insertCell(model.widget_manager, code) };
+  if (tools) {
+    const step = make("button", "", "Step through");
+    step.type = "button";
+    step.title = "Insert a cell with a slider over the events of this run";
+    step.onclick = () => { if (!tools.insert("%kestrel show " + last.run + " --slider")) put(problem, "Type it into a cell: %kestrel show " + last.run + " --slider"); };
+    problem.before(step);
+  }
   const look = () => {
     const found = [...document.querySelectorAll('section[aria-label="' + label(last.run) + '"]')].at(-1);
     if (!found) return ask.remove();
+    if (!found.classList.contains("kst-still")) followed(found);
     found.classList.add("kst-still");
     dress(found, tools);
+    found.querySelectorAll("details[data-call]:not(:has(.kst-undo)) > summary").forEach(
+      summary => summary.append(undoButton(summary.parentNode.dataset.call, message => model.send(message))));
     if (!last.ask) ask.remove(); else if (ask.parentNode !== found) found.append(ask);
   };
   return {
@@ -657,6 +717,41 @@ function insertCell(manager, source) {
   } catch { return false; }
 }
 
+// The notebook of the page, for the agent's tools: its cells, and one cell in the place of another if it still is as expected.
+const PAGE = Math.random().toString(36).slice(2);
+const light = output => !output.data ? output : {
+  ...output, data: Object.fromEntries(Object.entries(output.data).map(([kind, data]) => [kind, kind === "text/plain" ? data : ""])),
+};
+function cellForm(cell, whole) {
+  const form = { ...cell.toJSON(), source: cell.getSource() };
+  return whole && cell.id.startsWith(whole) || !form.outputs ? form : { ...form, outputs: form.outputs.map(light) };
+}
+function swapCell(sharedModel, { before, after, below, force }) {
+  const { cells } = sharedModel, place = id => cells.findIndex(cell => cell.id === id), at = place((before || after).id), cell = cells[at];
+  if (!before) {
+    if (cell) return "is there already";
+    const above = place(below);
+    if (below && above < 0 && !force) return "has no place: the cell above is gone";
+    sharedModel.insertCell(below && above < 0 ? cells.length : above + 1, { metadata: {}, ...after });
+  } else if (!cell) return "is not there any more";
+  else if (!force && (cell.cell_type !== before.cell_type || cell.getSource() !== before.source)) return "was changed since";
+  else if (!after) sharedModel.deleteCell(at);
+  else {
+    if (cell.getSource() !== after.source) cell.setSource(after.source);
+    if (JSON.stringify(after.outputs) !== JSON.stringify(before.outputs)) { cell.setOutputs(after.outputs); cell.execution_count = after.execution_count; }
+  }
+}
+function aboutCells(manager, m, send) {
+  if (m.page && m.page !== PAGE) return;
+  const answer = { k: "cells", n: m.n, page: PAGE };
+  try {
+    const { sharedModel } = manager.context.model;
+    if (m.op === "read") answer.cells = sharedModel.cells.map(cell => cellForm(cell, m.whole));
+    if (m.op === "swap") answer.conflict = swapCell(sharedModel, m) || "";
+  } catch (error) { answer.problem = String(error); }
+  send(answer);
+}
+
 export default {
   // Runs as soon as the model exists, seen or not: an answer tells the kernel that clicks will arrive. The first
   // message can be sent before the front end has its channel to a busy kernel, so it is repeated until answered.
@@ -665,7 +760,9 @@ export default {
     const finished = tend(model), manager = model.widget_manager;
     model.on("msg:custom", m => {
       heard = true;
-      if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id, m.data); finished.still(m); }
+      if (m.k === "cells") aboutCells(manager, m, message => model.send(message));
+      else if (m.k === "still") { replace(manager, data => widgetOf(data) === m.id, m.data); finished.still(m); }
+      else if (m.k === "undo") notUndone(m);
       else if (m.k === "problem") finished.problem(m.message);
       else if (m.k === "next") {
         finished.end();
@@ -683,7 +780,8 @@ export default {
       el.append(before, own);
       el = own;
     }
-    const screen = view(el, message => model.send(message), { insert: model.widget_manager?.context && (code => insertCell(model.widget_manager, code)) });
+    const send = message => model.send(message);
+    const screen = view(el, send, { insert: model.widget_manager?.context && (code => insertCell(model.widget_manager, code)), undo: send });
     let seq = -1, skew = 0, tries = 0, whole = false;
     const resync = () => { if (!whole && tries++ < 30) { model.send({ k: "resync" }); setTimeout(resync, 500); } };
     const receive = m => {

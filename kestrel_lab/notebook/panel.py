@@ -13,21 +13,21 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import plain
+from kestrel_lab.notebook.page_document import PageDocument
 from kestrel_lab.notebook.patch_stream import PatchStream
 from kestrel_lab.notebook.prompt import settle
+from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView
 
 if TYPE_CHECKING:
-    from IPython.display import DisplayHandle
-
     from kestrel_lab.runtime.run import Run
 
 HELLO_S = 10.0
@@ -55,6 +55,26 @@ class Still:
         return self.bundle
 
 
+class Place(Protocol):
+    """Where a panel stands: a display of a cell, or a part of other controls."""
+
+    def update(self, picture: Any) -> object:
+        """Show something else there."""
+
+
+class BoxPlace:
+    """A place among widgets: the children of an ipywidgets box."""
+
+    def __init__(self, box: Any) -> None:
+        self.box = box
+
+    def update(self, picture: Any) -> None:
+        """Show a widget, or a static picture."""
+        from ipywidgets import HTML  # type: ignore[import-untyped]  # loaded on use
+
+        self.box.children = [HTML(picture.bundle["text/html"]) if isinstance(picture, Still) else picture]
+
+
 class Panel:
     """Shows one run and is its approver; call `follow` once the run has started."""
 
@@ -66,10 +86,11 @@ class Panel:
         timeout: float | None = None,
         shown: Callable[[Panel, Run], object] = lambda *_: None,
         before: Panel | None = None,
+        place: Place | None = None,
     ) -> None:
         """`user` is who clicks; `timeout` seconds without a click deny a call, `None` waits.
 
-        `shown` is called when the panel appears. It takes the place of `before`, whose run then stands above its own.
+        `shown` is called when the panel appears. It takes the place of `before`, whose run then stands above its own, or stands in `place`.
         """
         self.ask: Callable[[str], object] | None = None
         """Goes on with the conversation; with it there is a line to type into below the finished run."""
@@ -91,10 +112,12 @@ class Panel:
         self._lock = threading.Lock()
         self._refused: set[str] = set()
         self._run: Run | None = None
+        self._undoing: set[asyncio.Task[None]] = set()
         self._widget.on_msg(self._message)
-        self._handle: DisplayHandle | None = None
+        self._handle: Place | None = place
         self._shown_at = float("inf")
         self._open = True
+        self._page = PageDocument(self._widget.send, self._waits_for_page, self.keep_clicks_coming)
 
     def follow(self, run: Run) -> None:
         """Appear in the running cell and show `run` until it ends; call on its loop."""
@@ -105,12 +128,17 @@ class Panel:
         self._stream.name(run.id)
         if self._before is not None and self._before._handle is not None:
             self._handle = self._before._handle
-            self._handle.update(self._widget)  # type: ignore[no-untyped-call]
+            self._handle.update(self._widget)
             self._before._replaced_by(self._widget)
+        elif self._handle is not None:
+            self._handle.update(self._widget)
         else:
-            self._handle = DisplayHandle()  # type: ignore[no-untyped-call]
-            self._handle.display(self._widget)  # type: ignore[no-untyped-call]
+            handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
+            self._handle = handle
+            handle.display(self._widget)
         self._shown(self, run)
+        if (shell := live_shell()) is not None:
+            kernel_of(shell).page = self._page
         run.subscribe(self._take)
 
     def close(self) -> None:
@@ -119,8 +147,7 @@ class Panel:
             return
         self._open = False
         self._stream.flush()
-        if self._run is not None:
-            self.view.mark(self._run.report.read_now())
+        self._mark()
         self._put_still()
         # The update does not reach a page that was loaded since, or is closed now and comes back: each page that says hello
         # is told, until `retire`.
@@ -128,8 +155,12 @@ class Panel:
 
     def look_again(self) -> None:
         """Mark in the picture which citations of the answer have changed since; where none has, nothing happens."""
-        if not self._open and self._run is not None and self._handle is not None and self.view.mark(self._run.report.read_now()):
+        if not self._open and self._handle is not None and self._mark():
             self._put_still()
+
+    def _mark(self) -> bool:
+        """Mark the claims of the answer by their evidence as it is now; returns whether that changed any."""
+        return self._run is not None and self.view.cites and bool(self.view.mark(self._run.report.evidence.claims))
 
     def bundle(self) -> dict[str, str]:
         """The static picture, with those of the turns that stand above it."""
@@ -151,7 +182,7 @@ class Panel:
         if self._handle is not None:
             picture = Still(self.view)
             picture.bundle = self.bundle()
-            self._handle.update(picture)  # type: ignore[no-untyped-call]
+            self._handle.update(picture)
 
     def _say_still(self) -> None:
         run = "" if self._run is None else self._run.id
@@ -222,11 +253,17 @@ class Panel:
             await asyncio.sleep(0.02)
         return self._heard.is_set()
 
+    def _waits_for_page(self, seconds: float) -> bool:
+        """Whether some front end shows the panel; a thread waits for the first one, as `_seen` does on the loop."""
+        return self._heard.wait(max(0.0, min(seconds, self._shown_at + HELLO_S - time.monotonic())))
+
     def _message(self, _widget: object, content: dict[str, Json], _buffers: object) -> None:
         """Take a front end's word, on whichever thread the kernel chose."""
         # Any word will do: a greeting sent before the page had its subshell lies in the busy main shell.
         self._heard.set()
         match content.get("k"):
+            case "cells":
+                self._page.answered(content)
             case "hello" | "resync" if not self._open:
                 self._say_still()
             case "ask" if self.ask is not None and self._loop is not None:
@@ -236,6 +273,8 @@ class Panel:
             case "resync":
                 self._watched = True
                 self._stream.whole()
+            case "undo" if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._begin_undo, str(content.get("call")))
             case "stop" if self._run is not None:
                 self._run.cancel()
             case "decide":
@@ -248,6 +287,23 @@ class Panel:
             self.ask(text)
         except KestrelError as error:
             self._widget.send({"k": "problem", "message": plain(str(error))})
+
+    def _begin_undo(self, call: str) -> None:
+        self._undoing.add(task := asyncio.ensure_future(self._undo(call)))
+        task.add_done_callback(self._undoing.discard)
+
+    async def _undo(self, call: str) -> None:
+        """Undo a call; the picture of a run that has ended says so too. In a thread, because the page answers on this loop."""
+        assert self._run is not None
+        try:
+            await asyncio.to_thread(self._run.undo, call)
+        except KestrelError as error:
+            self._widget.send({"k": "undo", "call": call, "message": plain(str(error))})
+            return
+        if not self._open:
+            self.view.apply(self._run.records()[-1])
+            self._put_still()
+            self._say_still()
 
     def _decide(self, content: dict[str, Json]) -> None:
         call, args, answer = str(content.get("id")), content.get("args"), content.get("answer")

@@ -120,7 +120,7 @@ def _merge(buffer: list[Change], change: Change) -> None:
         buffer[known] = {**buffer[known], **change}
         return
     last = buffer[-1] if buffer else {}
-    if change["op"] == "text" and last.get("op") == "text" and last["id"] == change["id"]:
-        buffer[-1] = {**last, "append": f"{last['append']}{change['append']}"}
+    if change["op"] == "text" and (last.get("op"), last.get("id"), last.keys()) == ("text", change["id"], change.keys()):
+        buffer[-1] = {**last, **{name: f"{last[name]}{piece}" for name, piece in change.items() if name in ("append", "thought")}}
     else:
         buffer.append(change)

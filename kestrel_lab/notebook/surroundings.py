@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.host.user import user_name
 from kestrel_lab.notebook.frontend import Notebook, surface
 from kestrel_lab.notebook.panel import Panel
-from kestrel_lab.notebook.progress_bar import NotebookReporter
 from kestrel_lab.notebook.prompt import PromptApprover, ask_here
+from kestrel_lab.notebook.suite_board import NotebookReporter
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter, Watcher
@@ -30,7 +30,7 @@ class NotebookSurroundings:
 
     def reporter(self) -> Reporter | None:
         """A bar, which becomes a board where trials are counted."""
-        return NotebookReporter() if self._looked_at() else None
+        return NotebookReporter(self._notebook.lab) if self._looked_at() else None
 
     def _looked_at(self) -> bool:
         try:

@@ -12,12 +12,11 @@ from kestrel_lab.permissions.command_patterns import CommandPattern, Match
 from kestrel_lab.permissions.policy import Ruling
 from kestrel_lab.permissions.rule import Rule, read_rules, read_rules_file
 from kestrel_lab.shell_syntax.parser import read_line
-from kestrel_lab.views.html.elements import table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Rulebook:
+class Rulebook(TableView):
     """Rules from several places. Deny wins over ask, ask over allow; neither the order nor the place of a rule matters.
 
     So nothing that is added, for a run or in another file, lifts what is forbidden anywhere.
@@ -36,7 +35,8 @@ class Rulebook:
 
     def within(self, root: Path) -> Callable[[Call], Ruling | None]:
         """Return the rulings on calls of a run that works in `root`."""
-        return lambda call: self.ruling(call, str(root))
+        place = str(root)
+        return lambda call: self.ruling(call, place)
 
     def ruling(self, call: Call, root: str) -> Ruling | None:
         """Return the verdict on a call and its rules; `None` where no rule applies, so that its danger decides.
@@ -44,6 +44,8 @@ class Rulebook:
         A call that may be what a rule forbids, which only running it would tell, is asked about. A command that no
         sandbox would hold in is allowed by no rule.
         """
+        if not self.rules:
+            return None
         mine = [rule for rule in self.rules if rule.names(call.target)]
         found = [(rule, rule.concerns(call, root)) for rule in mine if rule.verdict != "allow"]
         for rule, match in found:
@@ -82,13 +84,7 @@ class Rulebook:
             (rule.verdict, str(rule).partition(" ")[2], rule.source, rule.reason) for rule in rows
         ]
 
-    def __repr__(self) -> str:
-        if not self.rules:
-            return "no rules: the danger of a call decides. Write some as [[rules]] in kestrel.toml"
-        return table_text(*self.table())
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table())
+    nothing = "no rules: the danger of a call decides. Write some as [[rules]] in kestrel.toml"
 
 
 def _not_covered(pattern: CommandPattern, word: str) -> str:

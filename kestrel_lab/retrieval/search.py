@@ -102,7 +102,7 @@ class Search:
 def checked(query: str, top_k: int) -> None:
     """Raise `UsageError` for a query without words, or a wrong `top_k`."""
     if not spoken(query):
-        raise UsageError(f"there is no word to search for in {one_line(query, 60)!r}: say what is sought")
+        raise UsageError(f"there is no word to search for in {one_line(query, 60)!r}: name at least one word")
     if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
         raise UsageError(f"top_k must be a number from 1 on, not {top_k!r}")
 

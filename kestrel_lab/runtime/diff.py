@@ -20,6 +20,7 @@ from kestrel_lab.core.events.union import (
     RunForked,
     RunInterrupted,
     RunResumed,
+    RunStarted,
     StateTransition,
     StepStarted,
     ToolAnswered,
@@ -28,6 +29,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.runtime.run import Run
+from kestrel_lab.tools.timeparse.session_time import from_json
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.formatting import args_line, usage_line
 from kestrel_lab.views.html.elements import headline_html, table_html
@@ -36,7 +38,7 @@ from kestrel_lab.views.text import table_text
 if TYPE_CHECKING:
     import pandas as pd
 
-_TIMES = frozenset({"seconds", "queued", "waited"})
+_TIMES = frozenset({"seconds", "queued", "waited", "time"})
 _COLUMNS = ("a_seq", "b_seq", "type", "same", "a", "b")
 _SHOWN = 40
 """Rows behind the parting that are shown; the frame has all."""
@@ -48,7 +50,8 @@ Pair = tuple[Record | None, Record | None]
 class RunDiff:
     """Where two runs part.
 
-    Two events are the same when their type and fields are; times and ids of runs and records do not count.
+    Two events are the same when their type and fields are; times and ids of runs and records do not count, nor what a model
+    was told of the time at which its run began.
     The order of events counts. Left out is what only says how a run came to go on: changes of its state,
     `run_resumed`, `run_forked`, and that a step was begun, or a model or a person asked, once more.
     """
@@ -157,7 +160,10 @@ def _differ(a: Record, b: Record) -> bool:
 
 
 def _timeless(event: Event) -> dict[str, object]:
-    return {name: value for name, value in to_json(event).items() if name not in _TIMES}
+    told: dict[str, object] = {name: value for name, value in to_json(event).items() if name not in _TIMES}
+    if isinstance(event, RunStarted) and (began := from_json(event.time)) is not None:
+        told["system"] = event.system.replace(began.line, "")
+    return told
 
 
 def _paired(left: Sequence[Record], right: Sequence[Record]) -> list[Pair]:

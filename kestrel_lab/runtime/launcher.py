@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from kestrel_lab.adapters.adapter import Adapter
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, RunResumed, RunStarted
@@ -48,6 +49,7 @@ from kestrel_lab.runtime.security.tool_declarations import declared
 from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.kernel.live_kernel import attended, live_shell
 from kestrel_lab.tools.sandbox.select import choose, tried
@@ -88,9 +90,11 @@ class Launcher:
         form = form_for(options.form, usual.form if output is None else NONE, plan)
         plan = verified(plan if output is None else typed(plan, goal, output, form), goal, level, form)
         steps = () if plan is None else foreseen(plan.steps)
+        if isinstance(model, Adapter) and options.tools is None and plan is None:
+            options = replace(options, tools=())  # it brings its own, and no server has to be started for it
         known, late = registry.known_at_once(options.tools, steps)
         if options.tools is None and not options.scenario and (shell := live_shell()) is not None and attended(shell):
-            known += (tool for tool in registry.toolbox if tool.group == KERNEL_TOOLS and tool not in known)
+            known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)
         toolbox, growth = registry.grown(offer_macros(declared(known, session.store), session.store, place), place.root, options.expand)
         self._check_sandbox(toolbox, place)
         check_steps(not_of(late, steps), toolbox, OPERATIONS, resolve)
@@ -125,10 +129,7 @@ class Launcher:
 
     def _following(self, follow: str | Followed, options: RunOptions) -> tuple[RunOptions, dict[str, Json]]:
         """Return the options of a run that follows another, with that run's own where none are given, and what it takes over."""
-        store = self._session.store
-        earlier = taken_over(store, _id_of(follow), self._flow_of)
-        began = store.state(_id_of(follow)).started
-        assert began is not None  # else nothing could be taken over
+        began, earlier = taken_over(self._session.store, _id_of(follow), self._flow_of)
         given = replace(
             options,
             model=self._model_again(began, options.model),
@@ -255,7 +256,9 @@ class Launcher:
         if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
             wanted = self._session.options.model
             if began.model_kind == "imported":
-                msg = f"{began.model!r} answered elsewhere: the run is imported. Say which model goes on: --model NAME, or model=…"
+                msg = (
+                    f"{began.model!r} answered in another tool: the run is imported. Name the model to go on with: --model NAME, or model=…"
+                )
                 raise UsageError(msg)
             if wanted is None or isinstance(wanted, str) or wanted.name != began.model:
                 msg = f"the run used the {began.model_kind} model {began.model!r}, which only exists in memory: pass model=… to go on"
@@ -308,7 +311,7 @@ class Launcher:
     ) -> Run:
         """Start the task of a run whose first events are in the log; `missing` names servers that cannot be used."""
         session, run_id, state = self._session, ctx.run_id, ctx.state
-        ctx.begin()
+        ctx.begin(opening)
         run = Run(session.store, run_id, state, run=self._session.run, output=ctx.options.output)
         ctx.listeners.extend(partial(listener, run) for listener in session.options.listeners)
         if resumed is not None:

@@ -12,7 +12,6 @@ from kestrel_lab.core.errors import UnknownOption, nearest
 from kestrel_lab.core.protocols import Middleware, Model
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.middleware.hooks import Hooks
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.permissions.rulebook import GivenRules
 from kestrel_lab.runtime.context.toolboxes import Tools
@@ -23,6 +22,7 @@ from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB
 
 if TYPE_CHECKING:
     from kestrel_lab.core.events.union import Event
+    from kestrel_lab.middleware.hooks import Hooks
     from kestrel_lab.runtime.run import Run
 
 RunListener: TypeAlias = "Callable[[Run, Event], None]"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Unpack, cast, overload
 from kestrel_lab.answers.output_types import OutputType, T
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import Damaged, UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, KernelUndone, Record, to_json
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, Record, to_json
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
@@ -22,11 +22,10 @@ from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import at_work, cancel_in_log
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.approvals.undo import undo_calls
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
-from kestrel_lab.runtime.run_report import RunReport, records_of
-from kestrel_lab.runtime.run_results import Answers, value_of
-from kestrel_lab.tools.kernel.live_kernel import undo
+from kestrel_lab.runtime.run_report import Answers, RunReport, records_of, value_of
 from kestrel_lab.views.dataframes import shown_frame
 
 if TYPE_CHECKING:
@@ -63,6 +62,17 @@ class LiveRun:
         """Stop working on the run; from any thread. Like Ctrl-C it leaves the run to be resumed."""
         if not self.task.done():
             self._loop.call_soon_threadsafe(self.task.cancel)
+
+    def emit(self, event: Event) -> None:
+        """Record what a person did; from any thread, at once on the run's own."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if here:
+            self.ctx.emit(event)
+        else:
+            self._loop.call_soon_threadsafe(self.ctx.emit, event)
 
     def answer(self, asked: ApprovalAsked, given: ApprovalGiven) -> None:
         """Give a decision to the call that waits; raises `UsageError` when edited arguments do not fit the tool."""
@@ -286,15 +296,20 @@ class Run(Generic[T]):
             self._state = self._store.state(self.id)
 
     def undo(self, call: str = "", *, force: bool = False) -> Undone:
-        """Take back what the run's code changed among the variables of this notebook: its newest call, or that call and all after it.
+        """Undo what the newest call of the run changed, or that call and all after it: variables and cells of this notebook, and files.
 
-        What it changed in files is not concerned. While the run goes on, that is an event of it. Raises `UsageError` where nothing
-        can be taken back, and where something else has changed the variables since, unless `force` says that this may be lost.
+        What commands and Python code changed in files is not concerned. The undo is an event of the run, also after its end. Raises
+        `UsageError` where nothing can be undone, and where something else has changed since what would be restored, unless `force` says
+        that this may be lost.
         """
-        undone = undo(self.id, call, force=force)
-        if self.live is not None and self._working:
-            missing = cast("dict[str, Json]", undone.missing)
-            self.live.ctx.emit(KernelUndone(calls=undone.calls, kernel=undone.kernel, restored=undone.restored, missing=missing))
+        undone, events = undo_calls(self._store, self.id, call, force=force)
+        for run, event in events.items():
+            if run == self.id and self.live is not None and self._working:
+                self.live.emit(event)
+            else:
+                self._store.decide(run, event)
+        if not self._working:
+            self._state = self._store.state(self.id)
         return undone
 
     def decide(self, given: ApprovalGiven) -> None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from kestrel_lab.core.errors import Damaged
+from kestrel_lab.answers.output_types import OutputType, T
+from kestrel_lab.core.errors import Damaged, RunFailed, StoreError, UsageError, nearest
 from kestrel_lab.core.events.deeds import Deed, deeds_of
-from kestrel_lab.core.events.union import Event, Record, RunFinished, StageFinished
+from kestrel_lab.core.events.union import Event, Record, RunFinished, StageFinished, ToolAnswered
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, Limits, RunStatus
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import Standing, standing
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.execution.artifacts import answer_makers, answer_value
 from kestrel_lab.runtime.execution.stages import STAGE_COLUMNS, stage_row
 from kestrel_lab.runtime.operations.quality import Quality, quality_of
 from kestrel_lab.runtime.review.answer_review import proposed
@@ -28,6 +31,7 @@ from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.html.elements import page
 from kestrel_lab.views.html.next_actions import Actions
 from kestrel_lab.views.html.run_page import run_html
+from kestrel_lab.views.html.table_view import TableView
 from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView, view_of
 from kestrel_lab.views.thought_tree import plot_thoughts, thoughts_of
@@ -36,37 +40,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from kestrel_lab.runtime.recomputation.recompute import Recomputed
+
 RESUME = "go on with it: kestrel run --resume {run} (or: await lab.resume({run!r}))"
-_LARGEST: Final = 1_500_000
-"""Bytes of the largest file in which citations are checked."""
-
-
-def reader(workspace: str) -> Callable[[str], str | None] | None:
-    """Return a function that reads a file of the folder by its path, each once; it returns `None` for a file that is not there or no text.
-
-    Returns `None` where the folder itself is not there.
-    """
-    root = Path(workspace)
-    if not workspace or not root.is_dir():
-        return None
-    root, known = root.resolve(), dict[str, str | None]()
-
-    def read(path: str) -> str | None:
-        if path not in known:
-            known[path] = _text(root, path)
-        return known[path]
-
-    return read
-
-
-def _text(root: Path, path: str) -> str | None:
-    try:
-        place = (root / path).resolve()
-        if not place.is_relative_to(root) or not place.is_file() or place.stat().st_size > _LARGEST:
-            return None
-        return place.read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError, RuntimeError):  # a name that cannot be one, or links in a circle
-        return None
 
 
 class RunReport:
@@ -135,11 +111,18 @@ class RunReport:
         """Draw the plan with the state of each step; a notebook shows it, `savefig` stores it."""
         return self._state.planned.plot({step.id: step.state for step in view_of(self._records()).steps.values()})
 
-    def view(self) -> RunView:
-        """The run as it is shown, with the citations of its answer checked against the workspace as it is now."""
+    def view(self, *, at: int | None = None) -> RunView:
+        """The run as it is shown, with the claims of its answer marked by their evidence in the workspace as it is now.
+
+        With `at`, the run as it was when its event of that number had happened. Raises `UsageError` where it has no event so early.
+        """
         records = self._records()
+        if at is not None and at < records[-1].seq:
+            if not (before := [record for record in records if record.seq <= at]):
+                raise UsageError(f"run {self._id} has no event {at}: its first is {records[0].seq}, its last {records[-1].seq}")
+            return view_of(before)
         view = view_of(records)
-        view.mark(self.read_now())
+        view.mark(self.evidence.claims if view.cites else ())
         stands = self.standing
         if stands.word == INTERRUPTED:  # also where its process was killed and could not say so
             view.interrupt(records[-1].at)
@@ -147,9 +130,16 @@ class RunReport:
             view.head.change(status=stands.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint)
         return view
 
-    def read_now(self) -> Callable[[str], str | None] | None:
-        """Return a function that reads files of the run's workspace as they are when first asked for; `None` where it is gone."""
-        return reader(self._workspace)
+    async def recompute(self, *, workspace: str | Path | None = None, copy: bool = False) -> Recomputed:
+        """Run the Python code of the run and of the conversation before it again, without a model, and say whether each output still holds.
+
+        The code runs in a sandboxed kernel, which reads the run's workspace, or the folder `workspace`, and changes nothing there; with
+        `copy` it works in a throw-away copy of that folder. Raises `UsageError` for a run that has not ended, for one without code, and
+        where code cannot be sandboxed.
+        """
+        from kestrel_lab.runtime.recomputation.recompute import recompute
+
+        return await recompute(self._store, self._id, workspace=workspace, copy=copy)
 
     def thoughts(self) -> pd.DataFrame:
         """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score, text, chosen."""
@@ -245,3 +235,70 @@ def records_of(store: SessionStore, run_id: str, damage: Damaged | None, *, afte
     """Return the events of a run with number and time, those behind number `after`; of a damaged run those before the damage."""
     store.flush()
     return store.records(run_id, after=after) if damage is None else store.records(run_id, after=after, until=damage.seq - 1)
+
+
+_GONE = "is no longer kept whole: there was no room for it"
+
+
+class Answers(TableView, Mapping[str, str]):
+    """The whole result of each tool call of a run, by call: `run.results["c1"]`."""
+
+    def __init__(self, records: list[Record], store: ResultStore) -> None:
+        self._store = store
+        self._answers = {record.event.call: record.event for record in records if isinstance(record.event, ToolAnswered)}
+
+    def __getitem__(self, call: str) -> str:
+        """The whole text; raises `UsageError` for a call that does not exist, and for a text that had to go."""
+        found = self._answers.get(call)
+        if found is None:
+            raise UsageError(f"no call {call!r} of the run was answered; {nearest(call, self._answers)}")
+        if not found.whole:
+            return found.text
+        path = self.path(call)
+        if path is None:
+            raise UsageError(f"the answer to call {call!r} {_GONE}; its beginning and end are in run.events()")
+        return path.read_text(encoding="utf-8", errors="replace")
+
+    def path(self, call: str) -> Path | None:
+        """The file of a text that is kept whole, for those too long to hold; `None` for any other."""
+        found = self._answers.get(call)
+        return None if found is None else self._store.path(found.whole)
+
+    def __contains__(self, call: object) -> bool:
+        return call in self._answers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._answers)
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return headings and a row of texts per call."""
+        rows: list[tuple[str, ...]] = [
+            (call, one.tool, f"{one.chars or len(one.text):,}", self._kept(one)) for call, one in self._answers.items()
+        ]
+        return ("call", "tool", "characters", "kept"), rows
+
+    def _kept(self, answer: ToolAnswered) -> str:
+        if not answer.whole:
+            return "beginning and end" if answer.truncated else "in the log"
+        try:
+            return "no longer" if self._store.path(answer.whole) is None else "whole"
+        except StoreError:
+            return "changed since"
+
+
+def value_of(run_id: str, state: RunState, kind: OutputType[T] | None) -> T:
+    """Return the typed answer of a run; `kind` is its type, where that is known. Raises as `Run.value` says."""
+    asked = (state.started.output if state.started else {}) or next((one.schema for one in answer_makers(state.planned) if one.schema), {})
+    if kind is None and not asked:
+        raise UsageError(f"run {run_id} was not asked for a value: begin it with output=…, or read run.answer")
+    if not state.status.terminal:
+        raise UsageError(f"run {run_id} has no value yet: it is {state.status}")
+    if state.finished is None or state.finished.outcome != "complete":
+        reason = "" if state.finished is None else f": {one_line(state.finished.reason, 500)}"
+        raise RunFailed(f"run {run_id} has no value, it ended {state.status}{reason}")
+    if kind is not None and asked and kind.schema != asked:
+        raise UsageError(f"run {run_id} was begun with another output: the schema of the type given now is not the one in the log")
+    return (kind or OutputType(asked)).value(answer_value(state))

@@ -41,6 +41,7 @@ from kestrel_lab.tools.code_search import retrieval_tools
 from kestrel_lab.tools.delegation import delegate
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.interaction import task_tools
+from kestrel_lab.tools.kernel.cells import cell_tools
 from kestrel_lab.tools.kernel.kernel_tools import kernel_tools
 from kestrel_lab.tools.kernel.own_kernel import Kernels
 from kestrel_lab.tools.memory_tools import memory_tools
@@ -158,7 +159,7 @@ class Session:
             *web_tools(Reach(env=self.env)),
             *retrieval_tools(self.indexes),
         ]
-        native += kernel_tools(self.kernels)
+        native += [*kernel_tools(self.kernels), *cell_tools()]
         self.registry = Registry(options, self.home, self.mcp, self.sandbox, native)
         self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=options.abstain)
         """Memory, search, clock and retry budget of runs that bring none of their own."""

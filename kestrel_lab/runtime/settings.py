@@ -26,8 +26,7 @@ from kestrel_lab.runtime.operations.verify_plan import parse_level as parse_veri
 from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, lines_of
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB, parse_level
-from kestrel_lab.views.html.elements import table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -237,7 +236,7 @@ LIMITS = ("cycles", "cost_usd", "seconds", "tokens", "wall_seconds", "model_seco
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Settings:
+class Settings(TableView):
     """Everything that can be set, by key, and the rules about calls."""
 
     items: Mapping[str, Setting]
@@ -260,12 +259,6 @@ class Settings:
             (one.key, one.shown, f"{shown_path(one.path)}: not trusted", "ignored until you say: kestrel trust") for one in self.ignored
         ]
         return ("setting", "value", "from", "meaning"), rows
-
-    def __repr__(self) -> str:
-        return table_text(*self.table())
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table())
 
     def given(self, source: str, **values: Any) -> Settings:
         """The same with `values` in force, those that are `None` left out; raises `UsageError` for one that cannot be."""

@@ -1,4 +1,4 @@
-"""A session as an MCP server: other programs call its tools, and have it run goals.
+"""A session as an MCP server: other programs call its tools.
 
 Every call is a run in the log, under a policy that asks nobody: what the policy does not allow is refused and said so.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events.union import Event, Progress, ToolAnswered, ToolCalled
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import one_line
@@ -27,34 +25,20 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
     from mcp_types import CallToolResult
 
-RUN_GOAL = "run_goal"
-_GOAL_SCHEMA: dict[str, Json] = {
-    "type": "object",
-    "properties": {
-        "goal": {"type": "string", "description": "What to do, in plain words."},
-        "model": {"type": "string", "description": "Model by name; the one that is configured by default."},
-        "cycles": {"type": "integer", "minimum": 1, "description": "Most model turns."},
-    },
-    "required": ["goal"],
-    "additionalProperties": False,
-}
 
-
-async def serve_stdio(
-    session: Session, *, approve: str = "deny", workspace: str = ".", tools: Sequence[str] | None = None, goals: bool = True
-) -> None:
+async def serve_stdio(session: Session, *, approve: str = "deny", workspace: str = ".", tools: Sequence[str] | None = None) -> None:
     """Serve on standard input and output until the input ends.
 
     Whatever else would be written to standard output goes to standard error. Raises `UsageError` for an unknown tool.
     """
     from mcp.server.stdio import stdio_server
 
-    server = make_server(session, approve=approve, workspace=workspace, tools=tools, goals=goals)
+    server = make_server(session, approve=approve, workspace=workspace, tools=tools)
     async with stdio_server() as (reading, writing):
         await server.run(reading, writing, server.create_initialization_options())
 
 
-def make_server(session: Session, *, approve: str, workspace: str, tools: Sequence[str] | None, goals: bool) -> Server[Any]:
+def make_server(session: Session, *, approve: str, workspace: str, tools: Sequence[str] | None) -> Server[Any]:
     """The server, not yet listening."""
     from mcp.server.lowlevel import Server
     from mcp_types import CallToolRequestParams, ListToolsResult, PaginatedRequestParams
@@ -64,28 +48,16 @@ def make_server(session: Session, *, approve: str, workspace: str, tools: Sequen
     offered = Toolbox(tool for tool in session.registry.resolve_tools(tools) if not tool.asks_person)
     by_wire = {wire_name(tool.name): tool for tool in offered}
     listed = [WireTool(name=name, description=tool.description, input_schema=tool.schema) for name, tool in by_wire.items()]
-    if goals:
-        what = "Have an agent of kestrel_lab work on a goal with its tools and answer; it may take minutes, and is recorded as a run."
-        listed.append(WireTool(name=RUN_GOAL, description=what, input_schema=_GOAL_SCHEMA))
 
     async def list_tools(_: Any, __: PaginatedRequestParams | None) -> ListToolsResult:
         return ListToolsResult(tools=listed)
 
     async def call_tool(ctx: Any, params: CallToolRequestParams) -> CallToolResult:
-        args = params.arguments or {}
-        if goals and params.name == RUN_GOAL:
-            return await _followed(ctx, lambda: _goal(session, args, offered, approve, workspace))
         if (tool := by_wire.get(params.name)) is None:
             return _said(f"there is no tool {one_line(params.name)!r}", failed=True)
-        return await _followed(ctx, lambda: _call(session, tool, args, approve, workspace))
+        return await _followed(ctx, lambda: _call(session, tool, params.arguments or {}, approve, workspace))
 
     return Server("kestrel_lab", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
-
-
-def _goal(session: Session, args: dict[str, Any], tools: Toolbox, approve: str, workspace: str) -> Run:
-    limits = session.limits if args.get("cycles") is None else replace(session.limits, cycles=int(args["cycles"]))
-    goal, model = str(args.get("goal", "")), args.get("model")
-    return session.start(goal, model=model, tools=tools, limits=limits, workspace=workspace, approve=approve)
 
 
 def _call(session: Session, tool: Tool, args: dict[str, Any], approve: str, workspace: str) -> Run:

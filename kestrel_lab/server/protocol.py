@@ -279,6 +279,7 @@ class Delta(_FromServer):
     run: str
     call: str
     text: str
+    thinking: bool = False
 
 
 class View(_FromServer):

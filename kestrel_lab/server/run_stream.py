@@ -17,11 +17,13 @@ from kestrel_lab.core.events.union import (
     ModelDelta,
     Progress,
     Record,
+    RunFinished,
     RunForked,
     to_json,
 )
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.run_report import RunReport
 from kestrel_lab.server.protocol import ApprovalWanted, Decided, Delta, Ended, Happened, Question, Told, View
 from kestrel_lab.views.formatting import options_of
 from kestrel_lab.views.html.markdown import RenderedChanges
@@ -157,8 +159,8 @@ class Follower:
         self._view = RunView() if view else None
         self._rendered = RenderedChanges(self._view or RunView())
         self._asks: dict[str, tuple[str, str, float | None]] = {}
-        self._streaming: dict[str, list[str]] = {}
-        """Pieces that were not told yet, by call; those of calls the log does not show yet wait for it."""
+        self._streaming: dict[tuple[str, bool], list[str]] = {}
+        """Pieces that were not told yet, by call and whether they are reasoning; those of calls the log does not show yet wait for it."""
         self._length: dict[str, int] = {}
         self._open: set[str] = set()
         """Calls of models that were told of and have no answer yet."""
@@ -172,7 +174,7 @@ class Follower:
         if length > _STREAMED:
             return
         self._length[delta.call] = length + len(delta.text)
-        self._streaming.setdefault(delta.call, []).append(delta.text)
+        self._streaming.setdefault((delta.call, delta.thinking), []).append(delta.text)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DELTA_S, self._wake)
 
@@ -214,16 +216,21 @@ class Follower:
             self._seen = record.seq
             yield message_of(record, self._patience_s)
         for piece in self._pieces():
-            yield Delta(run=self.run, call=piece.call, text=piece.text)
+            yield Delta(run=self.run, call=piece.call, text=piece.text, thinking=piece.thinking)
 
     async def _shown(self, view: RunView, records: list[Record], *, whole: bool) -> View | None:
         def apply() -> list[Change]:
-            return [change for record in records for change in view.apply(record)]
+            changes = [change for record in records for change in view.apply(record)]
+            if ends and view.cites:
+                report = RunReport(self._store, self.run, self._store.state(self.run), None, working=False)
+                changes += view.mark(report.evidence.claims)
+            return changes
 
         for record in records:
             self._note(record)
             self._seen = record.seq
-        changes = await asyncio.to_thread(apply) if len(records) > _MANY else apply()
+        ends = any(isinstance(record.event, RunFinished) for record in records)
+        changes = await asyncio.to_thread(apply) if ends or len(records) > _MANY else apply()
         for piece in self._pieces():
             changes += view.apply(piece, time.time())
         if not changes and not whole:
@@ -244,10 +251,11 @@ class Follower:
                 self._open.add(called.call)
             case ModelAnswered() as answered:
                 self._open.discard(answered.call)
-                self._streaming.pop(answered.call, None)
+                for thinking in (True, False):
+                    self._streaming.pop((answered.call, thinking), None)
                 self._length.pop(answered.call, None)
 
     def _pieces(self) -> list[ModelDelta]:
-        """Return the pieces of answers that stream now, one per call."""
-        ready = [call for call in self._streaming if call in self._open]
-        return [ModelDelta(call=call, text="".join(self._streaming.pop(call))) for call in ready]
+        """Return the pieces of answers that stream now, one per call, and of their reasoning before them."""
+        ready = sorted((key for key in self._streaming if key[0] in self._open), key=lambda key: not key[1])
+        return [ModelDelta(call=key[0], text="".join(self._streaming.pop(key)), thinking=key[1]) for key in ready]

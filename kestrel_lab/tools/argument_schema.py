@@ -67,18 +67,21 @@ class TypedArguments:
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
         """Numbers in text become numbers, defaults are filled in; raises `ToolArgumentsError` listing each wrong key."""
-        from pydantic_core import ValidationError  # loaded on use
-
         adapter = self._adapter
         try:
-            values = adapter.validator.validate_python(args)
-        except ValidationError as error:
+            values: dict[str, Json] = adapter.serializer.to_python(adapter.validator.validate_python(args), mode="json", warnings=False)
+        except ValueError as error:
+            from pydantic_core import ValidationError  # loaded on use
+
+            if not isinstance(error, ValidationError):
+                raise
             raise ToolArgumentsError(self._explain(error.errors(include_url=False))) from None
-        return cast("dict[str, Json]", adapter.serializer.to_python(values, mode="json", warnings=False))
+        return values
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
         """Nested models, dataclasses, paths, … in place of their JSON form."""
-        return cast("dict[str, Any]", self._adapter.validator.validate_python(args))
+        values: dict[str, Any] = self._adapter.validator.validate_python(args)
+        return values
 
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:

@@ -31,6 +31,8 @@ class Flow:
     reaches: str
     unsaid: frozenset[str] = field(default=frozenset(), compare=False)
     """`reads` and `reaches` where neither the author nor a person has said them: what is there is supposed; `files` where it may open any."""
+    own: tuple[str, ...] = ()
+    """Fields of its answers that only the user or the service writes, see `tools.tool.Tool.own`."""
 
     def at(self, sandbox: str) -> Flow:
         """Return the flow of a call whose commands run at `sandbox`: without one, or with a network, they read and reach anything.
@@ -45,15 +47,20 @@ class Flow:
 
     def as_json(self) -> dict[str, Json]:
         """Return the two as the log keeps them with the name of a tool."""
-        unsaid: dict[str, Json] = {"unsaid": cast("list[Json]", sorted(self.unsaid))} if self.unsaid else {}
-        return {"reads": cast("list[Json]", sorted(self.reads)), "reaches": self.reaches, **unsaid}
+        more = {"unsaid": sorted(self.unsaid), "own": [*self.own]}
+        said = {name: cast("list[Json]", words) for name, words in more.items() if words}
+        return {"reads": cast("list[Json]", sorted(self.reads)), "reaches": self.reaches, **said}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Json]) -> Flow | None:
         """Return what `as_json` gave; `None` where a log of an earlier version says nothing."""
-        reads, reaches, unsaid = body.get("reads"), body.get("reaches"), body.get("unsaid")
-        doubted = frozenset(map(str, unsaid)) if isinstance(unsaid, list) else frozenset[str]()
-        return cls(frozenset(map(str, reads)), reaches, doubted) if isinstance(reads, list) and isinstance(reaches, str) else None
+        reads, reaches = body.get("reads"), body.get("reaches")
+        unsaid, own = (tuple(map(str, cast("list[Json]", body.get(name) or []))) for name in ("unsaid", "own"))
+        return (
+            cls(frozenset(map(str, reads)), reaches, frozenset(unsaid), own)
+            if isinstance(reads, list) and isinstance(reaches, str)
+            else None
+        )
 
 
 _ADDRESSES = frozenset({"url", "urls", "uri", "link", "href"})

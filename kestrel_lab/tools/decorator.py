@@ -90,6 +90,7 @@ def tool(
     untrusted: bool | None = None,
     reaches: str | None = None,
     content: str | Iterable[str] = (),
+    own: str | Iterable[str] = (),
     shows: Shows = "",
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
@@ -113,6 +114,7 @@ def tool(
     untrusted: bool | None = None,
     reaches: str | None = None,
     content: str | Iterable[str] = (),
+    own: str | Iterable[str] = (),
     shows: Shows = "",
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a typed function, synchronous or asynchronous: `@tool` or `@tool(danger_level="high")`.
@@ -149,6 +151,9 @@ def tool(
         content: Arguments that only carry what is written, such as `"subject body"`. All others bear authority: they say
             whom, where, which or how much, and after untrusted text was read a call passes without a question only if they
             come from the user. A `contentMediaType` in the schema of a parameter says the same.
+        own: Fields of its answers (an object, or a list of objects) that nobody but the user or the service can write, such as
+            `"id filename"`. Where the goal names one object by a text in such a field, its other texts there count as named,
+            too, and its numbers and lists as arguments of the same name.
         shows: What its answers have of the files it is about, for tools that read the workspace: `names` for paths only,
             `lines` for lines beside the path of their file. Left out, it is taken to show any file it opens.
 
@@ -161,7 +166,7 @@ def tool(
         raise UsageError(f"there is no effect {effect!r}; {nearest(str(effect), get_args(Effect))}")
     _check_caching(effect, fingerprint, cache_ttl_seconds, cache_scope)
     read, reach = read_reads(reads, untrusted=untrusted), read_reach(reaches)
-    carried = tuple(content.split()) if isinstance(content, str) else tuple(content)
+    carried, owned = (tuple(one.split()) if isinstance(one, str) else tuple(one) for one in (content, own))
 
     def make(function: Callable[..., Any], depth: int = 1) -> Tool:  # depth: how far up the scope is whose names annotations may use
         if not inspect.isroutine(function):
@@ -197,6 +202,7 @@ def tool(
             reaches=reach or suggested_reach(parameters, danger, effect),
             unsaid=unsaid(reads=read, reaches=reach, danger=danger, effect=effect),
             content=carried,
+            own=owned,
             shows=shows,
             context_parameter=context,
         )

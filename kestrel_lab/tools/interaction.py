@@ -88,7 +88,7 @@ def task_tools() -> list[Tool]:
 
 def _tasks(ctx: ToolContext) -> Tasks:
     if ctx.tasks is None:
-        raise ValueError("there is no run whose task list this could be")
+        raise ValueError("task lists belong to runs: this tool works only within a run")
     return ctx.tasks
 
 

@@ -78,5 +78,5 @@ def memory_tools() -> list[Tool]:
 
 def _notes(ctx: ToolContext) -> Notes:
     if ctx.notes is None:
-        raise ValueError("there is no run whose memory this could be")
+        raise ValueError("notes belong to the workspace of a run: this tool works only within a run")
     return ctx.notes

@@ -34,7 +34,7 @@ async def read_result(id: str, ctx: ToolContext, offset: int = 0, limit: int = 1
     if offset < 0 or not 1 <= limit <= _MOST_CHARS:
         raise ValueError(f"offset counts from 0 and limit is from 1 to {_MOST_CHARS}, not {offset} and {limit}")
     if ctx.kept is None:
-        raise ValueError("there is no run whose answers could be read")
+        raise ValueError("kept answers belong to runs: this tool works only within a run")
     kept = ctx.kept(id)
     if offset >= kept.chars:
         raise ValueError(f"the answer has {kept.chars:,} characters, so none from offset {offset:,} on")

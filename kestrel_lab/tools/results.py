@@ -25,10 +25,10 @@ def to_json(value: object) -> Json:
 
 def _convert(value: object) -> Json:
     kind = type(value)
+    if kind is str:
+        return _encodable(value)  # type: ignore[arg-type]  # a cast is a call, and this is each answer of each tool
     if value is None or kind is bool or kind is int:
         return cast("Json", value)
-    if kind is str:
-        return _encodable(cast("str", value))
     if kind is float:
         return _finite(cast("float", value))
     if kind is list:

@@ -61,7 +61,7 @@ def parse_relative(
         moment, told, _ = read_moment(reference, place if _naive(reference) else None)
         place = place or (session.zone if session is not None and _naive(reference) else told)
     elif session is None:
-        raise UsageError("there is no session whose beginning could be the reference: give reference, such as 2030-12-31T20:15:00+01:00")
+        raise UsageError("outside a run there is no reference time: give reference, such as 2030-12-31T20:15:00+01:00")
     else:
         moment, place = session.now, place or session.zone
     return read(text, moment, zone=place, prefer=prefer, order=order or None).as_json()

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.events.union import KernelChanged, KernelPreviewed, RetrievalStep, TaskChanged
+from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed, RetrievalStep, TaskChanged
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ToolSpec
 from kestrel_lab.core.redaction import Redactor
@@ -107,7 +107,7 @@ class Kept:
 class CodeContext:
     """What a tool that runs code in a kernel may know of its call, and where it records what came of it."""
 
-    emit: Callable[[KernelPreviewed | KernelChanged, Sequence[tuple[str, bytes]]], object]
+    emit: Callable[[KernelPreviewed | KernelChanged | CellsChanged, Sequence[tuple[str, bytes]]], object]
     """Records an event with its images, which are kept beside the log."""
     step: str = ""
     sandbox: str = ""
@@ -236,6 +236,13 @@ class Tool:
     """How far a call reaches, see `tools.flows.Reach`; `None`: anything from MEDIUM on, else nothing."""
     content: tuple[str, ...] = ()
     """Arguments that only carry what is written, such as the body of a message; all others say whom, where or how much."""
+    own: tuple[str, ...] = ()
+    """Fields of its answers, each an object or a list of objects, that nobody but the user or the service writes, such as `id` and `filename`.
+
+    Where the goal names an object by a text in one of them, the others belong to what it names.
+    """
+    shown: Callable[[Json], str] | None = None
+    """How an answer is written for the model; as `tools.results.render` does if left out."""
     unsaid: frozenset[str] = frozenset()
     """What its author has not said and is only supposed, see `tools.flows.unsaid`."""
     shows: Shows = ""
@@ -254,7 +261,7 @@ class Tool:
         """What goes in and out by it, as declared or as its effect and danger suggest."""
         reads = self.reads if self.reads is not None else ("private",)
         reaches = self.reaches or ("anything" if self.danger >= Danger.MEDIUM else "nothing")
-        return Flow(frozenset(reads) | (frozenset({"untrusted"}) if self.untrusted else frozenset()), reaches, self.unsaid)
+        return Flow(frozenset(reads) | (frozenset({"untrusted"}) if self.untrusted else frozenset()), reaches, self.unsaid, self.own)
 
     @property
     def schema(self) -> dict[str, Json]:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestrel_lab.core.events.deeds import Deed
-from kestrel_lab.verification.claims import Said
+from kestrel_lab.verification.claims import Said, code_in, files_in
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.mentions import code_in, files_in
 from kestrel_lab.verification.subject import Subject
 
 _VERBS: Final[dict[str, str]] = {

@@ -12,7 +12,7 @@ from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.places import citations_resolve, files_exist
 from kestrel_lab.verification.quotes import quotes_are_exact
 from kestrel_lab.verification.subject import Subject
-from kestrel_lab.verification.work_limit import WorkSpent
+from kestrel_lab.verification.workspace_files import WorkSpent
 
 Kind = Literal["files", "citations", "quotes", "deeds"]
 Check = Callable[[Subject], Iterable[Issue]]

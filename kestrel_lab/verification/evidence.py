@@ -13,10 +13,9 @@ from kestrel_lab.core.citations import Citation, Span, Standing, citations, reso
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.quotes import inexact_quotes
+from kestrel_lab.verification.quotes import coded_in, inexact_quotes, quoted_in
 from kestrel_lab.verification.subject import Subject
-from kestrel_lab.verification.text_match import coded_in, quoted_in
-from kestrel_lab.verification.work_limit import ALIKE, PARSED, WorkSpent
+from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 
 State = Literal["cited", "uncited", "unknown", "changed", "wrong"]
 """Of a claim: all that it cites is there; it cites nothing; what it cites cannot be read; it was there when it was read; it is not there."""
@@ -110,6 +109,8 @@ def _cited(subject: Subject, cited: Citation, quote: str = "") -> Cited:
         state, why = ("cited", "") if _has(quote, span.text, subject) else ("wrong", f"“{one_line(quote, 80)}” is not in {cited.text}")
     elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
         state, why = "wrong", f"there was no tool call {cited.call}"
+    elif denied := next((made for made in subject.calls or () if made.call == cited.call and made.denied), None):
+        state, why = "unknown", f"the call of {denied.tool} was {denied.denied}"
     else:
         state, why = "unknown", f"{one_line(cited.text, 80)} was not read in this run"
     return Cited(citation=cited, quote=quote, span=span, state=cast("State", state), why=why, standing=stands)

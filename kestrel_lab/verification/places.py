@@ -16,16 +16,12 @@ from typing import Final, NamedTuple
 
 from kestrel_lab.core.citations import Citation, citations
 from kestrel_lab.language.python_ast import tree_of
-from kestrel_lab.verification.claims import Said
+from kestrel_lab.verification.claims import Mention, Said, files_in, folders_in, name_before, names_in
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.mentions import Mention, files_in, folders_in, name_before, names_in
+from kestrel_lab.verification.quotes import around, quoted_in, quotes_in
 from kestrel_lab.verification.subject import Subject
-from kestrel_lab.verification.text_match import quoted_in, quotes_in
-from kestrel_lab.verification.work_limit import ALIKE, PARSED
-from kestrel_lab.verification.workspace_files import whole_word
+from kestrel_lab.verification.workspace_files import ALIKE, PARSED, whole_word
 
-SLACK: Final = 8
-"""Lines that a citation may be off and still be the ones meant."""
 _ABSENT: Final = re.compile(
     r"\b(?:missing|absent|removed|deleted|renamed|nonexistent|gone)\b"
     r"|(?:\b(?:no|not|never|neither|nor|without|cannot)\b|n['’]t\b).*\b(?:exist\w*|there|have|has|had|find|found|contain\w*|includ\w*|ship\w*|present|file|files|module|such)\b"
@@ -151,7 +147,7 @@ def _wrong_lines(subject: Subject, said: Said, cited: Citation, *, others: bool 
         return f"{where} has nothing of {name}, which is defined at {at}"
     names = [name for name in names_in(said.text, said.shown) if not any(name in part for part in cited.path.split("/"))]
     known = {name: f"{path}:{line}" for path, text in texts.items() for name in reversed(names) if (line := _first_line(name, text))}
-    if not known or any(_holds(name, cited, path, text, alone=len(known) == 1) for path, text in texts.items() for name in known):
+    if not known or any(_holds(name, cited, path, text) for path, text in texts.items() for name in known):
         return ""
     if any(quoted_in(quote, [around(cited, text)]) for quote in quotes_in(said) for text in texts.values()):
         return ""
@@ -186,13 +182,8 @@ def _words_elsewhere(said: Said, cited: Citation, texts: Mapping[str, str]) -> s
     return ""
 
 
-def around(cited: Citation, text: str) -> str:
-    """Return the cited lines with those near them."""
-    return "\n".join(text.splitlines()[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
-
-
-def _holds(name: str, cited: Citation, path: str, text: str, *, alone: bool) -> bool:
-    """Whether a name is in or around the cited lines, or is that of a function that they are in, or `alone` of a class."""
+def _holds(name: str, cited: Citation, path: str, text: str) -> bool:
+    """Whether a name is in or around the cited lines, or is that of what they are in."""
     if whole_word(name).search(around(cited, text)):
         return True
     return any(name in one.name.split(".") and one.first <= cited.last and cited.first <= one.last for one in _definitions(path, text))
@@ -205,8 +196,6 @@ class Definition(NamedTuple):
     """With the classes and functions that it is in, such as `Flask.run`."""
     first: int
     last: int
-    type: bool = False
-    """Whether it is a class."""
 
     @property
     def short(self) -> str:
@@ -228,12 +217,7 @@ def _defined_in(body: list[ast.stmt], holder: str) -> Iterator[Definition]:
     for node in body:
         last = node.end_lineno or node.lineno
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield Definition(
-                f"{holder}{node.name}",
-                min([node.lineno, *(mark.lineno for mark in node.decorator_list)]),
-                last,
-                isinstance(node, ast.ClassDef),
-            )
+            yield Definition(f"{holder}{node.name}", min([node.lineno, *(mark.lineno for mark in node.decorator_list)]), last)
             yield from _defined_in(node.body, f"{holder}{node.name}.")
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]

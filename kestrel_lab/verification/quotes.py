@@ -6,17 +6,196 @@ what a named file or a tool's answer says; and where it is given as the words of
 
 from __future__ import annotations
 
+import keyword
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Final
 
-from kestrel_lab.core.citations import citations
-from kestrel_lab.verification.claims import MOST_CHARS, Said
+from kestrel_lab.core.citations import Citation, citations
+from kestrel_lab.verification.claims import MOST_CHARS, Said, code_in, files_in
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.mentions import code_in, files_in
-from kestrel_lab.verification.places import around
 from kestrel_lab.verification.subject import Subject
-from kestrel_lab.verification.text_match import changed_in, coded_in, nearly_in, quoted_in, quotes_in, spoken, tokens
+
+_FILLED: Final = "filledin"
+"""Stands for what a text fills in."""
+_GAP: Final = re.compile(r"\s*(?:\.\.\.|…|\[\.\.\.\]|\[…\])\s*")
+_HOLE: Final = re.compile(r"\{[^{}\n]*\}|%(?:\([\w]+\))?[-+#0 ]?\d*(?:\.\d+)?[srdifgxc](?!\w)")
+_QUOTE: Final = re.compile(r"\"([^\"\n]{8,400})\"|“([^“”\n]{8,400})”|„([^„“”\n]{8,400})[“”]|«\s?([^«»\n]{8,400}?)\s?»")
+_FEWEST_WORDS: Final = 4
+"""Words of a quote that is compared: shorter ones are names and turns of phrase."""
+_TOKEN: Final = re.compile(
+    r"[rbfuRBFU]{0,2}(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')|\d[\w.]*|[A-Za-z_]\w*|\.\.\.|…|[-+*/%=!<>&|^~@:]+|[^\s\w]"
+)
+_NEAR: Final = 0.7
+"""The share of words in the same order from which on one text is a changed form of another."""
+_LOOKED_THROUGH: Final = 400_000
+"""Characters of a text that is searched for something like a quote."""
+
+
+_RAISED: Final = re.compile(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ")
+"""What Python puts before the message of an exception."""
+_ROLE: Final = re.compile(r":[a-z][\w:+-]{0,60}:`(?:~[\w.]*\.(?=\w))?")
+_ON: Final = re.compile(r"[\"'][ \t\r]*(?:#[^\n]*)?\\?\n[ \t]*(?:\+[ \t]*)?[fbruFBRU]{0,2}[\"']")
+"""Where a string goes on in the next line."""
+_PUT_IN: Final = re.compile(r"[\"'] ?\+ ?[\w.()\[\]]{1,60} ?\+ ?[fbruFBRU]{0,2}[\"']")
+"""Where something is put into a string by `+`."""
+
+
+def spoken(text: str) -> list[str]:
+    """The words of a text in lower case: what a quote has to keep, marks of emphasis and of references aside."""
+    return re.findall(r"[^\W_]+(?:_+[^\W_]+)*", _ROLE.sub("`", text).lower())
+
+
+@lru_cache(maxsize=128)
+def said_in(text: str) -> str:
+    """The words of a file's text, strings and comments that go on over lines put together."""
+    text = re.sub(r"\n[ \t]*(?:#+|//+|\*|>|\.\.)[ \t]?", " ", text)
+    text = _HOLE.sub(f" {_FILLED} ", re.sub(r"\\[nrt]", " ", _PUT_IN.sub("{}", _ON.sub("", text))))
+    return f" {' '.join(spoken(text))} "
+
+
+def quotes_in(said: Said) -> Iterator[str]:
+    """Yield what a claim has in quotation marks, or is as a block quote, from four words on."""
+    if said.kind == "quote":
+        found = [said.text.strip('"“”*_ ')]
+    else:
+        plain = re.sub(r"`[^`\n]*`", lambda match: "`" * len(match[0]) if '"' in match[0] else match[0], said.text)
+        found = [next(group for group in match.groups() if group).strip() for match in _QUOTE.finditer(plain)]
+    yield from (quote for quote in found if len(quote.split()) >= _FEWEST_WORDS <= len(spoken(quote)))
+
+
+def quoted_in(quote: str, texts: Iterable[str]) -> bool:
+    """Whether the words of the quote stand in one of the texts, what it leaves out or fills in aside."""
+    quote = _RAISED.sub("", quote)
+    parts = [
+        " ".join(words) for part in _GAP.split(_HOLE.sub("…", quote)) if len(words := spoken(part)) > 1 or (words and len(words[0]) > 3)
+    ]
+    return any(all(f" {part} " in said_in(text) for part in parts) for text in texts)
+
+
+SLACK: Final = 8
+"""Lines that a citation may be off and still be the ones meant."""
+_MOST_ALIKE: Final = 200
+"""Stretches of a text that are compared with a quote in full."""
+
+
+def nearly_in(quote: str, texts: Iterable[str]) -> str:
+    """Return what stands in one of the texts that the quote is a changed form of; empty if there is nothing like it.
+
+    Empty too where something is filled in at that place of the text: then nobody can know what it becomes.
+    """
+    words = spoken(quote)
+    if len(words) < 4:
+        return ""
+    wanted, size = Counter(words), len(words)
+    for text in texts:
+        known = said_in(text[:_LOOKED_THROUGH]).split()
+        alike_enough, best = 0, (_NEAR, 0.0, "")
+        window = Counter(known[:size])
+        for place in range(max(1, len(known) - size + 1)):
+            if place:
+                window[known[place - 1]] -= 1
+                window[known[place + size - 1]] += 1
+            if sum(min(count, window[word]) for word, count in wanted.items()) >= _NEAR * size:
+                alike_enough += 1
+                if alike_enough > _MOST_ALIKE:
+                    break
+                found = known[place : place + size]
+                alike = sum(one == other for one, other in zip(words, found, strict=False)) / size
+                ratio = max(alike, SequenceMatcher(None, words, found, autojunk=False).ratio())
+                if ratio >= best[0] and ((ratio, alike) > best[:2] or not best[2]):  # of two, the one with more words in their places
+                    best = (ratio, alike, " ".join(found))
+        if best[2]:
+            return "" if _FILLED in best[2] else best[2]
+    return ""
+
+
+@lru_cache(maxsize=4096)
+def tokens(code: str) -> tuple[str, ...]:
+    """The tokens of a piece of code, `self.` and the like, comments and commas at the end left out, all strings in one kind of marks."""
+    found: list[str] = []
+    every = _TOKEN.findall(code)
+    place = 0
+    while place < len(every):
+        part, following = every[place], every[place + 1] if place + 1 < len(every) else " "
+        place += 1
+        if following == "." and part.isidentifier() and every[place + 1 : place + 2] and every[place + 1].isidentifier():
+            place += 1  # `self.` and the like
+        elif part == "," and following in ")]}":
+            pass
+        elif part == "-" and following[0].isdigit() and (not found or not re.match(r"[\w)\]}]", found[-1][-1:])):
+            found.append(f"-{following}")
+            place += 1
+        else:
+            found.append(re.sub(r"^([A-Za-z]*)'(.*)'$", r'\1"\2"', part) if part[-1] == "'" else part)
+    return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _of_file(text: str) -> tuple[tuple[str, ...], str]:
+    found = tokens(re.sub(r"(?:^|(?<=\s))#[^\"'\n]{0,400}$", "", text[:_LOOKED_THROUGH], flags=re.MULTILINE))
+    return found, f" {' '.join(found)} "
+
+
+def coded_in(code: str, texts: Iterable[str]) -> bool:
+    """Whether the tokens of the code stand in one of the texts one after the other, what it leaves out aside."""
+    parts = [part for one in _GAP.split(code) if (part := " ".join(tokens(one)).rstrip(" ,:"))]
+    names = {name for part in parts for name in re.findall(r"[A-Za-z_]\w+", part)}
+    return any(all(f" {part}" in _of_file(text)[1] for part in parts) for text in texts if all(name in text for name in names))
+
+
+def changed_in(code: str, texts: Iterable[str], known: Sequence[str] | frozenset[str] = ()) -> str:
+    """What stands in one of the texts in place of the code, if they differ in just one value, operator or unheard-of name.
+
+    `known` are names that may stand for others: a piece of code that only names something differently is not a different one.
+    """
+    wanted = tokens(code)
+    if len(wanted) < 4 or _GAP.search(code):
+        return ""
+    names = {name for name in wanted if name.isidentifier()}
+    for text in texts:
+        if sum(name not in text for name in names) > 1:
+            continue
+        for found in _alike(wanted, _of_file(text)[0]):
+            old, new = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
+            unheard = new.isidentifier() and old.isidentifier() and new not in known and not keyword.iskeyword(new)
+            if unheard or (_is_value(old) and _is_value(new)):
+                return " ".join(found)
+    return ""
+
+
+def _alike(wanted: tuple[str, ...], known: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Stretches of the same length that differ in one token."""
+    size = len(wanted)
+    first, second = wanted[0], wanted[1]
+    for place in range(len(known) - size + 1):
+        if known[place] != first and known[place + 1] != second:
+            continue
+        off = 0
+        for a, b in zip(wanted, known[place : place + size], strict=True):
+            off += a != b
+            if off > 1:
+                break
+        if off == 1:
+            yield known[place : place + size]
+
+
+def _is_value(token: str) -> bool:
+    return (
+        token[-1:] in "\"'"
+        or token.lstrip("-")[:1].isdigit()
+        or token in ("True", "False", "None", "and", "or", "is", "in", "not")
+        or not re.match(r"[\w\s()\[\]{},.:]", token)
+    )
+
+
+def around(cited: Citation, text: str) -> str:
+    """Return the cited lines with those near them."""
+    return "\n".join(text.splitlines()[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
+
 
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][\w.]* = \S")
 """Code in backticks that can only be copied; a call may be an example of use."""

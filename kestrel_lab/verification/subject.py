@@ -10,12 +10,10 @@ from typing import Final
 
 from kestrel_lab.core.citations import Span, asked_in, spans_of
 from kestrel_lab.core.events.deeds import Deed, deeds_of
-from kestrel_lab.core.events.union import Record, ToolAnswered
+from kestrel_lab.core.events.union import ApprovalGiven, Record, ToolAnswered
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.verification.claims import Said, claims_of
-from kestrel_lab.verification.mentions import files_in
-from kestrel_lab.verification.work_limit import CLAIM, PARSED, TOKEN
-from kestrel_lab.verification.workspace_files import Files
+from kestrel_lab.verification.claims import Said, claims_of, files_in
+from kestrel_lab.verification.workspace_files import CLAIM, PARSED, TOKEN, Files
 
 MOST_CLAIMS: Final = 1_000
 """Claims of an answer that are checked."""
@@ -33,15 +31,8 @@ class Made:
     tool: str
     args: Mapping[str, Json]
     ok: bool
-
-
-class Ground:
-    """A workspace as it is now, for as many answers as are checked before it changes."""
-
-    def __init__(self, root: Path, seconds: float | None = None) -> None:
-        """`seconds` is how long the workspace may be searched."""
-        self.root = root
-        self.files = Files(root, seconds)
+    denied: str = ""
+    """Who denied it, in words; empty for a call that was made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +46,7 @@ class Subject:
     """`None` where it is not known what was called."""
     deeds: Sequence[Deed] | None = None
     """What the run did; `None` where that is not known."""
-    ground: Ground | None = None
+    ground: Files | None = None
     """`None` where there is no workspace."""
 
     @cached_property
@@ -105,7 +96,7 @@ class Subject:
     @cached_property
     def files(self) -> Files:
         """The workspace; without one nothing can be said to be missing."""
-        return Files(Path("/nonexistent"), known=False) if self.ground is None else self.ground.files
+        return Files(Path("/nonexistent"), known=False) if self.ground is None else self.ground
 
     @cached_property
     def whole_spans(self) -> tuple[Span, ...]:
@@ -121,19 +112,23 @@ def subject_of(records: Sequence[Record], *, answer: str, goal: str, root: Path 
         spans=spans_of([record.event for record in records]),
         calls=made_calls(records),
         deeds=deeds_of(record.event for record in records),
-        ground=None if root is None else Ground(root),
+        ground=None if root is None else Files(root),
     )
 
 
 def made_calls(records: Sequence[Record]) -> tuple[Made, ...]:
     """Return the calls of tools that were answered."""
     asked = asked_in(record.event for record in records)
+    refused = {
+        event.call: event.by for event in (record.event for record in records) if isinstance(event, ApprovalGiven) and not event.granted
+    }
     return tuple(
         Made(
             call=event.call,
             tool=event.tool,
             args=asked.get(event.call, {}),
             ok=event.error is None,
+            denied="" if event.error is None or event.error.get("kind") != "denied" else f"denied by {refused.get(event.call, 'a rule')}",
         )
         for event in (record.event for record in records)
         if isinstance(event, ToolAnswered)

@@ -3,38 +3,64 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final
 
-from kestrel_lab.core.citations import Span, Standing, citations, resolve, spans_of, standing
-from kestrel_lab.core.events.union import ModelAnswered, ToolAnswered, ToolCalled
+from kestrel_lab.core.citations import Standing
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
-from kestrel_lab.verification.evidence import STATES, Backed
+from kestrel_lab.verification.evidence import STATES, Backed, Cited
 from kestrel_lab.views.html.elements import macros
 
 SHOWN: Final = 3_000
 """Characters of one span that are shown."""
+_TOLD_OF_SPAN: Final = 600
+_TOLD_OF_CLAIM: Final = 2_000
+"""Characters that are shown beside a claim of one thing that it cites, and of all."""
 STATE_MARKS: Final = {"cited": "✓", "uncited": "○", "unknown": "?", "changed": "↻", "wrong": "✗"}
 """Of the states of claims."""
 STANDING: Final[dict[Standing, str]] = {"current": "", "moved": "moved since", "stale": "changed since", "gone": "gone since"}
 
 
-def cited_of(answer: str, seen: Sequence[ModelAnswered | ToolCalled | ToolAnswered]) -> list[Span]:
-    """Return the spans of what the run saw that an answer cites, each once."""
-    cited = citations(answer)
-    if not cited:
-        return []
-    spans = spans_of(seen)
-    found = [span for one in cited if (span := resolve(one, spans, lambda _: None)) is not None]
-    return list({span.id: span for span in found}.values())
+def claims_shown(answer: str, backed: Sequence[Backed]) -> list[Json]:
+    """Return start, end, state and evidence in words of each claim of an answer as it is shown; nothing where no claim cites anything."""
+    found: list[Json] = []
+    at = 0
+    for claim in backed if any(one.cited for one in backed) else ():
+        text = plain(claim.text)
+        if not text or (start := answer.find(text, at)) < 0:
+            continue
+        at = start + len(text)
+        stale = claim.state == "cited" and any(one.standing in ("stale", "gone") for one in claim.cited)
+        found.append([start, at, "changed" if stale else claim.state, "\n\n".join(map(_told, claim.cited))[:_TOLD_OF_CLAIM]])
+    return found
 
 
-def cites_of(cited: Sequence[Span], read: Callable[[str], str | None] | None = None) -> list[list[str]]:
-    """Return name, text and standing of each span; `read` gives files as they are now, and the standing is empty where nothing changed or nobody knows."""
-    stand: Iterator[Standing] = ("current" if read is None else standing(span, read) for span in cited)
-    return [[plain(span.id), plain(head_tail(span.text, SHOWN)[0]), STANDING[how]] for span, how in zip(cited, stand, strict=True)]
+def _told(one: Cited) -> str:
+    """What a claim cites in words: its place, what is wrong or has changed, and the beginning of its text."""
+    state = one.state if one.state != "cited" else STANDING[one.standing] or "cited"
+    head = f"{STATE_MARKS['changed' if state == 'changed since' else one.state]} {_name(one)}: {state}{f', {plain(one.why)}' if one.why else ''}"
+    text = "" if one.span is None else head_tail(plain(one.span.text), _TOLD_OF_SPAN)[0]
+    return f"{head}\n{text}".rstrip()
+
+
+def cites_of(backed: Sequence[Backed]) -> list[list[str]]:
+    """Return name, text and standing of each place that claims cite, each once; of one that is not there, why, and its state."""
+    found: dict[str, list[str]] = {}
+    for one in (one for claim in backed for one in claim.cited):
+        if one.span is None and one.state == "unknown" and not one.citation.call:
+            continue  # an address that the answer mentions
+        if one.span is None:
+            found.setdefault(_name(one), [_name(one), plain(one.why), one.state])
+        else:
+            found.setdefault(_name(one), [_name(one), plain(head_tail(one.span.text, SHOWN)[0]), STANDING[one.standing]])
+    return [*found.values()]
+
+
+def _name(one: Cited) -> str:
+    return plain(one_line(one.citation.text, 120) if one.span is None else one.span.id)
 
 
 def evidence_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:

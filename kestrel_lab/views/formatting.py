@@ -101,7 +101,9 @@ def contained_words(asked: ApprovalAsked) -> str:
     wants = [one for one in cast("list[Json]", asked.contained.get("wants") or []) if isinstance(one, dict)]
     calls = [f"{plain(str(one.get('tool')))} ({_line(one.get('args'))})" for one in wants]
     together = f" This is also about: {'; '.join(calls)}. A yes or no is for all of them." if calls else ""
-    return f"The model has read what others wrote ({told('untrusted')}) and can know what is private ({told('private')}); {told('effect')}.{together}"
+    stated = cast("dict[str, Json]", asked.contained.get("stated") or {})
+    task = f" Stated before anything was read: {', '.join(f'{plain(tool)} ×{times}' for tool, times in stated.items())}." if stated else ""
+    return f"The model has read what others wrote ({told('untrusted')}) and can know what is private ({told('private')}); {told('effect')}.{together}{task}"
 
 
 def _line(args: Json) -> str:

@@ -113,9 +113,10 @@ def figures_of(event: e.KernelPreviewed) -> list[str]:
 
 
 def undone(event: e.KernelUndone) -> str:
-    """Return in words what was restored among the variables of a kernel."""
+    """Return in words what was restored."""
+    parts = [*event.restored, *event.files, *(f"cell {cell}" for cell in event.cells)]
     lost = "".join(f"; {name} could not be restored: {why}" for name, why in event.missing.items())
-    return f"undone {', '.join(event.calls)}: {', '.join(event.restored) or 'nothing'} restored{lost}"
+    return f"undone {', '.join(event.calls)}: {', '.join(parts) or 'nothing'} restored{lost}"
 
 
 def staged(view: RunView, event: e.StageStarted | e.StageFinished) -> list[Change]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from kestrel_lab.core.json_types import Json
 
 Change = dict[str, Json]
-"""One patch: `op`, `id`, and the fields that take a new value; `text` appends instead."""
+"""One patch: `op`, `id`, and the fields that take a new value; `text` appends to the text instead, or to the reasoning."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -134,7 +134,11 @@ class TextRow(Part):
     note: str = ""
     """Which model, how many tokens, how long."""
     cites: list[list[str]] = field(default_factory=list)
-    """What an answer cites of what the run saw: name, text, and in words whether it changed since, each once."""
+    """What an answer cites: name, text or why there is none, and in words whether it changed since or is not there, each once."""
+    claims: list[Json] = field(default_factory=list)
+    """Claims of an answer that cites something: start and end in `text`, state, and what is cited in words."""
+    numbers: dict[str, Json] = field(default_factory=dict)
+    """Numbers of an answer as they are written, and the id of the row of the call that gave each."""
 
     def append(self, text: str) -> Change:
         """Add a piece and return the patch that does the same elsewhere."""
@@ -143,6 +147,13 @@ class TextRow(Part):
         whole += text
         self.text = whole
         return {"op": "text", "id": self.id, "append": text}
+
+    def think(self, text: str) -> Change:
+        """Add a piece to the reasoning and return the patch that does the same elsewhere."""
+        whole, self.thinking = self.thinking, ""
+        whole += text
+        self.thinking = whole
+        return {"op": "text", "id": self.id, "thought": text}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -171,6 +182,8 @@ class CallRow(Part):
     took: str = ""
     inside: str = ""
     """The macro that makes the call."""
+    undo: str = ""
+    """The id of the call, where what it changed can be undone."""
 
 
 @dataclass(kw_only=True, slots=True)

@@ -6,22 +6,24 @@ Panel, terminal, saved HTML and plain text show this same model, so they cannot 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from kestrel_lab.core.citations import Span
+from kestrel_lab.core.citations import citations
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.events.deeds import DeedLog
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
 from kestrel_lab.core.usage import UsageMeter
+from kestrel_lab.verification.evidence import Backed
+from kestrel_lab.verification.numbers import origins
 from kestrel_lab.views.approval_rows import asked, decided
 from kestrel_lab.views.budget import Budget
 from kestrel_lab.views.confidence_badge import badge_of
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff
-from kestrel_lab.views.evidence import cited_of, cites_of
+from kestrel_lab.views.evidence import cites_of, claims_shown
 from kestrel_lab.views.formatting import (
     RESULT_SHOWN,
     WRITTEN_SHOWN,
@@ -67,6 +69,10 @@ from kestrel_lab.views.row_builders import (
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
 
 _GIVEN = "given by hand"
+_THINKING = 200_000
+"""Characters of reasoning that are shown as they stream."""
+_DIGITS = 3
+"""Of a number that is traced to a call."""
 
 
 @dataclass(slots=True)
@@ -91,10 +97,8 @@ class RunView:
     """The arguments that a model named, by call; a row leaves out the others, which have their defaults."""
     macros: dict[str, str] = field(default_factory=dict)
     """Macros that were called, by call."""
-    seen: list[e.ModelAnswered | e.ToolCalled | e.ToolAnswered] = field(default_factory=list)
-    """What tools were asked and answered, for what the answer cites."""
-    cited: list[Span] = field(default_factory=list)
-    """What the answer cites of it."""
+    given: dict[str, str] = field(default_factory=dict)
+    """What tools gave so far, by call, for the numbers of the answer."""
     figures: dict[str, list[str]] = field(default_factory=dict)
     """Images of previews, by call, as `data:` addresses."""
     verdicts: list[e.VerifierFinished] = field(default_factory=list)
@@ -116,12 +120,20 @@ class RunView:
         """The run's answer; empty as long as there is none."""
         return next((row.text for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), "")
 
-    def mark(self, read: Callable[[str], str | None] | None) -> list[Change]:
-        """Say of what the answer cites whether it still stands where it stood, by `read`; returns what that changed."""
+    @property
+    def cites(self) -> bool:
+        """Return whether the answer points at something, so that there is evidence to `mark` it with."""
+        return bool(self.answer) and bool(citations(self.answer))
+
+    def mark(self, backed: Sequence[Backed]) -> list[Change]:
+        """Mark the claims of the answer and what they cite with the state of their evidence; returns what that changed."""
         row = next((row for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), None)
-        if row is None or not self.cited or (cites := cites_of(self.cited, read)) == row.cites:
+        if row is None:
             return []
-        return [row.change(cites=cast("Json", cites))]
+        cites, claims = cites_of(backed), claims_shown(row.text, backed)
+        if (cites, claims) == (row.cites, row.claims):
+            return []
+        return [row.change(cites=cast("Json", cites), claims=claims)]
 
     def interrupt(self, at: float) -> list[Change]:
         """Take up that nobody has worked on the run since `at`, though it could go on; what it waits for can be decided all the same."""
@@ -204,8 +216,12 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.KernelPreviewed():
             view.figures[event.call] = figures_of(event)
             return []
+        case e.KernelChanged(call=call, changes=changes) | e.CellsChanged(call=call, changes=changes) if changes:
+            return [call_row(view, call, "").change(undo=call)]
         case e.KernelUndone():
-            return [notice_row(view, "info", undone(event))]
+            rows = [view.rows[f"c:{call}"] for call in event.calls if f"c:{call}" in view.rows]
+            taken = [row.change(undo="", note="undone") for row in rows]
+            return [*taken, notice_row(view, "info", undone(event))]
         case e.ApprovalAsked():
             return asked(view, event)
         case e.ApprovalGiven():
@@ -314,6 +330,8 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
     row = text_row(view, event.call)
     if row.state not in OPEN:
         return []
+    if event.thinking:
+        return [row.think(piece)] if len(row.thinking) < _THINKING else []
     if row.state == "streaming":
         return [row.append(piece)]
     row.change(state="streaming", text=piece)
@@ -321,7 +339,6 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
 
 
 def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
-    view.seen.append(event)  # a call that the cache answers is never started: only the model says what it was asked
     known = text_id(view, event.call) in view.rows
     row = text_row(view, event.call)
     if not known:
@@ -354,7 +371,7 @@ def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
 
 def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     view.deeds.take(event)
-    view.seen.append(event)
+    view.given[event.call] = ""
     row = call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
     if not row.note and event.leave and not event.leave.startswith("policy "):  # a person's yes is in the note already
@@ -377,7 +394,8 @@ def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
 
 def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     view.deeds.take(event)
-    view.seen.append(event)
+    if event.error is None:
+        view.given[event.call] = event.text
     row = call_row(view, event.call, event.tool)
     kind = str(event.error.get("kind")) if event.error else ""
     state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
@@ -388,6 +406,7 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
         note = " · ".join(part for part in (note, f'whole text: {event.chars:,} characters, run.results["{plain(event.call)}"]') if part)
     row.change(state=state, result=shown(text), diff=shown_diff(head_tail(diff, RESULT_SHOWN)[0]), preview=preview, note=note)
     row.change(took=duration(event.seconds) if view.timed and state != "denied" else "", since=0.0)
+    row.undo = event.call if event.before else row.undo
     return [row.whole(), *withdraw(view, event.call), view.head.change(usage=_used(view))]
 
 
@@ -402,17 +421,23 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
     answer = plain(event.answer)
     if answer:
         texts = [row for row in view.rows.values() if isinstance(row, TextRow)]
-        view.cited = cited_of(event.answer, view.seen)
-        cites = cites_of(view.cited)
+        numbers = _numbers(answer, view.given)
         if texts and texts[-1].text.strip() == answer.strip():
-            changes.append(texts[-1].change(role="answer", cites=cast("Json", cites)))
+            changes.append(texts[-1].change(role="answer", numbers=numbers))
         else:
-            row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, cites=cites)
+            row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, numbers=numbers)
             changes.append(row.whole())
     sure = confidence(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
-    acted = deeds_done(view.deeds.deeds) if answer and any(isinstance(one, e.ToolCalled) for one in view.seen) else None
+    acted = deeds_done(view.deeds.deeds) if answer and view.given else None
     changes += [
         added_row(view, told) for told in (sure, claims_row(event.claims), acted, concerns(event), next_steps(event)) if told is not None
     ]
     reason = shown(event.reason, 1_000)
     return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]
+
+
+def _numbers(answer: str, given: Mapping[str, str]) -> dict[str, Json]:
+    """Return the numbers of the answer that a call gave, and the row of the last call that did; short ones may be there by chance."""
+    calls = [*given]
+    found = origins(answer, [*given.values()])
+    return {said: f"c:{calls[places[-1]]}" for said, places in found.items() if sum(map(str.isdigit, said)) >= _DIGITS}

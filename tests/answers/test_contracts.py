@@ -104,5 +104,5 @@ def test_a_suite_checks_the_form(project: Path) -> None:
     )
     assert (good.passed, good.value) == (True, 1.0)
     assert (bad.passed, bad.reason) == (False, "the answer lacks the sections ## In short, ## How it works, ## Where to look")
-    with pytest.raises(UsageError, match="there is no form of answers 'essay'"):
+    with pytest.raises(UsageError, match="there is no answer form 'essay'"):
         parse_check({"answer_form": "essay"})

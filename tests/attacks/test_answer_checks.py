@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 _RUN = """
 import asyncio, json, sys
@@ -20,6 +21,22 @@ print(json.dumps([str(run.status), run.answer == said[-1].strip(), len(lab.runs(
 """
 
 
+_RUNS = """
+import asyncio, faulthandler, json, sys
+from kestrel_lab import Lab
+from kestrel_lab.testing import ScriptedModel
+home, workspace, answers = json.load(sys.stdin)
+ended = {}
+for name, answer in answers.items():
+    print(name, file=sys.stderr, flush=True)
+    faulthandler.dump_traceback_later(100, exit=True)
+    with Lab(home, model=ScriptedModel([answer]), approve="auto") as lab:
+        ended[name] = asyncio.run(lab.run("look", workspace=workspace)).answer == answer.strip()
+faulthandler.cancel_dump_traceback_later()
+print(json.dumps(ended))
+"""
+
+
 def run(tmp_path: Path, *said: object, **env: str) -> None:
     """A run in a process of its own, started in the workspace, ends with its answer; one that hangs is killed and fails the test."""
     done = start(tmp_path, _RUN, said, **env)
@@ -27,11 +44,18 @@ def run(tmp_path: Path, *said: object, **env: str) -> None:
     assert json.loads(done.stdout.splitlines()[-1])[1], done.stdout
 
 
+def answered(tmp_path: Path, answers: dict[str, str]) -> None:
+    """Runs in one process, each of which ends with its answer; the first that hangs is named."""
+    done = start(tmp_path, _RUNS, answers)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == dict.fromkeys(answers, True)
+
+
 def start(tmp_path: Path, code: str, said: object, **env: str) -> subprocess.CompletedProcess[str]:
     given = json.dumps([str(tmp_path / "home"), str(tmp_path / "work"), said])
     return subprocess.run(
         [sys.executable, "-c", code], input=given, cwd=tmp_path / "work", env={**os.environ, **env}, capture_output=True, text=True,
-        timeout=100, check=False,
+        timeout=3 * PATIENCE_S, check=False,
     )  # fmt: skip
 
 
@@ -43,33 +67,37 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "It is in app.py:" + "9" * 5_000 + ".",
-        "Aa" * 40_000,
-        "-" * 6_000 + "!",
-        "```python\n" + "\n" * 200_000 + "x\n```",
-        "Look:\n\n```sh\n" + "cat <<A\n" * 12_000 + "```",
-        "```bash\nls\n```\n\nand\n\n" * 3_000,
-    ],
-    ids=["a line of 5,000 digits", "one word", "a rule of dashes", "empty lines", "documents without an end", "3,000 scripts"],
-)
-def test_an_answer_ends(tmp_path: Path, answer: str) -> None:
+ANSWERS = {
+    "a line of 5,000 digits": "It is in app.py:" + "9" * 5_000 + ".",
+    "one word": "Aa" * 40_000,
+    "a rule of dashes": "-" * 6_000 + "!",
+    "empty lines": "```python\n" + "\n" * 200_000 + "x\n```",
+    "documents without an end": "Look:\n\n```sh\n" + "cat <<A\n" * 12_000 + "```",
+    "3,000 scripts": "```bash\nls\n```\n\nand\n\n" * 3_000,
+}
+
+
+def test_an_answer_ends(tmp_path: Path) -> None:
     """No answer keeps a run from ending with it."""
-    run(tmp_path, answer)
+    answered(tmp_path, ANSWERS)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["start = " + "(10**64)" + "**64" * 9, "start\n" + "\n" * 700_000, "start " * 200_000, "# " * 150_000 + '" start'],
-    ids=["a tower of powers", "empty lines", "one line", "comments in comments"],
-)
-def test_a_file_of_the_workspace_holds_no_answer_up(tmp_path: Path, work: Path, text: str) -> None:
+FILES = {
+    "a tower of powers": "start = " + "(10**64)" + "**64" * 9,
+    "empty lines": "start\n" + "\n" * 700_000,
+    "one line": "start " * 200_000,
+    "comments in comments": "# " * 150_000 + '" start',
+}
+
+
+def test_a_file_of_the_workspace_holds_no_answer_up(tmp_path: Path, work: Path) -> None:
     """What an agent can write into a file does not make the look at its answer endless."""
-    for name in ("hard.py", "hard.cfg"):
-        (work / name).write_text(text)
-    run(tmp_path, 'The class `start` is 64 in hard.py:1, which says "so it starts all the same" and `start = 10`.')
+    answers = {}
+    for number, (name, text) in enumerate(FILES.items()):
+        for ending in ("py", "cfg"):
+            (work / f"hard{number}.{ending}").write_text(text)
+        answers[name] = f'The class `start` is 64 in hard{number}.py:1, which says "so it starts all the same" and `start = 10`.'
+    answered(tmp_path, answers)
 
 
 def test_no_program_of_the_workspace_runs_for_us(tmp_path: Path, work: Path) -> None:

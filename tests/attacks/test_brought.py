@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.core.errors import CheckError, KestrelError
@@ -130,7 +131,7 @@ def test_objects_that_are_fetched_when_they_are_missing(tmp_path: Path, repo: Pa
     (repo / "a.py").write_text("b\n")
     looked_at(repo)
     assert not (tmp_path / "trapped").exists()
-    subprocess.run(["git", "diff", "HEAD"], cwd=repo, check=False, capture_output=True, timeout=20, stdin=subprocess.DEVNULL)
+    subprocess.run(["git", "diff", "HEAD"], cwd=repo, check=False, capture_output=True, timeout=PATIENCE_S, stdin=subprocess.DEVNULL)
     assert (tmp_path / "trapped").exists(), "the mutant: git with the repository's settings does run it"
 
 

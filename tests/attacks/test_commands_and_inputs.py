@@ -9,6 +9,7 @@ import apsw
 import pytest
 from rich.console import Console
 from rich.text import Text
+from waits import PATIENCE_S
 
 from kestrel_lab.cli.build_server_output import HarmlessStream
 from kestrel_lab.cli.main import main
@@ -89,7 +90,7 @@ def test_two_values_that_work_together(text: str, values: tuple[str, str], tmp_p
         line = str(render_call({"command": text}, {"a": values[0], "b": values[1]})["command"])
     except UsageError:
         return
-    subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, stdin=subprocess.DEVNULL, timeout=20, check=False)
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE_S, check=False)
     assert not (tmp_path / "PWNED").exists(), line
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import PATIENCE_S
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "evals"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
@@ -100,7 +101,7 @@ def test_everybody_who_waits_for_a_server_that_is_closed_gets_an_error(make: Any
     """Three wait, one of them for the connection and the others for their turn: nobody is cancelled, nobody is left waiting."""
     (tmp_path / "gate").mkdir()
     gate = tmp_path / "gate" / "open"
-    session = make(h=hostile(f"until={gate}", start_timeout_s=60))
+    session = make(h=hostile(f"until={gate}", start_timeout_s=PATIENCE_S))
 
     async def go() -> list[Any]:
         waiting = [asyncio.ensure_future(session.mcp.check("h")) for _ in range(3)]

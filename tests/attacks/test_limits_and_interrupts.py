@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ToolAnswered
@@ -118,7 +119,7 @@ def test_tools_and_models_that_swallow_their_cancellation(how: str, session: Ses
         waiting = asyncio.create_task(run.wait())
         if how != "limit":
             asyncio.get_running_loop().call_later(0.06, run.cancel if how == "cancel" else waiting.cancel)
-        await asyncio.wait([waiting], timeout=20)
+        await asyncio.wait([waiting], timeout=PATIENCE_S)
         assert waiting.done()
         return run, model
 
@@ -248,7 +249,7 @@ def test_many_steps_that_never_suspend_beside_each_other(session: Session, tmp_p
         run = session.start(
             "go", plan=plan, model=endless("look", "look"), workspace=tmp_path, limits=Limits(cycles=None, seconds=None, wall_seconds=0.3)
         )
-        return await asyncio.wait_for(run.wait(), 60)
+        return await asyncio.wait_for(run.wait(), PATIENCE_S)
 
     run = asyncio.run(scene())
     assert (run.outcome, run.reason) == ("limit", "the limit of 0.3 s since it began is reached")

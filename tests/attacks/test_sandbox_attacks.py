@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.tools.sandbox.canary import why_not
 from kestrel_lab.tools.sandbox.command_lines import launch_for
@@ -246,7 +247,7 @@ def test_swapping_without_end_opens_nothing(level: str, repository: Path) -> Non
                 Level[level], ["cat", str(logs / "key"), str(secrets / "key")], workspace=repository.parent / "tree",
                 env=clean_environment(), sandbox=Sandbox(),
             )  # fmt: skip
-            seen += "PRIVATE" in run_blocking(launch, 20)[1]
+            seen += "PRIVATE" in run_blocking(launch, PATIENCE_S)[1]
     finally:
         done.set()
         swapping.join()

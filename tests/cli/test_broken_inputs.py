@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.cli import main as cli
 from kestrel_lab.cli.main import main
@@ -194,7 +195,7 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=PATIENCE_S,
         env=dict(os.environ),
     )
     assert (told.returncode, told.stderr.count("\n"), "Traceback" in told.stderr) == (2, 1, False)

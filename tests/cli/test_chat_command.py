@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 SCRIPT = """
 rules:
@@ -107,7 +108,7 @@ def test_ctrl_c_cancels_the_turn_and_the_conversation_goes_on(tmp_path: Path) ->
         terminal.until("Heard.")
         terminal.until("›")
         terminal.press(b"\x03")
-        assert terminal.program.wait(60) == 0
+        assert terminal.program.wait(PATIENCE_S) == 0
     finally:
         terminal.program.kill()
         terminal.program.wait()

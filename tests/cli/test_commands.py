@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab import Lab
 from kestrel_lab.cli.commands import doctor
@@ -125,7 +126,7 @@ def test_a_question_is_asked_at_a_terminal(folder: Path) -> None:
     """The number of an option is that option, nothing is not an answer; and the run completes."""
     for typed, told in (("2", "blue"), ("", "no answer was given")):
         words = ["-m", "kestrel_lab", "run", "paint", "--model", "scripted:script.yaml"]
-        child = pexpect.spawn(sys.executable, words, cwd=str(folder), encoding="utf-8", timeout=20)
+        child = pexpect.spawn(sys.executable, words, cwd=str(folder), encoding="utf-8", timeout=PATIENCE_S)
         child.expect("Which colour?")
         child.expect("2. blue")
         child.expect(r"answer \(empty for none\): ")
@@ -171,7 +172,7 @@ def test_a_person_at_a_terminal_is_asked(folder: Path) -> None:
             ["-m", "kestrel_lab", "run", "write", "--model", "scripted:script.yaml"],
             cwd=str(folder),
             encoding="utf-8",
-            timeout=20,
+            timeout=PATIENCE_S,
         )
         child.expect("wants to run")
         child.expect(r"lways in this run\? ")
@@ -193,7 +194,7 @@ def test_an_approval_from_another_process_is_enough(folder: Path) -> None:
         ["-m", "kestrel_lab", "run", "write", "--model", "scripted:script.yaml"],
         cwd=str(folder),
         encoding="utf-8",
-        timeout=20,
+        timeout=PATIENCE_S,
     )
     child.expect(r"lways in this run\? ")
     subprocess.run([sys.executable, "-m", "kestrel_lab", "approve", newest(folder)], cwd=folder, check=True, capture_output=True)
@@ -209,7 +210,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(folder: Path) -> None:
         ["-m", "kestrel_lab", "run", "write", "--model", "scripted:script.yaml"],
         cwd=str(folder),
         encoding="utf-8",
-        timeout=20,
+        timeout=PATIENCE_S,
     )
     child.expect(r"lways in this run\? ")
     child.sendintr()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import in_process
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.evals.execution.runner import run_suite
@@ -69,5 +70,5 @@ def test_a_gate_on_a_replay(folder):
 def test_a_schema_is_json_as_it_is_printed(tmp_path):
     """Long lines are not broken at some width, so that the output can go to a file."""
     command = [sys.executable, "-m", "kestrel_lab", "schema", "suite"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == schema_text("suite")

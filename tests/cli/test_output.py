@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waits import PATIENCE_S
 
 from kestrel_lab.cli.build_server_output import HarmlessStream
 from kestrel_lab.lab import Lab
@@ -92,7 +93,13 @@ def test_what_a_run_says_gives_no_orders(tmp_path: Path) -> None:
     for words in (["show", done.id], ["runs"], ["show", "::error::x"], ["tools", "\n::error::x"]):
         env = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
         told = subprocess.run(
-            [sys.executable, "-m", "kestrel_lab", *words], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=100
+            [sys.executable, "-m", "kestrel_lab", *words],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_S,
         )
         assert "add-mask" in told.stdout or words[0] != "show" or told.returncode
         assert orders_in(told.stdout + "\n" + told.stderr) == []

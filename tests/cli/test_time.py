@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.cli.main import main
 
@@ -67,7 +68,6 @@ def test_the_time_itself(kestrel: Kestrel) -> None:
     [
         (("3/4/2027", "--order", "DMY"), "2027-04-03T00:00:00+02:00 (Sat)"),
         (("Friday", "--prefer", "past"), "2026-11-13T00:00:00+01:00 (Fri)"),
-        (("3 May 71", "--short-years"), "1971-05-03T00:00:00+01:00 (Mon)"),
         (("2026-10-25 02:30", "--disambiguate", "later"), "2026-10-25T02:30:00+01:00 (Sun)"),
         (("noon", "--to", "Asia/Kolkata"), "2026-11-18T16:30:00+05:30 (Wed)"),
         (("tomorrow", "--add", "+1 month"), "2026-12-19T00:00:00+01:00 (Sat)"),
@@ -87,7 +87,7 @@ def test_options_settle_what_was_not_sure(kestrel: Kestrel, words: tuple[str, ..
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("3/4/2027",), "3 April or 4 March"),
+        (("3/4/2027",), "2027-03-04 00:00 or 2027-04-03 00:00"),
         (("3pm", "IST"), "Asia/Kolkata or Europe/Dublin or Asia/Jerusalem"),
         (("tomorrow", "--zone", "Europe/Viena"), "did you mean 'Europe/Vienna'"),
         (("tomorrow", "--zone", "CST"), "America/Chicago"),
@@ -115,5 +115,5 @@ def test_nothing_is_loaded_that_is_not_used() -> None:
         "parse_relative('next friday at 3pm', datetime.now(UTC))\n"
         "print('dateparser' in sys.modules)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout == "[False, False, False]\nFalse\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.answers.patches import patch_problem
+from kestrel_lab.answers.contracts import patch_problem
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.worktrees import worktree
 from kestrel_lab.evals.git import code_version, commits_in, nearest_baseline

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 PLANTED = ("pandas", "yaml", "pyarrow", "difflib", "numpy", "six", "jsonschema")
 """What we import late, what that imports, what it would import if it were there, and a module of Python's own."""
@@ -101,7 +102,7 @@ print(json.dumps({"there": found["there"], "said": found["said"]}))
 """
     plant(folder, "plainly_planted")
     done = subprocess.run(
-        [sys.executable, "-c", f"import kestrel_lab\n{code}"], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", f"import kestrel_lab\n{code}"], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     said = json.loads(done.stdout)
     assert not said["there"]

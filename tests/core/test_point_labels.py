@@ -1,7 +1,6 @@
 """Labels in figures: none covers another, none leaves the axes, and long names are told apart."""
 
-from kestrel_lab.core.drawing.matplotlib_figure import shown_figure
-from kestrel_lab.core.drawing.point_labels import WIDTH, folded, label_points, listed, numbered
+from kestrel_lab.core.drawing.matplotlib_figure import WIDTH, folded, label_points, listed, numbered, shown_figure
 
 
 def test_labels_do_not_overlap() -> None:

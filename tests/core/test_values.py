@@ -19,7 +19,7 @@ from kestrel_lab.core.errors import (
     nearest,
 )
 from kestrel_lab.core.json_types import content_key, dumps, loads, values_in
-from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, Limits, RunStatus, counter, new_run_id
+from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, Limits, RunStatus, new_run_id
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -98,8 +98,6 @@ def test_run_ids_sort_by_time() -> None:
     ids = [new_run_id(now) for now in (1_700_000_000, 1_700_000_001, 1_800_000_000)]
     assert ids == sorted(ids)
     assert len({new_run_id(1_700_000_000) for _ in range(100)}) == 100
-    make = counter("q")
-    assert [make(), make()] == ["q1", "q2"]
 
 
 def test_ended_states_lead_nowhere() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.evals.benchmarks import agentdojo
 from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, Situation, load_agentdojo, suite_tasks
 from kestrel_lab.evals.benchmarks.by_name import load_published
 from kestrel_lab.evals.execution.result import EvalResult
@@ -173,3 +174,14 @@ def test_tools_of_the_configuration_are_refused(tmp_path: Path) -> None:
     suite = replace(load_agentdojo("slack", limit=1), configs=(Config(name="mine", tools=("grep",)),))
     with pytest.raises(UsageError, match="configuration 'mine' has tools of its own, but the scenario 'slack/user_task_0'"):
         prepare(Session(home=tmp_path), suite)
+
+
+def test_answers_are_shown_as_the_benchmark_writes_them() -> None:
+    """What is kept as objects, so that their fields are known, reads for a model as it does in the benchmark."""
+    situation = Situation(suite="workspace", task="user_task_0", injection="", attack="", target="", version="v1", release="")
+    world = situation.open()
+    (files,) = (one for one in world.tools if one.name == "list_files")
+    answer = asyncio.run(files.run({}, None))
+    assert files.own == ("id_", "filename")
+    assert files.shown is not None
+    assert files.shown(answer) == agentdojo._written(list(world.state.cloud_drive.files.values()))

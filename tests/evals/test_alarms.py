@@ -15,9 +15,8 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.evals.commits.comparison import COMPARED, PRIMARY, compare_families, compare_rows
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.gate_decisions import decide
-from kestrel_lab.evals.stats.difference import difference, judge
+from kestrel_lab.evals.stats.difference import detectable_drop, detectable_mean, difference, judge, mcnemar_power
 from kestrel_lab.evals.stats.intervals_and_tests import wilson
-from kestrel_lab.evals.stats.power import detectable_drop, detectable_mean, mcnemar_power
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 
 CHANGES = ("regression", "improvement")

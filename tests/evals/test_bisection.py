@@ -7,8 +7,7 @@ from collections import Counter
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.stats.e_values import Evidence
-from kestrel_lab.evals.stats.noisy_bisect import Bisection
+from kestrel_lab.evals.stats.noisy_bisect import Bisection, Evidence
 from kestrel_lab.evals.summaries.metric_values import observed
 
 

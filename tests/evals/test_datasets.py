@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.behaviour import ToolAtMost
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.suite import Config, InlineFiles
-from kestrel_lab.evals.suites.datasets import filled, picked, read_rows, rows_of
-from kestrel_lab.evals.suites.loader import load_suite, suite_from_frame
+from kestrel_lab.evals.suite import InlineFiles
+from kestrel_lab.evals.suites.datasets import Row, filled, picked, read_rows
+from kestrel_lab.evals.suites.loader import load_suite
 
 ROWS = [
     {"id": "q1", "question": "Capital of France?", "answer": "Paris", "most": "2"},
@@ -170,7 +170,7 @@ def test_of_many_wrong_rows_a_few_are_told(tmp_path, monkeypatch):
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers())
 def test_a_sample_is_the_same_each_time(count, limit, sample, seed):
     """Of the first `limit` rows, in their order, none twice; the seed alone decides which."""
-    rows = rows_of([{"n": n} for n in range(count)])
+    rows = [Row(place="", number=n + 1, values={"n": n}) for n in range(count)]
     if sample > min(limit, count):
         with pytest.raises(UsageError, match="cannot be drawn"):
             picked(rows, limit=limit, sample=sample, seed=seed)
@@ -183,27 +183,5 @@ def test_a_sample_is_the_same_each_time(count, limit, sample, seed):
 @given(st.dictionaries(st.sampled_from(["a", "b c"]), st.text() | st.integers() | st.none(), min_size=2))
 def test_a_cell_cannot_bring_a_template(values):
     """Whatever a cell holds, references in it included, arrives as it is."""
-    (row,) = rows_of([values])
+    row = Row(place="row 1", number=1, values=values)
     assert filled({"x": ["{{a}}", "{{b_c}}"]}, row) == {"x": [values["a"], values["b c"]]}
-
-
-def test_a_frame_becomes_a_suite():
-    """Numbers, times and gaps of a data frame are JSON; configurations are names of models or whole ones."""
-    frame = pd.DataFrame(
-        {"q": ["one?", "two?", "three?"], "n": [1, 2, 3], "x": [0.1, None, 2.0], "at": pd.to_datetime(["2026-01-01"] * 3)}, index=[7, 8, 9]
-    )
-    template = {"id": "row-{{n}}", "goal": "{{q}}", "expected": ["{{n}}", "{{x}}", "{{at}}"], "checks": [{"answer_contains": "{{n}}"}]}
-    suite = suite_from_frame(frame, template, name="quiz", configs=["local", Config(name="b", model="m")], epochs=2, limit=2)
-    assert [(s.id, s.goal, s.expected) for s in suite.scenarios] == [
-        ("row-1", "one?", [1, 0.1, "2026-01-01T00:00:00.000"]),
-        ("row-2", "two?", [2, None, "2026-01-01T00:00:00.000"]),
-    ]
-    assert (suite.name, [config.name for config in suite.configs], suite.epochs) == ("quiz", ["local", "b"], 2)
-    again = suite_from_frame([{"q": "one?"}], {"goal": "{{q}}", "checks": [{"answer_contains": "x"}]})
-    assert again.scenarios[0].id == "frame-1"
-    with pytest.raises(UsageError, match=r"template row 2: goal: is empty"):
-        suite_from_frame([{"q": "x"}, {"q": ""}], {"goal": "{{q}}", "checks": [{"answer_contains": "x"}]})
-    with pytest.raises(UsageError, match=r"template:1: gaol: unknown key; did you mean 'goal'"):
-        suite_from_frame([{"q": "x"}], {"gaol": "{{q}}"})
-    with pytest.raises(UsageError, match="not JSON"):
-        suite_from_frame([{"q": object()}], {"goal": "{{q}}", "checks": []})

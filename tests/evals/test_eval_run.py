@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from made_rows import row
+from waits import Meeting
 
 import kestrel_lab
 from kestrel_lab.checks.answer import AnswerContains
@@ -236,22 +237,19 @@ def test_progress_is_one_line():
 
 def test_a_suites_bound_holds_for_an_endpoint(lab):
     """No more calls at once than the suite, or the configuration, allows; afterwards the endpoint is free again."""
-    most = now = 0
+    together = Meeting(3)
 
     class Real:
         name, kind = "own/real", "real"
 
         async def __call__(self, request, on_delta):
-            nonlocal most, now
-            now += 1
-            most = max(most, now)
-            await asyncio.sleep(0.005)
-            now -= 1
+            async with together:
+                await asyncio.sleep(0.005)
             return ModelAnswer(text="yes")
 
     suite = Suite(name="s", scenarios=SUITE.scenarios, epochs=3, concurrency=3, configs=(Config(name="m"),))
     result = asyncio.run(run_suite(lab, suite, configs={"m": Real()}))
-    assert (len(result.rows), most) == (18, 3)
+    assert (len(result.rows), together.most) == (18, 3)
     (endpoint,) = lab.supervisor.watched
     assert endpoint.turns.throttle.bound == float("inf")
 

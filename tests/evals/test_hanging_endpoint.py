@@ -1,6 +1,7 @@
 """An endpoint that hangs is the endpoint's error, over real HTTP; an agent that uses up its time is a failed trial."""
 
 import asyncio
+import re
 from dataclasses import replace
 
 import pytest
@@ -49,15 +50,21 @@ def test_a_trial_whose_endpoint_hangs_until_its_time_is_up_is_an_error(session, 
     """Whatever was sent of the answer, and whether turns were answered before: the trial broke, and the endpoint is named."""
     with HangingServer(way, answered=answered) as server:
         row = made(session, server, seconds=1.0)
+    if row.result["outcome"] == "fail":  # a machine so busy that the turns before took a good part of the second
+        with HangingServer(way, answered=answered) as server:
+            row = made(session, server, seconds=60.0)
     assert (row.result["outcome"], row.result["status"]) == ("error", "FAILED")
     assert "its endpoint hangs" in row.result["reason"]
 
 
 def test_a_hanging_trial_is_made_again_as_often_as_broken_ones_are(session):
     """`retry_errors` applies: two more attempts, each in the row."""
-    with HangingServer("silent") as server:
-        row = made(session, server, retry_errors=2, seconds=0.3)
-        assert server.requests == 3
+    for seconds in (0.3, 3.0, 30.0):  # a busy machine may not have asked within the first
+        with HangingServer("silent") as server:
+            row = made(session, server, retry_errors=2, seconds=seconds)
+        if server.requests == 3:
+            break
+    assert server.requests == 3
     assert (row.result["outcome"], len(row.result["attempts"])) == ("error", 2)
 
 
@@ -65,8 +72,10 @@ def test_an_agent_that_uses_up_its_time_with_many_turns_has_failed(session):
     """Each turn is answered after a while until the time is up: nothing is wrong with the endpoint."""
     with HangingServer("silent", answered=10_000, latency_s=0.1) as server:
         row = made(session, server, seconds=1.5)
+        if row.result["outcome"] == "error":  # the machine stood still during the last turn; not for a tenth of a longer time
+            row = made(session, server, seconds=60.0)
     assert row.result["outcome"] == "fail"
-    assert "limit of 1.5 s" in row.result["reason"]
+    assert re.search(r"limit of (1\.5|60) s", row.result["reason"])
 
 
 def test_mutant_that_asks_only_whether_a_call_was_under_way_blames_the_endpoint(session, monkeypatch):

@@ -11,8 +11,7 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.evals.commits.comparison import Comparison, Side
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.gate_bounds import Gate
-from kestrel_lab.evals.reports.suite_page import report_page
-from kestrel_lab.evals.reports.transcripts import Transcripts
+from kestrel_lab.evals.reports.pages import Transcripts, report_page
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from waits import Meeting
 
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.files import FileContains
@@ -173,8 +174,7 @@ def test_trials_are_stored_at_once(lab):
 
 def test_trials_run_at_once_within_bounds(lab):
     """No more trials at once than the suite allows, and fewer for a configuration that says so."""
-    running = {"fast": 0, "alone": 0}
-    most = dict.fromkeys(running, 0)
+    meetings = {"fast": Meeting(2), "alone": Meeting(1), "both": Meeting(3)}
 
     class Slow:
         kind = "scripted"
@@ -183,11 +183,8 @@ def test_trials_run_at_once_within_bounds(lab):
             self.name = name
 
         async def __call__(self, request, on_delta):
-            running[self.name] += 1
-            most[self.name] = max(most[self.name], running[self.name])
-            most["both"] = max(most.get("both", 0), sum(running.values()))
-            await asyncio.sleep(0.01)
-            running[self.name] -= 1
+            async with meetings[self.name], meetings["both"]:
+                await asyncio.sleep(0.01)
             return await MODEL(request, on_delta)
 
     suite = Suite(
@@ -199,8 +196,8 @@ def test_trials_run_at_once_within_bounds(lab):
     ready = prepare(lab, suite, models={"fast": Slow("fast"), "alone": Slow("alone")})
     rows = asyncio.run(run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None))
     assert len(rows) == 24
-    assert (most["alone"], most["both"]) == (1, 3)
-    assert most["fast"] <= 3
+    assert (meetings["alone"].most, meetings["both"].most) == (1, 3)
+    assert meetings["fast"].most <= 3
 
 
 def test_progress_is_told(lab):

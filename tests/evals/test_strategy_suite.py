@@ -154,7 +154,7 @@ def test_the_reasoner_repeats_itself_for_a_seed() -> None:
 
 def test_strategies_differ_in_what_they_do(session: Session) -> None:
     """On a game and a maze every strategy ends on its own control flow, and a search wins where one line of thought does not."""
-    suite = strategies().select(scenarios=["make-24-from-1-2-3-9", "maze-2"], epochs=4)
+    suite = strategies().select(scenarios=["make-24-from-1-2-3-9", "maze-2"], epochs=2)
     frame = asyncio.run(run_suite(session, suite)).frame
     solved = frame[frame["outcome"] == "pass"].groupby("config").size().to_dict()
     assert solved["tree_of_thoughts"] > solved.get("react", 0)

@@ -149,7 +149,7 @@ SCENARIO = "scenarios:\n  - id: a\n    goal: b\n    checks:\n      - answer_cont
          "smoke.yaml:6: scenarios[0].workspace: a workspace is one of files, folder, package, and repository with commit, not folder and package"),
         (SCENARIO + "    workspace: {files: {../x: y}}\n", "smoke.yaml:6: scenarios[0].workspace: the file '../x' must be a relative path without '..'"),
         (SCENARIO + "    approve: ask\n",
-         "smoke.yaml:6: scenarios[0].approve: nobody is asked during a suite: write 'auto', 'auto:LEVEL' or 'deny'"),
+         "smoke.yaml:6: scenarios[0].approve: a suite cannot ask anybody for approval: write 'auto', 'auto:LEVEL' or 'deny'"),
         (SCENARIO + "    approve: never\n", "smoke.yaml:6: scenarios[0].approve: unknown approval policy 'never': known: ask, auto, deny"),
         (SCENARIO + SCENARIO.removeprefix("scenarios:\n"), "smoke.yaml:6: scenarios[1]: the scenario name 'a' is used already at smoke.yaml:2: scenarios[0]"),
         ("scenarios: []\n", "smoke.yaml:1: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"),

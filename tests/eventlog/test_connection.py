@@ -10,13 +10,14 @@ from typing import Any
 
 import apsw
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import StorageFull, StoreError
 from kestrel_lab.core.events.union import Progress, RunStarted
 from kestrel_lab.eventlog.connection import connect, process_name, scrub
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.eventlog.writer import Append, Execute, Line, Writer
+from kestrel_lab.eventlog.writer import Append, Execute, Writer
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
@@ -104,7 +105,7 @@ def test_no_room_loses_nothing_acknowledged(tmp_path: Path) -> None:
     Not at once: what follows an event that is missing is refused too, until the run is claimed anew.
     """
     path = tmp_path / "k.db"
-    done = subprocess.run([sys.executable, "-c", _FILL, str(path)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", _FILL, str(path)], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
 
@@ -141,7 +142,7 @@ def fill(path: Path, kind: type[Writer]) -> tuple[list[Append], Append, SessionS
 
     writer = kind(connect_full)
     bodies = [json.dumps({"text": "x" * (100_000 if number == 1 else 1)}) for number in range(4)]
-    *jobs, last = [Append(Line("r", f"e{number}", 0.0, "progress", None, body, 0), Future()) for number, body in enumerate(bodies)]
+    *jobs, last = [Append("r", f"e{number}", 0.0, "progress", None, body, 0, Future()) for number, body in enumerate(bodies)]
     for job in jobs:
         writer.put(job, urgent=False)
     wait([job.done for job in jobs])

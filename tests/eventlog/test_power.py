@@ -18,7 +18,7 @@ from power import Tape, Told, laid_out, taped
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.eventlog.connection import connect
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.eventlog.writer import Append, Execute, Line, Writer
+from kestrel_lab.eventlog.writer import Append, Execute, Writer
 
 CUTS = int(os.environ.get("KESTREL_CUTS", "200"))
 EVENTS = 250
@@ -62,7 +62,7 @@ def write(folder: Path, opened: Callable[[Path], apsw.Connection], writer_kind: 
             done: Future[int] = Future()
             done.add_done_callback(lambda _, eid=eid: tape.happened.append(Told(eid)))  # type: ignore[misc]  # bound to this eid
             body = '{"text":"' + "x" * dice.choice((10, 300, 6_000)) + '"}'
-            writer.put(Append(Line("r", eid, 0.0, "progress", None, body, 0), done), urgent=number % 3 == 0)
+            writer.put(Append("r", eid, 0.0, "progress", None, body, 0, done), urgent=number % 3 == 0)
             if number % 5 == 0:
                 done.result()
         writer.close()

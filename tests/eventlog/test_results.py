@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.eventlog.large_results import ResultStore, offsets_of, piece_of
@@ -98,7 +99,7 @@ print(spool.total, chars, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - b
 
 def test_a_flood_takes_no_memory(tmp_path: Path) -> None:
     """A gigabyte that comes in pieces is counted, its first 50 MB are kept, and memory grows by less than 50 MB."""
-    done = subprocess.run([sys.executable, "-c", _FLOOD, str(tmp_path)], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _FLOOD, str(tmp_path)], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     total, chars, grown = map(int, done.stdout.split())
     assert (total, chars) == (2**30, 50_000_000)
     assert grown * (1 if sys.platform == "darwin" else 1024) < 50_000_000

@@ -1,6 +1,8 @@
 """The rules of the log hold against SQL that tries to break them, through our connection and through any other."""
 
-from collections.abc import Callable, Iterable
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -249,19 +251,22 @@ def content(path: Path) -> list[tuple[Any, ...]]:
 Statement = Callable[[str], object]
 
 
-def escaped(path: Path, run: Statement, statements: Iterable[str]) -> list[str]:
-    """The statements that were not refused, or that changed something although they were."""
+def escapes(path: Path, run: Statement, statements: Iterable[str]) -> Iterator[str]:
+    """The statements that are not refused, or that change something although they are."""
     before = content(path)
-    found = []
     for statement in statements:
         try:
             run(statement)
         except apsw.Error:
             if content(path) == before:
                 continue
-        found.append(statement)
+        yield statement
         before = content(path)
-    return found
+
+
+def escaped(path: Path, run: Statement, statements: Iterable[str]) -> list[str]:
+    """All of them."""
+    return list(escapes(path, run, statements))
 
 
 def test_our_connection_refuses_every_hostile_statement(tmp_path: Path) -> None:
@@ -298,16 +303,26 @@ def test_the_rules_still_let_a_run_work(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log that `prepare` makes, in one file."""
+    path = tmp_path_factory.mktemp("prepared") / "k.db"
+    prepare(path)
+    with closing(apsw.Connection(str(path))) as raw:
+        raw.pragma("wal_checkpoint(TRUNCATE)")
+    return path
+
+
 TRIGGERS = [part.split()[0] for script in MIGRATIONS for part in script.split("CREATE TRIGGER ")[1:]]
 
 
 @pytest.mark.parametrize("trigger", [name for name in TRIGGERS if name != "events_after"])
-def test_without_any_one_rule_something_escapes(trigger: str, tmp_path: Path) -> None:
-    """Each trigger is needed: without it the same statements find a way, so the tests above can fail."""
-    prepare(tmp_path / "k.db")
+def test_without_any_one_rule_something_escapes(trigger: str, prepared: Path, tmp_path: Path) -> None:
+    """Each trigger is needed: without it one of the same statements finds a way, so the tests above can fail."""
+    shutil.copyfile(prepared, tmp_path / "k.db")
     raw = apsw.Connection(str(tmp_path / "k.db"))
     raw.execute(f"DROP TRIGGER {trigger}")
-    assert escaped(tmp_path / "k.db", raw.execute, CHANGES) != []
+    assert next(escapes(tmp_path / "k.db", raw.execute, CHANGES), None) is not None
 
 
 def test_without_the_authorizer_the_means_escape(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ NOTES = st.builds(
 )
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(NOTES, min_size=1, max_size=4))
 def test_again_is_the_same_as_once(tmp_path: Path, notes: list[Note]) -> None:
     """Whatever was kept before: keeping the last note once more changes nothing."""
@@ -135,7 +135,7 @@ def test_what_guides_is_never_tainted(memory: NoteMemory, kind: str) -> None:
     assert memory.table.notes(HERE) == []
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.floats(0.1, 1e6), st.floats(0, 2e6))
 def test_a_note_is_told_until_it_expires(tmp_path: Path, ttl: float, later: float) -> None:
     """Recalled before its time is over, never after; the next note that is kept takes it out of the database."""

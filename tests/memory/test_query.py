@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.notes import Note
@@ -385,7 +386,7 @@ def test_the_extra_needs_no_network(store: SessionStore, monkeypatch: pytest.Mon
     code = (
         "import logging; from kestrel_lab.memory.embeddings import WordVectors as W; W(); print(logging.root.handlers, logging.root.level)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert (done.stdout, done.stderr) == ("[] 30\n", "")
 
     def refuse(*_: object, **__: object) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from waits import FOREVER_S, until
+from waits import FOREVER_S, PATIENCE_S, until
 
 from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import UsageError
@@ -183,7 +183,7 @@ def _together(scene: Scene, calls: int, cancelled: int = 0) -> list[Result | Bas
         scene.gate.set()
         return await asyncio.gather(*tasks, return_exceptions=True)
 
-    return asyncio.run(asyncio.wait_for(work(), 20))
+    return asyncio.run(asyncio.wait_for(work(), PATIENCE_S))
 
 
 def test_equal_calls_at_once_are_one() -> None:
@@ -247,7 +247,7 @@ def test_one_that_gives_up_waiting_stops_nobody() -> None:
         return [await leader, await patient]
 
     scene = Scene()
-    assert asyncio.run(asyncio.wait_for(work(scene), 20)) == [MADE, HIT]
+    assert asyncio.run(asyncio.wait_for(work(scene), PATIENCE_S)) == [MADE, HIT]
     assert scene.runs == 1
 
 
@@ -259,7 +259,7 @@ def test_threads_share_flights() -> None:
     async def slow(_: Call) -> Result:
         scene.runs += 1
         begun.set()
-        await asyncio.to_thread(go.wait, 20)
+        await asyncio.to_thread(go.wait, PATIENCE_S)
         return scene.result
 
     def body() -> None:
@@ -269,10 +269,10 @@ def test_threads_share_flights() -> None:
     threads = [threading.Thread(target=body) for _ in range(4)]
     for thread in threads:
         thread.start()
-    assert begun.wait(20)
+    assert begun.wait(PATIENCE_S)
     go.set()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE_S)
     assert scene.runs == 1
     assert sorted(answers.get_nowait().cached for _ in threads) == [False, True, True, True]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.middleware.cache import MAX_ROW, Shelf, ShelfError
@@ -39,7 +40,7 @@ class Server:
             pytest.skip("redis-server is not installed")
         options = ["--port", "0", "--unixsocket", str(self.folder / "redis.sock"), "--save", "", "--dir", str(self.folder)]
         self.process = subprocess.Popen([program, *options], stdout=subprocess.DEVNULL)
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE_S
         while True:
             try:
                 with self.client() as client:
@@ -125,23 +126,26 @@ def test_a_server_that_is_gone_is_an_error_and_comes_back(tmp_path: Path) -> Non
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
     """One that takes connections and never answers is waited for as long as the shelf says, and holds up no event loop."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        shelf = RedisShelf(f"redis://user:secret@127.0.0.1:{silent.getsockname()[1]}/0", timeout_s=0.1)
-        ticks = 0
 
-        async def work() -> None:
-            nonlocal ticks
-            asked = asyncio.create_task(shelf.get("k"))
-            while not asked.done():
-                ticks += 1
-                await asyncio.sleep(0.005)
-            await asked
-
+    async def ticks(shelf: RedisShelf) -> int:
+        asked, count = asyncio.create_task(shelf.get("k")), 0
+        while not asked.done():
+            count += 1
+            await asyncio.sleep(0.005)
         with pytest.raises(ShelfError) as failed:
-            asyncio.run(asyncio.wait_for(work(), 20))
-    assert ticks > 3
-    assert "secret" not in str(failed.value)
-    shelf.close()
+            await asked
+        assert "secret" not in str(failed.value)
+        return count
+
+    counts = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        for timeout_s in (0.1, 1.0, 10.0):  # a loop that has no processor for a while does not turn over, whoever holds it up
+            shelf = RedisShelf(f"redis://user:secret@127.0.0.1:{silent.getsockname()[1]}/0", timeout_s=timeout_s)
+            counts.append(asyncio.run(asyncio.wait_for(ticks(shelf), PATIENCE_S)))
+            shelf.close()
+            if counts[-1] > 3:
+                break
+    assert counts[-1] > 3
 
 
 def test_one_that_talks_nonsense_is_an_error() -> None:
@@ -164,7 +168,7 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
 
 def test_an_address_that_cannot_be_one_is_refused() -> None:
     """Another scheme and nonsense are usage errors; no address shows its password."""
-    with pytest.raises(UsageError, match="begins with none of redis://"):
+    with pytest.raises(UsageError, match="must begin with one of redis://"):
         RedisShelf("http://me:secret@host")
     with pytest.raises(UsageError, match="cannot be read"):
         RedisShelf("redis://host:port/0")

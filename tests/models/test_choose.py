@@ -149,7 +149,7 @@ def test_a_model_is_returned_as_it_is_and_factories_make_theirs() -> None:
         ("gpt-5", {}, {"OPENAI_API_KEY": ""}, "the model openai/gpt-5 needs a key: set OPENAI_API_KEY"),
         ("anthropic/claude-x", {}, {"MODEL_PROVIDER": "openai"}, "leave one of them out"),
         (None, {"api_base": "http://h/v1"}, {}, "name one that it serves"),
-        (None, {"provider": "ollama"}, {}, "no Ollama with a model answers at http://127.0.0.1:9"),
+        (None, {"provider": "ollama"}, {}, "no Ollama server with a model answers at http://127.0.0.1:9"),
         (None, {"provider": "openrouter"}, {}, "no default model is known for the provider 'openrouter': name one"),
         (None, {"provider": "hosted_vllm"}, {}, "no default model is known for the provider 'hosted_vllm'"),
         ("local/llama", {}, {}, "the only one is local/smollm2-135m"),

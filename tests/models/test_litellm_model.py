@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from openai_server import OpenAIServer, Reply
+from waits import PATIENCE_S
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
@@ -233,7 +234,7 @@ def test_a_cancelled_call_hangs_up(serve: Serve) -> None:
             await task
 
     asyncio.run(start_and_cancel())
-    assert server.dropped.wait(5)
+    assert server.dropped.wait(PATIENCE_S)
 
 
 def test_other_providers_get_their_own_protocol(serve: Serve) -> None:
@@ -261,7 +262,7 @@ def test_a_process_sees_nothing_but_the_answer(serve: Serve, tmp_path: Path) -> 
         "assert 'KESTREL_TEST_PLANTED' not in os.environ\n"
     )
     base = serve(Reply(text="x")).api_base
-    done = subprocess.run([sys.executable, "-c", code, base], capture_output=True, text=True, timeout=90, cwd=tmp_path, check=False)
+    done = subprocess.run([sys.executable, "-c", code, base], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -15,7 +15,7 @@ import provider_bodies as bodies
 import pytest
 from replay_server import Body, ReplayServer
 
-from kestrel_lab.core.messages import ImagePart, Message, ModelAnswer, ModelRequest, ThinkingPart, ToolRequest, ToolSpec
+from kestrel_lab.core.messages import ImagePart, Message, ModelAnswer, ModelRequest, ThinkingDelta, ThinkingPart, ToolRequest, ToolSpec
 from kestrel_lab.models.litellm.model import LiteLLMModel
 
 pytestmark = [
@@ -73,8 +73,10 @@ _runner: asyncio.Runner
 _first: set[str] = set()
 
 
-def ask(model: LiteLLMModel, *, stream: bool, request: ModelRequest | None = None) -> tuple[ModelAnswer, str]:
-    """The answer and what was streamed of it."""
+def ask(
+    model: LiteLLMModel, *, stream: bool, request: ModelRequest | None = None, thoughts: list[str] | None = None
+) -> tuple[ModelAnswer, str]:
+    """The answer and what was streamed of it; what was streamed of its reasoning is added to `thoughts`."""
     pieces: list[str] = []
     wanted = replace(request or ModelRequest(messages=HI, tools=(GREP,)), stream=stream)
 
@@ -89,7 +91,9 @@ def ask(model: LiteLLMModel, *, stream: bool, request: ModelRequest | None = Non
         if model.name not in _first:
             _first.add(model.name)
             gc.collect()
-    return answer, "".join(pieces)
+    if thoughts is not None:
+        thoughts += [piece for piece in pieces if isinstance(piece, ThinkingDelta)]
+    return answer, "".join(piece for piece in pieces if not isinstance(piece, ThinkingDelta))
 
 
 def bare(calls: tuple[ToolRequest, ...]) -> tuple[ToolRequest, ...]:
@@ -129,10 +133,12 @@ def test_all_of_an_answer_is_kept(
     serve: Any, family: str, body: Body, text: str, calls: Any, thinking: Any, finish: str, *, stream: bool
 ) -> None:
     """Text, calls, thinking with its signatures and the reason of the end are those that the provider sent."""
-    answer, streamed = ask(model_at(serve(body), family), stream=stream)
+    thoughts: list[str] = []
+    answer, streamed = ask(model_at(serve(body), family), stream=stream, thoughts=thoughts)
     assert (answer.text, bare(answer.calls), answer.thinking, answer.finish) == (text, calls, thinking, finish)
     assert streamed.lstrip().startswith(text)  # a call that is written as text is streamed before it is understood
     assert bodies.THOUGHT not in streamed
+    assert "".join(thoughts).strip() == "".join(part.text for part in thinking)
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])

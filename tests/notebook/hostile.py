@@ -17,7 +17,7 @@ from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.notebook.panel import Panel
-from kestrel_lab.notebook.progress_bar import NotebookReporter
+from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.tool import Tool
 
@@ -115,14 +115,14 @@ async def measure(lab: Lab, texts: Sequence[str]) -> object:
         for number, text in enumerate(texts)
     ]
     said = {f"{text}": ScriptedModel(["something else"], name=text[:40]) for text in texts[:3]}
-    result = await lab.eval(Suite(name=texts[0], scenarios=tuple(scenarios)), configs=said, reporter=NotebookReporter())
+    result = await lab.eval(Suite(name=texts[0], scenarios=tuple(scenarios)), configs=said, reporter=NotebookReporter(lambda: lab))
     result.report("eval.html")
     return result
 
 
 def report(note: str) -> None:
     """A progress bar with a note."""
-    NotebookReporter()(1, 2, note)
+    NotebookReporter(Lab)(1, 2, note)
 
 
 def breaking(texts: Sequence[str]) -> ScriptedModel:

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -30,12 +31,34 @@ CANARY = "sk-canary-5f1e0c7b9a"
 NOTE_CLICKS = "() => document.addEventListener('click', () => { window.clickedAt = Date.now() / 1000; }, true)"
 
 
-def stretch() -> float:
-    """How many times as long as its processor time a loop takes just now, 1 on an idle machine: whatever is timed takes longer by as much."""
-    began, used = time.monotonic(), time.thread_time()
-    while (spent := time.thread_time() - used) < 0.05:
-        pass
-    return max(1.0, (time.monotonic() - began) / spent)
+class Load:
+    """How busy the machine is from `with` to its end: whatever is timed meanwhile takes longer by as much as a loop did at the worst moment."""
+
+    def __init__(self) -> None:
+        self.stretch = 1.0
+        self._over = threading.Event()
+        self._watch = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Load:
+        self._measure(0.05)
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watch.join()
+        self._measure(0.05)
+
+    def _look(self) -> None:
+        while not self._over.wait(0.05):
+            self._measure(0.005)
+
+    def _measure(self, work_s: float) -> None:
+        """Compare the time that so much work took with its processor time."""
+        began, used = time.monotonic(), time.thread_time()
+        while (spent := time.thread_time() - used) < work_s:
+            pass
+        self.stretch = max(self.stretch, (time.monotonic() - began) / spent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +148,7 @@ def serve(root: Path, config: Path, env: Mapping[str, str] = {}) -> Iterator[str
                 server.wait(60)
             finally:
                 server.kill()
+                server.wait()
 
 
 def _answering(url: str, log: Path) -> str:

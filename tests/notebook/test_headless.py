@@ -15,6 +15,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
+from waits import PATIENCE_S
 
 SETUP = """%load_ext kestrel_lab
 from kestrel_lab import Lab
@@ -31,7 +32,7 @@ def executed(folder: Path, cells: list[str], *, allow_errors: bool = True) -> An
     """The notebook after nbclient ran it in `folder`."""
     notebook = nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [code(source) for source in cells]})  # type: ignore[no-untyped-call]
     place = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=60, kernel_name="python3", allow_errors=allow_errors, resources=place).execute()
+    NotebookClient(notebook, timeout=int(PATIENCE_S), kernel_name="python3", allow_errors=allow_errors, resources=place).execute()
     return notebook
 
 

@@ -20,7 +20,7 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.notebook.command_line import root_command
 from kestrel_lab.notebook.completion import completions
 from kestrel_lab.notebook.extension import AwaitRewriter
-from kestrel_lab.notebook.progress_bar import NotebookReporter
+from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.testing import ScriptedModel
 
@@ -255,10 +255,10 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
 
     assert [found(line) for line in ("%kestrel show ", "%kestrel diff x ", "%kestrel run --resume ")] == [ids] * 3
     assert found(f"%kestrel show {ids[0]}") == [ids[0]]
-    assert found("%kestrel show x --") == ["--call", "--help", "--html"]
+    assert found("%kestrel show x --") == ["--at", "--call", "--help", "--html", "--slider"]
     assert found("%kestrel run --approve auto:m") == ["auto:medium"]
     assert found("%%kestrel --approve ")[:3] == ["ask", "auto", "auto:critical"]
-    assert found("%kestrel run --tools bash,read") == ["bash,read_file"]
+    assert found("%kestrel run --tools bash,read") == ["bash,read_file", "bash,read_notebook"]
     assert [name for name in found("%kestrel run --model ") if name.startswith("openai/")] == ["openai/gpt-6.1-sol"]
     assert found("%kestrel eval run sui") == ["suites/"]
     assert found("%kestrel run --cycles ") == []
@@ -284,7 +284,7 @@ def test_the_shell_completes_words(shell: InteractiveShell) -> None:
     assert tab(shell, "x = 5\nr = %kestrel ru") == ["r = %kestrel rules", "r = %kestrel run", "r = %kestrel runs"]
     assert tab(shell, "%kestrel run --m") == ["%kestrel run --model"]
     assert tab(shell, "%kestrel run --approve auto:m") == ["%kestrel run --approve auto:medium"]
-    assert tab(shell, "%kestrel run --tools bash,read") == ["%kestrel run --tools bash,read_file"]
+    assert tab(shell, "%kestrel run --tools bash,read") == [f"%kestrel run --tools bash,{name}" for name in ("read_file", "read_notebook")]
     assert "%kestrel plan x --plan react" in tab(shell, "%kestrel plan x --plan r")
     run(shell, '%kestrel run "write" --approve auto --as mine')
     assert tab(shell, "%kestrel show @") == ["%kestrel show @mine"]
@@ -346,7 +346,7 @@ def test_a_run_works_below_a_running_loop(shell: InteractiveShell) -> None:
 def test_progress_is_throttled_and_its_end_is_shown(shell: InteractiveShell) -> None:
     """Many reports give few pictures, and always the last."""
     with capture_output() as captured:
-        reporter = NotebookReporter()
+        reporter = NotebookReporter(Lab)
         for done in range(1_001):
             reporter(done, 1_000, "<b>")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from lab_server import CHROMIUM, QUIET, JupyterLab, command, serve
 from typist import typist
+from waits import PATIENCE_S
 
 from kestrel_lab.notebook.panel import HELLO_S
 
@@ -68,10 +69,10 @@ def test_in_a_page_questions_are_typed_below_the_cell(older: Mapping[str, str], 
             command(page, "notebook:run-all-cells")
             for number in range(2):
                 line = page.locator(".jp-Stdin-input").last
-                playwright.expect(page.locator(".jp-Stdin-prompt").last).to_contain_text(f"{number}.txt", timeout=30_000)
+                playwright.expect(page.locator(".jp-Stdin-prompt").last).to_contain_text(f"{number}.txt", timeout=1_000 * PATIENCE_S)
                 line.fill("y")
                 line.press("Enter")
-            playwright.expect(page.locator(".jp-Notebook .jp-Cell").nth(2)).to_contain_text("done COMPLETE", timeout=30_000)
+            playwright.expect(page.locator(".jp-Notebook .jp-Cell").nth(2)).to_contain_text("done COMPLETE", timeout=1_000 * PATIENCE_S)
             playwright.expect(page.locator(".jp-Notebook .jp-Cell").nth(1)).to_contain_text("COMPLETE")
             first = page.locator(".jp-Notebook .jp-Cell").nth(0).inner_text()
         browser.close()

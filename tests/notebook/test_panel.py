@@ -3,6 +3,8 @@
 import asyncio
 from pathlib import Path
 
+from waits import PATIENCE_S
+
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 from kestrel_lab.notebook.panel import Panel, Still
 from kestrel_lab.runtime.run import Run
@@ -24,7 +26,7 @@ def test_a_click_that_comes_early_counts() -> None:
     """A question is shown before it is on disk; a click in between is not lost, and any word of a page shows that one is there."""
     shown = panel()
     shown._message(None, YES, None)
-    given = asyncio.run(asyncio.wait_for(shown(ASKED), 5))
+    given = asyncio.run(asyncio.wait_for(shown(ASKED), PATIENCE_S))
     assert given == ApprovalGiven(call="answer.1.1", granted=True, by="me", how="click", scope="run")
 
 
@@ -34,7 +36,7 @@ def test_a_click_says_for_how_long_it_holds() -> None:
     for scope in ("same", "like", "run", "forever", None):
         shown = panel()
         shown._message(None, {**YES, "scope": scope}, None)
-        scopes.append(asyncio.run(asyncio.wait_for(shown(ASKED), 5)).scope)
+        scopes.append(asyncio.run(asyncio.wait_for(shown(ASKED), PATIENCE_S)).scope)
     assert scopes == ["same", "like", "run", "once", "once"]
 
 
@@ -105,6 +107,7 @@ def test_a_picture_says_what_has_changed_since(tmp_path: Path) -> None:
     for record in run.records():
         shown.view.apply(record)
     shown._run, shown._handle, shown._open = run, place, False  # type: ignore[assignment]
+    shown._mark()  # as `close` does
     said = []
     for text in (
         "The roof is red.\n",

@@ -11,7 +11,7 @@ import pytest
 from kestrel_lab import Lab
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.evals.suite import Scenario, Suite
-from kestrel_lab.notebook.progress_bar import Bar, Board
+from kestrel_lab.notebook.suite_board import Bar, Board, LiveTiles, NotebookReporter
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingSurroundings, ScriptedModel
 
@@ -72,3 +72,31 @@ def test_a_board_tells_each_scenario_and_the_rate_of_each_configuration(tmp_path
     }
     assert "&lt;b&gt;q&lt;/b&gt;" in html and "<b>q</b>" not in html
     assert html.count("%kestrel show ") == 8
+
+
+def test_a_tile_opens_the_transcripts_of_its_trials(tmp_path: Path) -> None:
+    """While a suite runs a tile is a button that shows its runs; the picture that is saved at the end unfolds to them without a kernel."""
+
+    async def work() -> str:
+        async with Lab(home=tmp_path / "home") as lab:
+            reporter = NotebookReporter(lambda: lab)
+            scenario = Scenario(id="q", goal="say it <b>", checks=(AnswerContains(texts=("yes",)),))
+            await lab.eval(Suite(name="s", scenarios=(scenario,)), configs={"m": ScriptedModel(["no, I will not"])}, reporter=reporter)
+            live = LiveTiles(reporter._board, reporter.transcript, Bar(0, 1, "", reporter._board))
+            (button,) = live._buttons.values()
+            button.click()
+            assert button.description == "m: ✗ fail"
+            assert "no, I will not" in live._below.value
+            live._only.index = 1
+            assert len(live._rows.children) == 1
+            (trial,) = (trial for tiles in reporter._board.tiles.values() for tile in tiles.values() for trial in tile.runs)
+            reporter._board.tiles["q"]["m"].runs.append((trial[0], "pass"))
+            live._open("q", "m")
+            assert live._below.value.count("<section") == 2
+            return Bar(1, 1, "", reporter._board, reporter.transcript).html
+
+    saved = asyncio.run(work())
+
+    assert saved.count("<section") == 2  # of the trial that was counted twice
+    assert "no, I will not" in saved
+    assert "<b></b>" not in saved and "say it &lt;b&gt;" in saved

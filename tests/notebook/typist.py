@@ -11,6 +11,7 @@ from typing import Any
 
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
+from waits import PATIENCE_S
 
 
 class Typist:
@@ -37,7 +38,7 @@ class Typist:
             else:
                 self._client.input(answer)
 
-        self._client.execute_interactive(code, allow_stdin=True, timeout=100, output_hook=hook, stdin_hook=asked)
+        self._client.execute_interactive(code, allow_stdin=True, timeout=PATIENCE_S, output_hook=hook, stdin_hook=asked)
         return "".join(printed)
 
 
@@ -49,7 +50,7 @@ def typist(folder: Path, env: Mapping[str, str] = {}) -> Iterator[Typist]:
     client = manager.client()
     client.start_channels()
     try:
-        client.wait_for_ready(timeout=60)
+        client.wait_for_ready(timeout=PATIENCE_S)
         yield Typist(manager, client)
     finally:
         client.stop_channels()

@@ -18,11 +18,12 @@ from kestrel_lab import Lab, Run
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, KernelChanged, KernelUndone, RunStarted, ToolAnswered, ToolCalled
-from kestrel_lab.evals.notebooks import executed_code, recompute
-from kestrel_lab.evals.notebooks.executed_code import CodeCall, comparable, needed, origins
 from kestrel_lab.evals.notebooks.run import run_notebook_sync
+from kestrel_lab.runtime.recomputation import executed_code, recompute
+from kestrel_lab.runtime.recomputation.executed_code import CodeCall, comparable, needed
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.verification.numbers import origins
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebook"))
 from typist import typist
@@ -105,7 +106,7 @@ def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path,
     """Unchanged data give the same outputs; other data differ exactly where they matter, shown with both. A mutant that compares nothing is caught."""
     lab, run = made([LOAD], [SUM], ["open('out.txt', 'w').write('1')"], "done")
     with lab:
-        before = asyncio.run(lab.evals.recompute(run))
+        before = asyncio.run(run.recompute())
         in_copy = asyncio.run(lab.evals.recompute(run, copy=True))
         (tmp_path / "work" / "out.txt").write_text("mine")
         asyncio.run(lab.evals.recompute(run, copy=True))
@@ -218,7 +219,7 @@ def test_undone_and_stopped_calls_of_a_log_are_no_part_of_what_was_executed() ->
     texts = {event.call: event.text for event in events if isinstance(event, ToolAnswered)}
     run: Any = SimpleNamespace(id="r", goal="g", answer="", events=lambda: events, results=texts)
     store: Any = None
-    turn = executed_code._turn(run, store, set())
+    turn = executed_code._turn(run, store)
 
     assert [(call.call, call.text, call.live, call.whole) for call in turn.calls] == [("a", "1", False, True)]
     assert [name for name, _ in turn.left_out] == ["b", "c", "d"]

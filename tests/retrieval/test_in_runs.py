@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RetrievalStep, StepFinished, ToolAnswered, ToolCalled
@@ -127,7 +128,7 @@ def kestrel(folder: Path, *words: str) -> tuple[int, str, str]:
     """Run the command line in `folder`."""
     env = {**os.environ, "KESTREL_HOME": str(folder.parent / "cli"), "NO_COLOR": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "kestrel_lab", *words], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "kestrel_lab", *words], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -140,4 +141,4 @@ def test_the_commands_search_and_explain(folder: Path) -> None:
         kestrel(folder, "search", "total", "--explain", ".env")[1] == ".env: unread: it is not read: its name says that it holds secrets\n"
     )
     assert "not read" in kestrel(folder, "index", "--status")[1]
-    assert kestrel(folder, "search", "?")[::2] == (2, "error: there is no word to search for in '?': say what is sought\n")
+    assert kestrel(folder, "search", "?")[::2] == (2, "error: there is no word to search for in '?': name at least one word\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.retrieval.explain import explain
@@ -63,7 +64,7 @@ def differs_after(edits: list[tuple[str, list[str] | None]], folder: Path) -> bo
     return differs
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(edits=Edits)
 def test_an_index_that_follows_edits_is_one_made_afresh(
     tmp_path_factory: pytest.TempPathFactory, edits: list[tuple[str, list[str] | None]]
@@ -243,7 +244,7 @@ def test_a_killed_build_goes_on_and_two_builders_agree(tmp_path: Path) -> None:
     index = CodeIndex(folder, home)
     assert (index.complete, index.rows("SELECT count(*) FROM files")) == (False, [(40,)])
     both = [subprocess.Popen([sys.executable, "-c", BUILD, folder, home], stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    changed = [int(one.communicate(timeout=60)[0].split("\n")[-2]) for one in both]
+    changed = [int(one.communicate(timeout=PATIENCE_S)[0].split("\n")[-2]) for one in both]
     assert [one.returncode for one in both] == [0, 0]
     assert sum(changed) == 60
     alone = CodeIndex(folder, tmp_path / "alone")
@@ -285,7 +286,7 @@ def test_what_is_indexed_can_be_searched_while_the_rest_is_built(tmp_path: Path)
     seen: list[tuple[int, int, int]] = []
     other = CodeIndex(folder, tmp_path / "home")
     index.start(lambda done, total, _: seen.append((done, total, len(Search(other).ranking("alpha").files))))
-    assert index.wait(60).finished
+    assert index.wait(PATIENCE_S).finished
     assert seen == [(40, 90, 40), (80, 90, 80), (90, 90, 90)]
     index.close()
 

@@ -75,11 +75,11 @@ class NotingStore(SessionStore):
 
     def _put(self, job: Append, *, urgent: bool) -> None:
         """Append, and note the acknowledgement; an event that nobody asks about gets a future too."""
-        done, line = job.done or Future(), job.line
+        done = job.done or Future()
 
         def acknowledged(done: Future[int]) -> None:
             if done.exception() is None:
-                note(self._acks, f"{line.run_id} {done.result()} {fingerprint(from_json(line.type, json.loads(line.body)))}")
+                note(self._acks, f"{job.run_id} {done.result()} {fingerprint(from_json(job.type, json.loads(job.body)))}")
                 self._points.passed()
 
         done.add_done_callback(acknowledged)
@@ -93,11 +93,11 @@ class HastyWriter(Writer):
         last: dict[str, int] = {}
         for job in batch:
             if isinstance(job, Append):
-                if job.line.run_id not in last:
-                    row = connection.execute("SELECT last_seq FROM runs WHERE id = ?", (job.line.run_id,)).fetchone()
-                    last[job.line.run_id] = int(row[0]) if row else 1
-                last[job.line.run_id] += 1
-                job.done.set_result(last[job.line.run_id])
+                if job.run_id not in last:
+                    row = connection.execute("SELECT last_seq FROM runs WHERE id = ?", (job.run_id,)).fetchone()
+                    last[job.run_id] = int(row[0]) if row else 1
+                last[job.run_id] += 1
+                job.done.set_result(last[job.run_id])
         super()._commit(connection, [replace(job, done=Future()) if isinstance(job, Append) else job for job in batch])
 
 
@@ -125,9 +125,9 @@ class TearingWriter(Writer):
     def _commit(self, connection: apsw.Connection, batch: list[Append | Execute]) -> None:
         for job in batch:
             super()._commit(connection, [job])
-            if isinstance(job, Append) and job.line.type == "state_transition" and job.done.exception() is None:
+            if isinstance(job, Append) and job.type == "state_transition" and job.done.exception() is None:
                 self._points.passed()
-                connection.execute("UPDATE runs SET status = ? WHERE id = ?", (json.loads(job.line.body)["target"], job.line.run_id))
+                connection.execute("UPDATE runs SET status = ? WHERE id = ?", (json.loads(job.body)["target"], job.run_id))
 
 
 def work(folder: Path, mutant: str, point: int, how: int) -> None:

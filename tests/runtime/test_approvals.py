@@ -3,11 +3,12 @@
 import asyncio
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waits import PATIENCE_S, becomes
+from waits import FOREVER_S, PATIENCE_S, becomes
 
 from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, StateTransition, ToolAnswered, ToolCalled
@@ -244,7 +245,7 @@ def start(session: Session, workspace: Path, approver: Any = never, **options: A
 
 async def until(seen: RecordingListener, kind: type[Event]) -> None:
     """Wait for an event of a kind."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not any(isinstance(event, kind) for event in seen.events):
             await asyncio.sleep(0.005)
 
@@ -292,7 +293,7 @@ def test_a_listener_may_answer_the_moment_it_is_told(session: Session, workspace
                 begun.decide(ApprovalGiven(call=event.call, granted=True, by="quick", how="rule"))
 
         begun.subscribe(answer)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             return await begun.wait()
 
     done = asyncio.run(scene())
@@ -300,8 +301,12 @@ def test_a_listener_may_answer_the_moment_it_is_told(session: Session, workspace
     assert done._state.events == len(done.records())
 
 
-def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, workspace: Path) -> None:
-    """With nobody here and a slow call still running, a decision handed in meanwhile is used when the run is resumed."""
+@pytest.mark.parametrize("how", ["by the log", "by the run"])
+def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, workspace: Path, how: str) -> None:
+    """With nobody here and a slow call still running, a decision handed in meanwhile is used when the run is resumed.
+
+    One about a question that nobody asked, and a second one, change nothing.
+    """
     decided = asyncio.Event()
 
     @tool(danger_level="safe")
@@ -318,7 +323,13 @@ def test_a_decision_for_a_run_that_is_about_to_stop_is_kept(session: Session, wo
         begun.subscribe(seen)
         await until(seen, ApprovalAsked)
         await asyncio.sleep(0.05)
-        session.history.decide(begun.id, granted=True, by="ann", how="click")
+        if how == "by the log":
+            session.history.decide(begun.id, granted=True, by="ann", how="click")
+        else:
+            (asked,) = begun.questions
+            for call, by in (("answer.9.9", "bob"), (asked.call, "ann"), (asked.call, "carl")):
+                with suppress(UsageError, AlreadyDecided):
+                    begun.decide(ApprovalGiven(call=call, granted=by == "ann", by=by, how="click"))
         decided.set()
         with pytest.raises(ApprovalRequired):
             await begun.wait()
@@ -338,7 +349,7 @@ def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) 
     outcomes = []
     other = SessionStore(session.store.path)
     # Seconds until each decides; the first and the last time it is certain who is first.
-    for pause, thinks in ((0.0, 60.0), (0.0, 0.02), (0.002, 0.02), (0.01, 0.02), (None, 0.0)):
+    for pause, thinks in ((0.0, FOREVER_S), (0.0, 0.02), (0.002, 0.02), (0.01, 0.02), (None, 0.0)):
 
         async def scene(pause: float | None = pause, thinks: float = thinks) -> Run:
             async def person(asked: ApprovalAsked) -> ApprovalGiven:

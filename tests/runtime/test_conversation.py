@@ -182,7 +182,7 @@ async def test_twenty_turns_fit_a_small_context_and_can_be_resumed_in_the_middle
     assert "f1.txt" in texts(model.requests[-1])
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(window=st.integers(2_500, 9_000), turns=st.lists(st.integers(0, 6_000), min_size=1, max_size=4), rounds=st.integers(1, 4))
 def test_folding_the_log_gives_what_the_model_was_sent(
     tmp_path_factory: pytest.TempPathFactory, window: int, turns: list[int], rounds: int

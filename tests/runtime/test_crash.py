@@ -18,6 +18,7 @@ import apsw
 import pytest
 from crash_worker import fingerprint
 from reference import ANSWER, ONCE, REPEATABLE, illegal_states, unreported
+from waits import PATIENCE_S
 
 from kestrel_lab.core.events.union import ApprovalAsked, Record
 from kestrel_lab.core.run_types import RunStatus
@@ -102,7 +103,7 @@ def worker() -> Iterator[Worker]:
     """One for all tests here."""
     started = Worker()
     yield started
-    started.process.communicate(timeout=30)
+    started.process.communicate(timeout=PATIENCE_S)
 
 
 def session(worker: Worker, folder: Path, findings: Findings, deaths: list[dict[str, float]], mutant: str = "") -> None:

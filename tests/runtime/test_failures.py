@@ -16,6 +16,7 @@ import apsw
 import httpx
 import pytest
 from openai_server import OpenAIServer, Reply
+from waits import PATIENCE_S
 
 from kestrel_lab.core.calls import Problem
 from kestrel_lab.core.errors import (
@@ -138,7 +139,7 @@ def garbage(reply: bytes) -> BaseException:
 
 def child(code: str) -> BaseException:
     """What `check=True` raises for a child process that does this."""
-    return raised(lambda: subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.DEVNULL, timeout=20))
+    return raised(lambda: subprocess.run([sys.executable, "-c", code], check=True, stderr=subprocess.DEVNULL, timeout=PATIENCE_S))
 
 
 def dead_pipe() -> BaseException:

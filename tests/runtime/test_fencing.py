@@ -16,6 +16,7 @@ import psutil
 import pytest
 from race_worker import launch
 from reference import ANSWER, ONCE, HonestPerson, illegal_states, model, tools, unreported
+from waits import PATIENCE_S, until
 
 from kestrel_lab.core.errors import Fenced, UsageError
 from kestrel_lab.core.events.union import RunResumed, RunStarted
@@ -69,7 +70,7 @@ def serve() -> Iterator[Any]:
 
     yield start
     for served in started:
-        served.process.communicate(timeout=30)
+        served.process.communicate(timeout=PATIENCE_S)
 
 
 def give_to(session: Session, run_id: str, owner: Owner) -> None:
@@ -260,8 +261,7 @@ def test_a_killed_process_that_nobody_waited_for_is_dead() -> None:
     owner = Owner(process=f"{os.uname().nodename}:{child.pid}", began=psutil.Process(child.pid).create_time(), session="x")
     assert owner.alive
     child.kill()
-    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE:
-        pass
+    until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
     assert not owner.alive
     child.communicate()
     assert Owner.parse(str(owner)) == Owner(process=owner.process, began=round(owner.began or 0, 2), session="x")

@@ -150,7 +150,7 @@ def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"form": "breif"}, "there is no form of answers 'breif'; did you mean 'brief'"),
+        ({"form": "breif"}, "there is no answer form 'breif'; did you mean 'brief'"),
         ({"form": "auto", "plan": Plan.single("g")}, "'auto' is for runs without a plan of their own; name the form instead: brief, plan"),
         ({"form": "brief", "plan": Plan(steps=(Step(id="a", goal="a"), Step(id="b", goal="b")))}, "ends in several steps"),
     ],
@@ -164,9 +164,9 @@ def test_wrong_forms_are_told_at_once(session: Session, workspace: Path, options
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        ({"form": "auto"}, "there is no form of answers 'auto'"),
+        ({"form": "auto"}, "there is no answer form 'auto'"),
         ({"facts": 1}, "facts of the operation 'verify' must be true or false, not 1"),
-        ({"facts": False, "judge": False}, "has nothing to verify by"),
+        ({"facts": False, "judge": False}, "has nothing to check"),
     ],
 )
 def test_wrong_arguments_of_verify_are_told(session: Session, workspace: Path, args: dict[str, Any], problem: str) -> None:

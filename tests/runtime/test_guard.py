@@ -48,9 +48,15 @@ def server() -> Iterator[ServerProcess]:
         yield process
 
 
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """Litellm is loaded once, which the first run would tell of."""
+    asyncio.run(LiteLLMModel("openai/any", api_key="k").prepare())
+
+
 def behind(server: ServerProcess | OpenAIServer, name: str = "openai/any") -> Model:
     """A model of that server, asked twice at most."""
-    return with_retries(LiteLLMModel(name, api_base=server.api_base, api_key="k", timeout_s=10), 2, first_wait_s=0.01)
+    return with_retries(LiteLLMModel(name, api_base=server.api_base, api_key="k", timeout_s=PATIENCE_S), 2, first_wait_s=0.01)
 
 
 def supervised(session: Session, *, patience_s: float) -> RuntimeSupervisor:
@@ -78,7 +84,7 @@ def path(events: list[Event]) -> list[str]:
 
 def test_a_run_outlives_its_model_server(session: Session, workspace: Path, server: ServerProcess) -> None:
     """The server is killed in the middle of a run and comes back after a second: the run waits, says so, and finishes."""
-    supervisor = supervised(session, patience_s=30)
+    supervisor = supervised(session, patience_s=PATIENCE_S)
     server.start(CALL)
 
     async def scene() -> Run:

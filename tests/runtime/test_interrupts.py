@@ -1,6 +1,7 @@
 """Ctrl-C, a kernel's interrupt and a cancelled task break a run off; only a person's decision ends it."""
 
 import asyncio
+import itertools
 import signal
 import subprocess
 import sys
@@ -29,9 +30,10 @@ def interrupted(folder: Path, moment: str, *mutant: str) -> tuple[Session, Run]:
         assert out.readline() == "there\n"
         process.send_signal(signal.SIGINT)
         if moment == "blocking model":  # the first is heard when the call returns; a second breaks into it
+            pauses = itertools.chain((0.2,), itertools.repeat(10.0))  # a third would break into its winding up
             while process.poll() is None:
                 try:
-                    process.wait(0.2)
+                    process.wait(next(pauses))
                 except subprocess.TimeoutExpired:
                     process.send_signal(signal.SIGINT)
         assert out.read() == ""

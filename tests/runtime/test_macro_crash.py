@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from reference import illegal_states, unreported
 from test_macro_runs import ONCE
+from waits import PATIENCE_S
 
 from kestrel_lab.core.events.union import ApprovalAsked, MacroFinished
 from kestrel_lab.core.run_types import RunStatus
@@ -45,7 +46,7 @@ def worker() -> Iterator[Worker]:
     """One for all tests here."""
     started = Worker()
     yield started
-    started.process.communicate(timeout=30)
+    started.process.communicate(timeout=PATIENCE_S)
 
 
 def killed_and_finished(worker: Worker, folder: Path, points: list[int], mutant: str = "") -> tuple[int, Counter[str], list[str]]:

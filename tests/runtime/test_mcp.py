@@ -300,7 +300,7 @@ def test_poisoned_tools_are_never_offered(make: Make) -> None:
 
 def test_an_answer_too_long_fails_its_call_alone(make: Make) -> None:
     """Three megabytes on one line are not read; the same connection answers the next call. Without an id the connection ends."""
-    session = make(h=hostile(timeout_s=5))
+    session = make(h=hostile(timeout_s=PATIENCE_S))
     with pytest.raises(ToolError, match=rf"too long: 3,000,\d\d\d bytes, at most {LONGEST_LINE:,} are read"):
         ask(session, "h:huge")
     first = session.mcp._servers["h"].connection
@@ -421,7 +421,7 @@ def over_http() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
 def test_servers_over_http_work_and_are_pinned_too(make: Make, over_http: tuple[str, subprocess.Popen[bytes]]) -> None:
     """Headers carry named secrets; a change that is announced makes the tool unusable; a dead server is named; another goes on."""
     url, process = over_http
-    session = make(web={"url": url, "headers": {"x-who": "${WHO}"}, "timeout_s": 5}, good=hostile(), env={"WHO": "me"})
+    session = make(web={"url": url, "headers": {"x-who": "${WHO}"}, "timeout_s": PATIENCE_S}, good=hostile(), env={"WHO": "me"})
     assert ask(session, "web:who") == "me"
     assert ask(session, "web:rename") == "renamed"
 
@@ -452,27 +452,22 @@ def serving(home: Path, workspace: Path, *options: str) -> dict[str, Any]:
 
 
 def test_kestrel_is_a_server_itself(make: Make, workspace: Path, tmp_path: Path) -> None:
-    """Its tools answer, what its policy does not allow is refused at once, a goal is run by an agent, and all of it is in its log."""
+    """Its tools answer, what its policy does not allow is refused at once, and all of it is in its log."""
     (workspace / "a.txt").write_text("seven")
-    (workspace / "script.yaml").write_text(
-        "rules:\n- when: .\n  turns:\n  - - tool: read_file\n      args: {path: a.txt}\n  - It says seven.\n"
-    )
     home = tmp_path / "served"
     session = make(k=serving(home, workspace, "--approve", "deny"))
-    said = [ask(session, "k:read_file", path="a.txt"), ask(session, "k:run_goal", goal="What does it say?", model="scripted:script.yaml")]
-    assert [line.strip() for line in said] == ["seven", "It says seven."]
+    assert ask(session, "k:read_file", path="a.txt").strip() == "seven"
     for tool, args, why in [
         ("k:bash", {"command": "touch b.txt"}, "denied by policy"),
         ("k:read_file", {"path": "../x"}, "outside the workspace"),
         ("k:read_file", {"path": "a.txt", "nonsense": "1"}, "unknown argument"),
-        ("k:run_goal", {"goal": " "}, "the goal is empty"),
     ]:
         with pytest.raises(ToolError, match=why):
             ask(session, tool, **args)
     assert not (workspace / "b.txt").exists()
     session.close()
     log = Session(home, env={})
-    assert sorted(row.status for row in log.store.runs()) == ["COMPLETE", "COMPLETE", "FAILED", "FAILED"]
+    assert sorted(row.status for row in log.store.runs()) == ["COMPLETE", "FAILED", "FAILED"]
     log.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from test_mcp import asking, hostile, make  # noqa: F401  # `make` is a fixture
+from waits import PATIENCE_S
 
 from kestrel_lab.mcp.config import read_server
 from kestrel_lab.mcp.connection import Connection
@@ -111,5 +112,5 @@ def test_a_session_that_is_closed_leaves_no_thread(make: Make) -> None:  # noqa:
     session.mcp.learn("h")
     (mine,) = set(threads()) - set(before)
     session.close()
-    mine.join(5)
+    mine.join(PATIENCE_S)
     assert not mine.is_alive()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fake_uv import HASH, make_uv
-from waits import until
+from waits import PATIENCE_S, until
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.mcp.approvals import Approvals, Definition
@@ -90,7 +90,7 @@ def test_several_that_install_the_same_at_once_do_it_once(tmp_path: Path) -> Non
         return await asyncio.gather(*(install(locked, tmp_path / "mcp", server="echo", entry="", env=env) for _ in range(2)))
 
     one, two = asyncio.run(work())
-    tree, why = other.communicate(timeout=60)
+    tree, why = other.communicate(timeout=PATIENCE_S)
     assert (one, tree.strip(), other.returncode) == (two, one.tree, 0), why
     assert (tmp_path / "uv" / "log").read_text() == "installing\n"
 

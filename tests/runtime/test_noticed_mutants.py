@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.events.union import (
@@ -36,10 +37,9 @@ from kestrel_lab.mcp.registry.catalogue import Entry, Package
 from kestrel_lab.mcp.registry.install import _hashes
 from kestrel_lab.mcp.registry.scoring import judge
 from kestrel_lab.mcp.sandboxing import sandboxed_server
-from kestrel_lab.permissions.command_patterns import CommandPattern, Match
-from kestrel_lab.permissions.suggest import covers, offer
+from kestrel_lab.permissions.command_patterns import CommandPattern, Match, covers, offer
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.server.presence import Attendance
+from kestrel_lab.server.controller import Attendance
 from kestrel_lab.tools.data_flow import Flow
 from kestrel_lab.tools.sandbox.levels import Sandbox
 
@@ -227,7 +227,7 @@ def test_nobody_is_waited_for_once_a_server_has_ended() -> None:
         await attendance.over()
         attendance.came()
         attendance.left()
-        await asyncio.wait_for(attendance.over(), 10)
+        await asyncio.wait_for(attendance.over(), PATIENCE_S)
 
     asyncio.run(body())
 

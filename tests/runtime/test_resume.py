@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from reference import ANSWER, GOAL, ONCE, PLAN, REPEATABLE, HonestPerson, illegal_states, model, tools, unreported
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import Record, RunResumed, RunStarted, ToolAnswered, ToolCalled
@@ -200,7 +201,7 @@ def test_two_processes_resume_one_run(session: Session, workspace: Path, tmp_pat
         assert racer.stdin is not None
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    outputs = sorted(racer.communicate(timeout=60)[0].strip() for racer in racers)
+    outputs = sorted(racer.communicate(timeout=PATIENCE_S)[0].strip() for racer in racers)
 
     assert outputs[0] == "COMPLETE"
     assert outputs[1].startswith(f"refused run {run_id} is being worked on by process")

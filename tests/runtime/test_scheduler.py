@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waits import PATIENCE_S, becomes
 
 from kestrel_lab.core.errors import ApprovalRequired, LimitError, RunError, StoreError, ToolError, UsageError
 from kestrel_lab.core.events.union import Event, StepFinished
@@ -168,9 +169,11 @@ def test_an_error_comes_before_a_wish_for_approval() -> None:
 def test_cancellation_reaches_every_step() -> None:
     """Cancelled, every step under way is cancelled and awaited before the cancellation goes on; nothing else begins."""
     plan = Plan(steps=(*(step(f"s{n}") for n in range(5)), step("after", "s0")))
+    begun: list[str] = []
     seen: list[str] = []
 
     async def forever(item: Step) -> None:
+        begun.append(item.id)
         try:
             await asyncio.Event().wait()
         finally:
@@ -179,7 +182,7 @@ def test_cancellation_reaches_every_step() -> None:
 
     async def scene() -> None:
         task = asyncio.create_task(StepScheduler(plan, forever).run_parallel(3))
-        await asyncio.sleep(0.02)
+        await becomes(lambda: len(begun) == 3)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -223,7 +226,7 @@ def test_the_critical_path_decides() -> None:
                 under_way.pop().set_result(None)
         return seen
 
-    assert asyncio.run(asyncio.wait_for(lengths(), 20)) == [4, 4, 4, 0]  # the last time nothing is left
+    assert asyncio.run(asyncio.wait_for(lengths(), PATIENCE_S)) == [4, 4, 4, 0]  # the last time nothing is left
 
 
 def test_a_failure_that_was_dealt_with_is_left() -> None:

@@ -26,8 +26,7 @@ from kestrel_lab.runtime.execution.stages import StageRunner, failure_class
 from kestrel_lab.runtime.lifecycle import LEAST_ROOM
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE
-from kestrel_lab.runtime.supervision.retry_budget import RetryBudget
+from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, RetryBudget
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool, Toolbox

@@ -32,7 +32,7 @@ from kestrel_lab.runtime import launcher as launcher_module
 from kestrel_lab.runtime.resume import Continuation
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.supervision.retry_budget import RetryBudget
+from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget
 from kestrel_lab.testing import FixedGatherer, ListMemory, ScriptedModel
 
 QUICK = RetryBudget(first_wait_s=0.01, longest_wait_s=0.02)

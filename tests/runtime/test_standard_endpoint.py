@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from standard import ANSWER, GOAL, as_reply, furnish, kind_of, said, verdict
+from waits import PATIENCE_S
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 
@@ -27,8 +28,8 @@ from kestrel_lab.eventlog.store import RunRow, SessionStore
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
+from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget
 from kestrel_lab.runtime.supervision.health import HealthPolicy
-from kestrel_lab.runtime.supervision.retry_budget import RetryBudget
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 
 pytestmark = pytest.mark.slow
@@ -148,7 +149,7 @@ def worker() -> Iterator[Worker]:
     command = [sys.executable, str(Path(__file__).with_name("standard_worker.py"))]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
     yield Worker(process)
-    process.communicate(timeout=30)
+    process.communicate(timeout=PATIENCE_S)
 
 
 MOMENTS = [

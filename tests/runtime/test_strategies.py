@@ -100,7 +100,7 @@ def test_pev_stops_at_its_limit(session: Session, workspace: Path) -> None:
         "step 'verify' failed: the answer does not meet its criteria after 0 repairs: not met: there is a roof: roof built: False"
     )
     run = carry_out(session, workspace, "pev", [], criteria=["it floats"], rounds=1)
-    assert "could not be used after 3 attempts: there are 3 criteria, each is judged once: look at 3" in run.reason
+    assert "could not be used after 3 attempts: there are 3 criteria, each must be judged exactly once: check 3" in run.reason
 
 
 def test_a_tree_of_thoughts_goes_back_for_a_better_way(session: Session, workspace: Path) -> None:

@@ -149,12 +149,12 @@ async def many_gates(kind: type[Dependency]) -> Child:
     await child.start()
     clock = time.monotonic
     health = DependencyHealth(QUICK, clock, lambda: 0.0, restartable=True)
-    pace = Pace(interval_s=15, probe_timeout_s=30, restart_timeout_s=30)
+    pace = Pace(interval_s=15, probe_timeout_s=PATIENCE_S, restart_timeout_s=PATIENCE_S)
     notes = kind("notes", "mcp", health, pace, clock, Log(), probe=child.ask, restart=child.start, advice="")
     assert child.process is not None
     child.process.kill()
     await child.process.wait()
-    gates = (notes.gate(time.monotonic() + 30, attended=False) for _ in range(20))
+    gates = (notes.gate(time.monotonic() + PATIENCE_S, attended=False) for _ in range(20))
     await asyncio.gather(*gates, return_exceptions=True)
     await child.end()
     return child

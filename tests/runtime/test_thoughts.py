@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from waits import Meeting
 
 from kestrel_lab.core.events.union import BranchScored, ModelAnswered, PlanExtended, StepStarted
 from kestrel_lab.core.json_types import Json
@@ -147,20 +148,17 @@ def test_a_model_can_be_the_judge(session: Session, workspace: Path) -> None:
 
 def test_candidates_of_one_expansion_run_side_by_side(session: Session, workspace: Path) -> None:
     """All scores of an expansion are under way together."""
-    under_way, most = 0, 0
+    together = Meeting(3)
 
     @tool(danger_level="safe", effect="pure")
     async def worth(where: list[str]) -> dict[str, Any]:
         """Take a while."""
-        nonlocal under_way, most
-        under_way += 1
-        most = max(most, under_way)
-        await asyncio.sleep(0.02)
-        under_way -= 1
+        async with together:
+            await asyncio.sleep(0.02)
         return {"score": 1.0 if where == ["c"] else 0.5, "done": where == ["c"]}
 
     work = session.run("go", plan=plan(), model=proposer(GREEDY_FAILS), tools=[worth], workspace=workspace)
-    assert (asyncio.run(work).answer, most) == ("c", 3)
+    assert (asyncio.run(work).answer, together.most) == ("c", 3)
 
 
 @pytest.mark.parametrize(
@@ -296,7 +294,7 @@ def random_tree(seed: int) -> Tree:
     return tree
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     tree=st.integers(0, 10**6).map(random_tree),
     breadth=st.integers(1, 3),

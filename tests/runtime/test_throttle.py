@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import random
+import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -15,12 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai_server import OpenAIServer, Reply
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.events.union import ModelAnswered, Progress
 from kestrel_lab.core.messages import ModelAnswer, ModelParams, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
-from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.usage import metered, working_time
 from kestrel_lab.evals.execution.prepare import TunedModel
 from kestrel_lab.models.litellm.errors import model_error
@@ -260,7 +262,7 @@ def test_a_loop_that_closes_while_its_caller_waits_fails_no_other_call() -> None
         await asyncio.sleep(0)
         assert gate.waiting == 2
         gate.succeeded(first)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             gate.succeeded(await waiting)
 
     with gate.bounded(1):
@@ -331,7 +333,7 @@ async def all_of(call: Callable[[], Awaitable[object]]) -> None:
 def serve_many(kind: type[Throttle] = Throttle) -> None:
     """90 calls at once on a server with room for 6 of 50 ms each: few refusals and none early."""
     with Limited(ROOM, "0.5", SERVING_S) as server:
-        supervisor = RuntimeSupervisor(patience_s=30)
+        supervisor = RuntimeSupervisor(patience_s=PATIENCE_S)
         model = with_retries(model_at(server), 3, first_wait_s=0.05)
         throttle: Any = noting(kind)(ThrottlePolicy(), time.monotonic, lambda: 0.0)
         watch_model(model, supervisor).turns.throttle = throttle
@@ -375,18 +377,20 @@ class Refusing:
 def test_a_run_waits_and_says_so(tmp_path: Path) -> None:
     """A refused call is made again; the run says what it waits for, the log how long, and none of it is working time."""
     session = Session(tmp_path / "home", env={})
-    model = Refusing(3, retry_after_s=0.6)
-    run = asyncio.run(session.run("go", model=with_retries(model, 2), workspace=tmp_path, limits=Limits(seconds=1.5)))
+    for pause in (0.6, 6.0):  # a busy machine may work for longer than the limit that three of the first are more than
+        model = Refusing(3, retry_after_s=pause)
+        run = asyncio.run(session.run("go", model=with_retries(model, 2), workspace=tmp_path, limits=Limits(seconds=2.5 * pause)))
+        if run.status is RunStatus.COMPLETE:
+            break
     (answer,) = [event for event in run.events() if isinstance(event, ModelAnswered)]
     assert (run.answer, model.asked) == ("done", 4)
-    assert 1.8 <= answer.backoff <= answer.seconds
+    assert 3 * pause <= answer.backoff <= answer.seconds
     assert answer.queued < answer.backoff / 3
-    assert [event.text for event in run.events() if isinstance(event, Progress)] == [
-        "waiting for own/limited: it asked to slow down once, 5 calls at once, next in 0.6 s",
-        "",
-    ]
+    waiting, over = [event.text for event in run.events() if isinstance(event, Progress)]
+    assert re.fullmatch(r"waiting for own/limited: it asked to slow down once, 5 calls at once, next in [\d.]+ s", waiting)
+    assert over == ""
     assert (working_time(run.records()), metered(run.records()).idle_s) == (run._state.working_s, run._state.meter.idle_s)
-    assert run._state.working_s < 1.5 < run._state.meter.idle_s
+    assert run._state.working_s < 2.5 * pause < run._state.meter.idle_s
     (row,) = session.supervisor.states()
     assert (row.state, row.breaker) == ("ready", "closed")
     session.close()
@@ -400,13 +404,17 @@ def test_pauses_between_other_attempts_are_told_too(tmp_path: Path) -> None:
         async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
             self.asked += 1
             if self.asked == 1:
-                raise ModelError("down", transient=True, retry_after_s=1.6)
+                raise ModelError("down", transient=True, retry_after_s=self.retry_after_s)
             return ModelAnswer(text="done")
 
-    run = asyncio.run(session.run("go", model=with_retries(Failing(1)), workspace=tmp_path, limits=Limits(seconds=1.5)))
+    for pause in (1.6, 16.0):  # a busy machine may work for longer than the limit that the first is more than
+        model = with_retries(Failing(1, retry_after_s=pause))
+        run = asyncio.run(session.run("go", model=model, workspace=tmp_path, limits=Limits(seconds=0.9 * pause)))
+        if run.status is RunStatus.COMPLETE:
+            break
     (answer,) = [event for event in run.events() if isinstance(event, ModelAnswered)]
     assert run.answer == "done"
-    assert answer.backoff >= 1.6
+    assert answer.backoff >= pause
     session.close()
 
 

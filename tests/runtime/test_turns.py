@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waits import FOREVER_S
+from waits import FOREVER_S, PATIENCE_S, Meeting
 
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import LimitError, UsageError
@@ -43,17 +43,13 @@ def problem(run: Run) -> tuple[Json, str]:
 
 def test_safe_calls_overlap(session: Session, workspace: Path) -> None:
     """Four safe calls that wait for each other all end: they run at the same time, and the batch is recorded."""
-    arrived = []
-    everyone = asyncio.Event()
+    everyone = Meeting(4)
 
     @tool(danger_level="safe")
     async def meet(n: int) -> int:
         """Wait for the others."""
-        arrived.append(n)
-        if len(arrived) == 4:
-            everyone.set()
-        await asyncio.wait_for(everyone.wait(), 5)
-        return n
+        async with everyone:
+            return n
 
     run = turn(session, workspace, [meet], [("meet", {"n": n}) for n in range(4)])
     assert [event.text for event in answered(run)] == ["0", "1", "2", "3"]
@@ -64,6 +60,7 @@ def test_safe_calls_overlap(session: Session, workspace: Path) -> None:
 def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None:
     """A risky call starts after every call before it has ended, and those after it start after it; its wait is recorded."""
     trace: list[str] = []
+    readers = Meeting(2)
 
     async def traced(name: str) -> str:
         trace.append(f"+{name}")
@@ -74,7 +71,11 @@ def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None
     @tool(danger_level="safe")
     async def read(name: str) -> str:
         """Read."""
-        return await traced(name)
+        trace.append(f"+{name}")
+        async with readers:
+            await asyncio.sleep(0.05)
+        trace.append(f"-{name}")
+        return name
 
     @tool(danger_level="high")
     async def write(name: str) -> str:
@@ -90,7 +91,7 @@ def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None
     queued = [event.queued for event in answered(run)]
     assert queued[2] > queued[0] + 0.03
     assert queued[4] > queued[3] > queued[2]
-    assert all(0.03 < event.seconds < 5 for event in answered(run))
+    assert all(0.03 < event.seconds < PATIENCE_S for event in answered(run))
 
 
 def test_a_call_that_may_not_run_beside_others_does_not(session: Session, workspace: Path) -> None:
@@ -112,25 +113,23 @@ def test_a_call_that_may_not_run_beside_others_does_not(session: Session, worksp
 
 def test_calls_beyond_the_limit_run_in_the_next_batch(session: Session, workspace: Path) -> None:
     """Of seven calls five run together and the other two after them; none is refused, and no further model turn is needed."""
-    inside, most, ran = 0, 0, []
+    together, ran = Meeting(5), []
 
     @tool(danger_level="safe")
     async def count(n: int) -> int:
         """Count."""
-        nonlocal inside, most
-        inside, most = inside + 1, max(most, inside + 1)
-        await asyncio.sleep(0.01)
-        inside -= 1
+        async with together:
+            await asyncio.sleep(0.01)
         ran.append(n)
         return n
 
     run = turn(session, workspace, [count], [("count", {"n": n}) for n in range(7)])
-    assert (sorted(ran[:5]), sorted(ran[5:]), most) == ([0, 1, 2, 3, 4], [5, 6], 5)
+    assert (sorted(ran[:5]), sorted(ran[5:]), together.most) == ([0, 1, 2, 3, 4], [5, 6], 5)
     assert [event.error for event in answered(run)] == [None] * 7
     assert run.usage.model_calls == 2
-    most, ran[:] = 0, []
+    together.most, ran[:] = 0, []
     one_by_one = turn(session, workspace, [count], [("count", {"n": n}) for n in range(3)], limits=Limits(calls_per_turn=1))
-    assert ([event.error for event in answered(one_by_one)], ran, most) == ([None] * 3, [0, 1, 2], 1)
+    assert ([event.error for event in answered(one_by_one)], ran, together.most) == ([None] * 3, [0, 1, 2], 1)
 
 
 @tool(danger_level="safe")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import PATIENCE_S, Meeting
 
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import ApprovalRequired, ConflictError
@@ -268,15 +269,12 @@ def test_a_yes_from_elsewhere_holds_for_what_was_shown(session: Session, workspa
 
 def test_calls_that_may_change_the_same_are_alone_across_steps(session: Session, workspace: Path) -> None:
     """Of calls of all steps that may change the workspace one runs at a time; calls that reach nothing there run beside them."""
-    now: list[str] = []
-    most: dict[str, int] = {"risky": 0, "far": 0}
+    meetings = {"risky": Meeting(1), "far": Meeting(3)}
 
     async def work(kind: str) -> str:
-        now.append(kind)
-        most[kind] = max(most[kind], now.count(kind))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        now.remove(kind)
+        async with meetings[kind]:
+            for _ in range(20):
+                await asyncio.sleep(0)
         return kind
 
     @tool(danger_level="medium")
@@ -291,7 +289,7 @@ def test_calls_that_may_change_the_same_are_alone_across_steps(session: Session,
 
     steps = [Step(id=f"{name}{number}", tool=name) for name in ("risky", "far") for number in range(3)]
     assert carry_out(session, workspace, *steps, tools=[risky, far]).status == "COMPLETE"
-    assert most == {"risky": 1, "far": 3}
+    assert {kind: meeting.most for kind, meeting in meetings.items()} == {"risky": 1, "far": 3}
 
 
 def test_a_tool_of_ones_own_cannot_replace_what_changed_since_it_read(tmp_path: Path) -> None:
@@ -350,7 +348,7 @@ def edits_of_processes(root: Path, how: str) -> int:
         worker.stdin.write(b"\n")
         worker.stdin.flush()
     for worker in workers:
-        worker.communicate(timeout=60)
+        worker.communicate(timeout=PATIENCE_S)
     return file.read_text().count("!")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 from rich.console import Console
+from waits import PATIENCE_S
 
 from kestrel_lab.cli.attach import TerminalClient
 from kestrel_lab.cli.terminal import TerminalDisplay
@@ -22,7 +23,6 @@ from kestrel_lab.server.controller import Control
 from kestrel_lab.server.serve import serving
 from kestrel_lab.server.stdio import LineTransport
 
-PATIENCE_S = 20.0
 Message = dict[str, Any]
 
 

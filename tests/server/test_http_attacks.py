@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.routing import Route
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Progress, RunFinished, RunStarted
@@ -183,7 +184,7 @@ def test_attacks_are_refused(session: Session, workspace: Path, mutate: Any, exp
 
     async def body() -> None:
         async with waiting(session, workspace) as (control, approve):
-            through = await asyncio.wait_for(got_through(mutate(make_app(control, token=TOKEN, port=PORT)), approve), 20)
+            through = await asyncio.wait_for(got_through(mutate(make_app(control, token=TOKEN, port=PORT)), approve), PATIENCE_S)
             assert expected <= through if expected else through == set()
             # The mutants that let a decision through show that the attacks would have decided.
             assert (session.store.decision(approve["run"], approve["question"]) is None) == (not expected)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
@@ -67,11 +68,11 @@ class Server:
 
         self._thread = threading.Thread(target=asyncio.run, args=(work(),))
         self._thread.start()
-        assert ready.wait(20)
+        assert ready.wait(PATIENCE_S)
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
+        self._thread.join(PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

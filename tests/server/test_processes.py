@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from people import InMemory, OnLines, until
+from waits import PATIENCE_S
 
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.runtime.session import Session
@@ -147,6 +148,6 @@ def test_another_program_drives_a_run_by_lines(tmp_path: Path) -> None:
                 said = {"type": "approve", "run": message["run"], "question": message["question"], "key": message["key"]}
                 driven.stdin.write(json.dumps(said) + "\n")
                 driven.stdin.flush()
-        assert driven.wait(60) == 0
+        assert driven.wait(PATIENCE_S) == 0
         assert (kinds[0], kinds[-1], kinds.count("approval"), kinds.count("decided")) == ("hello", "end", 1, 1)
     assert (tmp_path / "a.txt").read_text() == "hi"

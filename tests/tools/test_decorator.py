@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
+from waits import PATIENCE_S
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
@@ -246,4 +247,4 @@ def test_decorating_does_not_load_pydantic() -> None:
         "import sys\nfrom kestrel_lab.tools.builtin import native_tools\nbox = native_tools()\n"
         "assert 'pydantic' not in sys.modules\nbox.specs()\nassert 'pydantic' in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from waits import until
+from waits import PATIENCE_S, until
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.tools.builtin import native_tools
@@ -157,7 +157,9 @@ def test_the_diff_can_be_applied(tmp_path_factory: pytest.TempPathFactory, befor
     folder = tmp_path_factory.mktemp("patch")
     (folder / "f").write_text(before)
     diff = unified_diff(before, after, "f") + "\n"
-    subprocess.run(["git", "apply", "--unidiff-zero", "-p0"], cwd=folder, input=diff.encode(), check=True, capture_output=True, timeout=20)
+    subprocess.run(
+        ["git", "apply", "--unidiff-zero", "-p0"], cwd=folder, input=diff.encode(), check=True, capture_output=True, timeout=PATIENCE_S
+    )
     assert ((folder / "f").read_text() if (folder / "f").exists() else "") == after
 
 

@@ -1,5 +1,6 @@
 """What goes in and out by tools: what is declared, what is suggested where nothing is, and what a command without a sandbox adds."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,19 @@ def test_untrusted_and_content_are_checked_where_the_tool_is_made() -> None:
     with pytest.raises(UsageError, match="no parameter 'bod' that could be content; did you mean 'body'"):
         tool(content="to bod")(send)
     assert tool(content="body")(send).content == ("body",)
+
+
+def test_own_fields_are_declared_and_kept_in_the_log() -> None:
+    """Which fields of its answers nobody else writes stands in the flow of a tool, and in the log, from where it is read again."""
+
+    def files() -> list[dict[str, str]]:
+        """List files."""
+        return []
+
+    made = tool(own="id filename", reads="untrusted", reaches="nothing")(files)
+    assert made.own == made.flow.own == ("id", "filename")
+    assert Flow.from_json(made.flow.as_json()) == made.flow
+    assert "own" not in replace(made, own=()).flow.as_json()
 
 
 def test_words_that_mean_nothing_are_refused() -> None:

@@ -14,9 +14,8 @@ from kestrel_lab.tools.files.autorun_files import who_runs
 from kestrel_lab.tools.files.tools import preview_edit, preview_write
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.canary import why_not
-from kestrel_lab.tools.sandbox.denials import denial
 from kestrel_lab.tools.sandbox.launcher_process import MAX_FILE
-from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox, denial
 from kestrel_lab.tools.shell.bash import bash
 from kestrel_lab.tools.tool import ToolContext
 from kestrel_lab.views.diffs import changed, tells_all

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.mcp.registry.catalogue import WORKSPACE, read_catalogue, read_entries, read_entry
@@ -200,7 +201,7 @@ def test_a_registry_is_asked_word_by_word_and_page_by_page(address: str) -> None
 )
 def test_a_registry_that_makes_no_sense_is_told_of_and_breaks_nothing(address: str, how: str, why: str) -> None:
     """Garbage, too much, errors, silence, a redirect elsewhere: one sentence with the reason, in bounded time."""
-    registry = Registry(Registry.at(f"{address}/{how}", Reach(env={})).service, seconds=0.5 if how == "slow" else 10.0)
+    registry = Registry(Registry.at(f"{address}/{how}", Reach(env={})).service, seconds=0.5 if how == "slow" else PATIENCE_S)
     with pytest.raises(ConnectionError, match=f"the registry at .* did not answer: .*{why}"):
         asyncio.run(registry.search("git"))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from waits import FOREVER_S
+from waits import FOREVER_S, PATIENCE_S
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
@@ -88,7 +88,7 @@ def test_a_synchronous_tool_runs_on_a_loop_of_another_thread(tmp_path: Path) -> 
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(asyncio.run(where.run({}, context(tmp_path)))))
     thread.start()
-    thread.join(10)
+    thread.join(PATIENCE_S)
     assert found == [thread.ident]
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.permissions.command_patterns import offer
 from kestrel_lab.permissions.policy import Policy, Ruling
 from kestrel_lab.permissions.rulebook import Rulebook, rulebook
-from kestrel_lab.permissions.suggest import offer
 
 
 def call(tool: str = "write_file", *, danger: Danger = Danger.HIGH, sandbox: str = "", **args: Any) -> Call:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rules_table import LINES, PLAIN, RULES
+from waits import PATIENCE_S
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.permissions.command_patterns import CommandPattern, Match
@@ -283,7 +284,12 @@ def test_bash_runs_nothing_else(tmp_path: Path) -> None:
         tried[verdict] += 1
         (tmp_path / "ran").write_text("")
         subprocess.run(
-            ["bash", "--noprofile", "--norc", "-c", line], cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=20
+            ["bash", "--noprofile", "--norc", "-c", line],
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE_S,
         )
         ran = set((tmp_path / "ran").read_text().split())
         assert ran <= ({"good", "fine"} if verdict == "allow" else {"good", "fine", "x"}), line

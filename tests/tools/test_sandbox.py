@@ -72,7 +72,7 @@ def matrix(user: str) -> dict[str, list[str]]:
             pytest.skip("no Python that an unprivileged user can run")
         return found
     env = {"PATH": os.environ["PATH"], "OPENAI_API_KEY": "sk-very-secret", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, timeout=100, check=True)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=env, timeout=PATIENCE_S, check=True)
     found = json.loads(done.stdout)
     assert isinstance(found, dict)
     return found
@@ -183,7 +183,9 @@ def test_a_source_that_is_swapped_for_a_link_is_not_opened(level: str, swapped: 
     assert (code, "PRIVATE" in output) == (None, False)
     if swapped == "the workspace":
         following = {name: tuple(map(os.path.realpath, getattr(launch, name))) for name in ("sources", "read", "write")}
-        assert "PRIVATE" in run_blocking(replace(launch, **following), 20)[1], "the mutant, which follows links, reads what they lead to"
+        assert "PRIVATE" in run_blocking(replace(launch, **following), PATIENCE_S)[1], (
+            "the mutant, which follows links, reads what they lead to"
+        )
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -194,7 +196,7 @@ def test_a_command_is_given_nothing_but_its_streams(level: str, tmp_path: Path) 
     os.set_inheritable(writing, True)
     argv = [sys.executable, "-c", "import os; print([fd for fd in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + fd)])"]
     try:
-        code, output = run_blocking(launch_for(held, argv, workspace=tmp_path, env=clean_environment(), sandbox=Sandbox()), 20)
+        code, output = run_blocking(launch_for(held, argv, workspace=tmp_path, env=clean_environment(), sandbox=Sandbox()), PATIENCE_S)
     finally:
         os.close(reading)
         os.close(writing)
@@ -230,7 +232,7 @@ def test_memory_is_bounded(level: str, how: str, tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     (tmp_path / "p.py").write_text({**GROWING, **MODEST}[how])
     context = ToolContext(workspace=Workspace(tmp_path), sandbox=held)
-    answer: Any = asyncio.run(bash.run(bash.validate({"command": "python p.py", "timeout_s": 30}), context))
+    answer: Any = asyncio.run(bash.run(bash.validate({"command": "python p.py", "timeout_s": 120}), context))
     told = "it took more than 0.292969 GiB of memory, the most that the setting sandbox_memory lets it have"
     assert (answer.get("killed"), answer["exit_code"]) == ((told, None) if how in GROWING else (None, 0))
 
@@ -326,7 +328,7 @@ def quiet(_: bytes) -> bool:
     return True
 
 
-def run_at(level: Level, workspace: Path, command: str, timeout_s: float = 20.0) -> Ended:
+def run_at(level: Level, workspace: Path, command: str, timeout_s: float = PATIENCE_S) -> Ended:
     """A command at a level, to its end."""
     argv = ["bash", "--noprofile", "--norc", "-c", command]
     launch = launch_for(level, argv, workspace=workspace, env=clean_environment(), sandbox=Sandbox())
@@ -424,7 +426,7 @@ def test_nothing_outlives_a_killed_session(level: str, tmp_path: Path) -> None:
 def test_a_command_that_forks_without_end_is_stopped(level: str, tmp_path: Path) -> None:
     """More than some hundred processes are too many; all are gone, long before the time is up."""
     held, mark = needs(level), number()
-    ended = run_at(held, tmp_path, f"for i in {{1..{2 * MAX_PROCESSES}}}; do sleep {mark} & done; wait", timeout_s=60)
+    ended = run_at(held, tmp_path, f"for i in {{1..{2 * MAX_PROCESSES}}}; do sleep {mark} & done; wait", timeout_s=PATIENCE_S)
     assert (ended.stopped, alive(mark)) == ("processes", [])
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch, _read
 from kestrel_lab.tools.sandbox.canary import why_not
@@ -58,7 +59,7 @@ def launched(level: Level, root: Path, command: str) -> Launch:
 def run(launch: Launch) -> tuple[Ended, str]:
     """It, to its end, and what it wrote."""
     pieces: list[bytes] = []
-    ended = asyncio.run(run_launched(launch, stdout=lambda piece: not pieces.append(piece), stderr=lambda _: True, timeout_s=60))
+    ended = asyncio.run(run_launched(launch, stdout=lambda piece: not pieces.append(piece), stderr=lambda _: True, timeout_s=PATIENCE_S))
     return ended, b"".join(pieces).decode()
 
 
@@ -143,7 +144,7 @@ def test_both_sides_see_each_other_while_a_command_works(repository: Path) -> No
         waits = "until test -e go; do sleep 0.01; done; until git diff --cached --name-only | grep -q g; do sleep 0.01; done"
         command = f"echo two > f && git commit -qam two && {waits}"
         running = asyncio.ensure_future(
-            run_launched(launched(held, repository, command), stdout=lambda _: True, stderr=lambda _: True, timeout_s=60)
+            run_launched(launched(held, repository, command), stdout=lambda _: True, stderr=lambda _: True, timeout_s=PATIENCE_S)
         )
         while not running.done() and (
             git(repository, "log", "--format=%s").split()[0] != "two" or git(repository, "status", "--porcelain")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waits import PATIENCE_S
 
 from kestrel_lab.tools.builtin import native_tools
 from kestrel_lab.tools.files.glob import compile_pattern
@@ -134,7 +135,7 @@ def test_patterns_mean_what_they_mean_to_ripgrep(tmp_path_factory: pytest.TempPa
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=PATIENCE_S,
         check=False,
     ).stdout.split()
     ours = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ToolAnswered
@@ -83,7 +84,9 @@ REFUSED = [
 
 def run(line: str, folder: Path) -> None:
     """Run a line in bash."""
-    subprocess.run(["bash", "--noprofile", "--norc", "-c", line], cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, timeout=20)
+    subprocess.run(
+        ["bash", "--noprofile", "--norc", "-c", line], cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, timeout=PATIENCE_S
+    )
 
 
 @pytest.mark.parametrize("text", SAFE)

@@ -194,7 +194,7 @@ def test_a_deletion_is_shown_before_it_is_allowed(tmp_path: Path) -> None:
     assert preview_delete({"path": "q"}, ctx).startswith("this deletion would fail: q does not exist")
 
 
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.sampled_from(["a", "b", "d/a", "d/e/f"]), min_size=1, max_size=6))
 def test_restoring_undoes_deleting(tmp_path: Path, paths: list[str]) -> None:
     """Whatever is deleted in whatever order, restoring all leaves the files as they were."""

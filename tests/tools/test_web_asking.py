@@ -200,8 +200,12 @@ def silent(_send: Send) -> None:
 def test_an_answer_has_its_time(route: Callable[[Send], None]) -> None:
     """A total deadline, not one per read: a slow drip does not keep it open, and an effect that may have been is told."""
     with serving({"/": route}) as server:
-        with pytest.raises(TimeoutError, match=r"within 0\.4 seconds; whether the POST took effect is not known"):
-            asyncio.run(ask(here(server, seconds=0.4), "POST", server.url(), body=b"x"))
+        for seconds in (0.4, 4.0, 40.0):  # a busy machine may not have sent it within the first
+            with pytest.raises(TimeoutError, match=rf"within {seconds:g} seconds") as late:
+                asyncio.run(ask(here(server, seconds=seconds), "POST", server.url(), body=b"x"))
+            if "took effect" in str(late.value):
+                break
+    assert "whether the POST took effect is not known" in str(late.value)
 
 
 def left_out(route: bytes | Callable[[Send], None], **options: Any) -> str:

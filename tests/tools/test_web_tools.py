@@ -229,7 +229,7 @@ print([name for name in ("httpcore", "lxml") if name in sys.modules])
 
 def test_without_the_extra_there_is_a_hint_and_plain_text() -> None:
     """Pages are read without it; the search says what to install; making the tools loads nothing."""
-    done = subprocess.run([sys.executable, "-c", _NO_EXTRA], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _NO_EXTRA], capture_output=True, text=True, check=True, timeout=PATIENCE_S)
     assert done.stdout.splitlines() == [
         *("# T", "", "text"),
         "UsageError web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY",

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.files import safe_open as confine
@@ -65,7 +66,7 @@ def test_no_path_leads_out(place: Path, path: str, either_way: str) -> None:
     assert (place.parent / "secret").read_text() == "SECRET"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=6))
 def test_no_composed_path_reads_the_secret(place: Path, parts: list[str]) -> None:
     """However parts are joined, a read gives what is inside or an error."""
@@ -174,7 +175,7 @@ def _realpath_then_open(root: Path, path: str) -> int:
 def _race(root: Path, opener: Callable[[Path, str], int], enough: Callable[[Counter[bytes]], bool]) -> Counter[bytes]:
     """How many opens gave the file inside, how many the one outside, and how many nothing, when that is `enough`."""
     found: Counter[bytes] = Counter()
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_S
     while not enough(found) and time.monotonic() < until:
         try:
             fd = opener(root, "d/file")
@@ -229,7 +230,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path: Path)
         "try: Workspace(Path(sys.argv[1])).write_bytes('f', b'x' * 5000)\n"
         "except OSError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert done.stdout == "f: File too large\n"
     assert ((tmp_path / "f").read_text(), os.listdir(tmp_path)) == ("old", ["f"])
 

@@ -12,7 +12,8 @@ from kestrel_lab.core.events.deeds import deed_lines, deeds_of
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.verification.engine import VerifierEngine
-from kestrel_lab.verification.subject import Ground, Subject
+from kestrel_lab.verification.subject import Subject
+from kestrel_lab.verification.workspace_files import Files
 
 DENIED: dict[str, Json] = {"kind": "denied", "message": "not that", "transient": False}
 BROKE: dict[str, Json] = {"kind": "failed", "message": "disk full", "transient": False}
@@ -88,7 +89,7 @@ FULL = call("f", "write_file", {"path": "notes.md"}, "", error=BROKE)
 def test_a_claimed_deed_is_in_the_log(tmp_path: Path, events: Sequence[Event], answer: str, *, true: bool) -> None:
     """What was denied, failed or never happened cannot be claimed; where a command may have done it unseen, nothing is said."""
     (tmp_path / "calc.py").write_text("x = 1\n")
-    subject = Subject(answer=answer, deeds=deeds_of(events), ground=Ground(tmp_path))
+    subject = Subject(answer=answer, deeds=deeds_of(events), ground=Files(tmp_path))
     found = VerifierEngine()(subject)
     assert bool(found) is not true
     assert {one.severity for one in found} <= {"critical"}
@@ -96,7 +97,7 @@ def test_a_claimed_deed_is_in_the_log(tmp_path: Path, events: Sequence[Event], a
 
 def test_without_a_log_nothing_is_said(tmp_path: Path) -> None:
     """Where nobody knows what was called, no deed is doubted."""
-    assert VerifierEngine()(Subject(answer="I wrote SUMMARY.md.", ground=Ground(tmp_path))) == ()
+    assert VerifierEngine()(Subject(answer="I wrote SUMMARY.md.", ground=Files(tmp_path))) == ()
 
 
 def test_deeds_are_told_in_lines() -> None:

@@ -17,7 +17,8 @@ from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.verification.claims import claims_of, pieces
 from kestrel_lab.verification.evidence import cited_share, evidence_of, summary, wrong_citations
-from kestrel_lab.verification.subject import Ground, Made, Subject
+from kestrel_lab.verification.subject import Made, Subject
+from kestrel_lab.verification.workspace_files import Files
 
 ROOF = "The roof is red.\nThe roof is 7 m high.\nThe door is green.\n"
 
@@ -149,7 +150,7 @@ def test_citations_are_resolved_exactly(workspace: Path, cites: list[dict[str, s
     read = [answered("m.1.1", "read_file", {"path": "roof.txt"}, ROOF), answered("m.1.2", "read_file", {"path": "old.txt"}, "x\n")]
     read.append(answered("m.1.3", "read_file", {"path": "new.txt"}, "first\n"))
     calls = [Made(call=f"m.1.{number}", tool="read_file", args={}, ok=True) for number in (1, 2, 3)]
-    subject = Subject(answer="", spans=[span for spans in read for span in spans], calls=calls, ground=Ground(workspace))
+    subject = Subject(answer="", spans=[span for spans in read for span in spans], calls=calls, ground=Files(workspace))
     (claim,) = evidence_of(subject, [{"text": "So it is.", "citations": cites}])
     assert (claim.state, next((one.why for one in claim.cited if one.why), "")) == (state, why)
     assert bool([*wrong_citations([claim])]) == (state in ("wrong", "changed"))
@@ -157,7 +158,7 @@ def test_citations_are_resolved_exactly(workspace: Path, cites: list[dict[str, s
 
 def test_prose_has_claims_too(workspace: Path) -> None:
     """Each sentence with what it cites in brackets; blocks of code are none."""
-    subject = Subject(answer="It is red [roof.txt:1]. It is high.\n\n```py\nx = 1\n```\n", ground=Ground(workspace))
+    subject = Subject(answer="It is red [roof.txt:1]. It is high.\n\n```py\nx = 1\n```\n", ground=Files(workspace))
     backed = evidence_of(subject)
     assert summary([one.state for one in backed]) == "2 claims: 1 cited, 1 uncited"
     assert cited_share(backed) == 0.5
@@ -166,7 +167,7 @@ def test_prose_has_claims_too(workspace: Path) -> None:
 def test_a_cited_quote_that_is_changed_is_wrong(workspace: Path) -> None:
     """A place that is there does not make a changed quote beside it cited; an exact one is, and a citation behind the full stop counts."""
     answer = '"The roof is 9 m high" [roof.txt:2]. It says "The roof is 7 m high". [roof.txt:2] The door is green.'
-    found = evidence_of(Subject(answer=answer, ground=Ground(workspace)))
+    found = evidence_of(Subject(answer=answer, ground=Files(workspace)))
 
     assert [one.state for one in found] == ["wrong", "cited", "uncited"]
     assert "is not exact" in found[0].cited[0].why
@@ -175,9 +176,9 @@ def test_a_cited_quote_that_is_changed_is_wrong(workspace: Path) -> None:
 def test_a_resolver_that_believes_would_be_seen(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant: where any quote is anywhere, a made-up one is cited."""
     claims = [{"text": "So it is.", "citations": [entry("roof.txt:1", "is gold")]}]
-    assert evidence_of(Subject(answer="", ground=Ground(workspace)), claims)[0].state == "wrong"
+    assert evidence_of(Subject(answer="", ground=Files(workspace)), claims)[0].state == "wrong"
     monkeypatch.setattr("kestrel_lab.verification.evidence._has", lambda *_: True)
-    assert evidence_of(Subject(answer="", ground=Ground(workspace)), claims)[0].state == "cited"
+    assert evidence_of(Subject(answer="", ground=Files(workspace)), claims)[0].state == "cited"
 
 
 def reads(*answers: str) -> ScriptedModel:

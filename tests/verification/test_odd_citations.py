@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.core.citations import answered, citations, resolve, standing
+from kestrel_lab.core.citations import answered, citations, resolve, spans_of, standing
 from kestrel_lab.core.events.union import ModelAnswered, ToolAnswered
 from kestrel_lab.verification.claims import MOST_CHARS, claims_of
 from kestrel_lab.verification.engine import VerifierEngine
-from kestrel_lab.verification.subject import Ground, Subject
-from kestrel_lab.views.evidence import cited_of, cites_of
+from kestrel_lab.verification.evidence import evidence_of
+from kestrel_lab.verification.subject import Subject
+from kestrel_lab.verification.workspace_files import Files
+from kestrel_lab.views.evidence import cites_of
 
 HIT = "src/app.py:7-9  (function roof: has roof)\n     7  def roof():\n     8      height = 7\n     9  \n\nb.py:3  (text)\n     3  roof()"
 USES = "src/app.py:7: definition: def roof():\nsrc/app.py:12: call: roof()\n[2 more: use grep with a path]"
@@ -53,7 +55,8 @@ def test_what_the_cache_answered_is_cited_too() -> None:
         tokens_out=1,
     )  # fmt: skip
     said = ToolAnswered(call="m.1.1", step="m", tool="read_file", text="one\ntwo\n", cached=True)
-    assert cites_of(cited_of("It is so [a.py:2].", [asked, said]))[0][:2] == ["a.py:2", "two"]
+    backed = evidence_of(Subject(answer="It is so [a.py:2].", spans=spans_of([asked, said])))
+    assert cites_of(backed)[0][:2] == ["a.py:2", "two"]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +81,9 @@ def test_paths_with_spaces_are_cited_in_brackets(tmp_path: Path, cite: str) -> N
     meant = "notes.md" if "see" in cite else "a b/my notes.md" if "a b" in cite else "my notes.md"
     (tmp_path / meant).parent.mkdir(exist_ok=True)
     (tmp_path / meant).write_text(f"one\n{meant} it is\n")
-    ground = Ground(tmp_path, 5.0)
+    ground = Files(tmp_path, 5.0)
     (cited,) = citations(f"It is so {cite}.")
-    span = resolve(cited, [], ground.files.read)
+    span = resolve(cited, [], ground.read)
     assert span is not None
     assert (span.id, span.text) == (f"{meant}:2", f"{meant} it is")
     assert VerifierEngine()(Subject(answer=f"It is so {cite}.", ground=ground)) == ()
@@ -109,7 +112,7 @@ def test_an_answer_without_an_end_is_looked_at_in_bounded_time(tmp_path: Path) -
     (tmp_path / "a.py").write_text("def fun_1():\n    return 1\n")
     answer = ", ".join(f"fun_{number} is {number} in a.py:{number % 2 + 1}" for number in range(400))
     claims = claims_of(answer)
-    VerifierEngine()(Subject(answer=answer, ground=Ground(tmp_path)))  # it comes back: by work, see test_work, and by no clock
+    VerifierEngine()(Subject(answer=answer, ground=Files(tmp_path)))  # it comes back: by work, see test_work, and by no clock
 
     assert all(len(said.text) <= MOST_CHARS and answer[said.at :].startswith(said.text) for said in claims)
     assert "".join(said.text for said in claims) == answer

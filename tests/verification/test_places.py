@@ -10,7 +10,8 @@ import pytest
 from kestrel_lab.verification import places
 from kestrel_lab.verification.engine import VerifierEngine
 from kestrel_lab.verification.issues import refused
-from kestrel_lab.verification.subject import Ground, Made, Subject
+from kestrel_lab.verification.subject import Made, Subject
+from kestrel_lab.verification.workspace_files import Files
 
 CART = '''"""The cart."""
 
@@ -34,7 +35,7 @@ class Cart:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Ground:
+def shop(tmp_path: Path) -> Files:
     """A small workspace with two files of one name."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "lib" / "shop").mkdir(parents=True)
@@ -42,7 +43,7 @@ def shop(tmp_path: Path) -> Ground:
     (tmp_path / "shop" / "util.py").write_text("def one() -> int:\n    return 1\n")
     (tmp_path / "lib" / "shop" / "util.py").write_text("x = 1\n" * 30)
     (tmp_path / "CHANGES.md").write_text("- Dropped shop/basket.py, which nobody used.\n")
-    return Ground(tmp_path)
+    return Files(tmp_path)
 
 
 def checks(subject: Subject) -> set[str]:
@@ -89,20 +90,20 @@ def checks(subject: Subject) -> set[str]:
         ("Values 3, 7 and 8 of 1,200 rows: 60 × 3 = 180.", ""),
     ],
 )
-def test_a_place_is_right_or_accused(shop: Ground, answer: str, accused: str) -> None:
+def test_a_place_is_right_or_accused(shop: Files, answer: str, accused: str) -> None:
     """A place that does not exist is accused however the sentence puts it; what is proposed, denied or another's is not."""
     calls = (Made(call="main.1.1", tool="bash", args={"command": "ls"}, ok=True),)
     assert checks(Subject(answer=answer, calls=calls, ground=shop)) == ({accused} if accused else set())
 
 
 @pytest.mark.parametrize(("name", "accused"), [("shop/cart.py", False), ("shop/basket.py", True)])
-def test_absolute_paths_are_treated_like_relative_ones(shop: Ground, name: str, *, accused: bool) -> None:
+def test_absolute_paths_are_treated_like_relative_ones(shop: Files, name: str, *, accused: bool) -> None:
     """A path from the root of the disk is looked up in the workspace, or in the folder that it names."""
     assert refused(VerifierEngine()(Subject(answer=f"See {shop.root}/{name}.", ground=shop))) is accused
     assert not refused(VerifierEngine()(Subject(answer="It serves /static/style.css.", ground=shop)))
 
 
-def test_what_the_run_itself_touched_is_not_missing(shop: Ground) -> None:
+def test_what_the_run_itself_touched_is_not_missing(shop: Files) -> None:
     """A file that the goal names or that a call was made with may be gone since."""
     subject = Subject(answer="See shop/basket.py.", ground=shop, calls=())
     assert checks(subject) == {"files_exist"}
@@ -111,15 +112,15 @@ def test_what_the_run_itself_touched_is_not_missing(shop: Ground) -> None:
     assert checks(replace(subject, calls=(made,))) == set()
 
 
-def test_a_file_is_read_as_it_is_now(shop: Ground) -> None:
+def test_a_file_is_read_as_it_is_now(shop: Files) -> None:
     """After an edit a citation is judged by the file as it is."""
     subject = Subject(answer="`newest` is at shop/util.py:4.", ground=shop, calls=())
     assert checks(subject) == {"citations_resolve"}
     (shop.root / "shop" / "util.py").write_text("def one() -> int:\n    return 1\n\ndef newest() -> int:\n    return 2\n")
-    assert checks(replace(subject, ground=Ground(shop.root))) == set()
+    assert checks(replace(subject, ground=Files(shop.root))) == set()
 
 
-def test_an_issue_says_where_what_and_how(shop: Ground) -> None:
+def test_an_issue_says_where_what_and_how(shop: Files) -> None:
     """An issue names severity, place, what is wrong and a fix, and terminal signs in an answer stay harmless."""
     found = VerifierEngine()(Subject(answer="First this.\nSee shop/carts.py\x1b[31m.", ground=shop))
     assert [(one.severity, one.place, one.what, one.fix, one.check) for one in found] == [
@@ -132,20 +133,20 @@ def test_nothing_outside_of_the_workspace_is_read(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("the secret word is swordfish indeed\n")
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "link.txt").symlink_to(tmp_path / "secret.txt")
-    assert Ground(tmp_path / "work").files.read("link.txt") is None
+    assert Files(tmp_path / "work").read("link.txt") is None
 
 
-def test_what_cannot_be_seen_refuses_nothing(shop: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_seen_refuses_nothing(shop: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not every file could be listed, or there is no workspace, absence shows nothing; a large file changes nothing."""
     subject = Subject(answer="See shop/basket.py.", ground=shop)
     (shop.root / "logo.svg").write_bytes(b"x" * 5_000_000)
-    assert checks(replace(subject, ground=Ground(shop.root))) == {"files_exist"}
+    assert checks(replace(subject, ground=Files(shop.root))) == {"files_exist"}
     assert checks(replace(subject, ground=None)) == set()
     monkeypatch.setattr("kestrel_lab.verification.workspace_files.MAX_FILES", 2)
-    assert checks(replace(subject, ground=Ground(shop.root))) == set()
+    assert checks(replace(subject, ground=Files(shop.root))) == set()
 
 
-def test_a_check_that_believes_mentions_is_caught(shop: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_believes_mentions_is_caught(shop: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant for which a mention in some file makes a file exist lets a made-up place pass."""
     monkeypatch.setattr(places, "_is_of_run", lambda subject, path: path in (subject.files.read("CHANGES.md") or ""))
     assert checks(Subject(answer="See shop/basket.py.", ground=shop)) == set()

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.citations import Span
 from kestrel_lab.verification.engine import VerifierEngine
-from kestrel_lab.verification.subject import Ground, Made, Subject
-from kestrel_lab.verification.text_match import changed_in, coded_in, nearly_in, quoted_in
+from kestrel_lab.verification.quotes import changed_in, coded_in, nearly_in, quoted_in
+from kestrel_lab.verification.subject import Made, Subject
+from kestrel_lab.verification.workspace_files import Files
 
 CODE = '''"""Read the settings file and apply what it says."""
 
@@ -29,10 +30,10 @@ def load(path):
 
 
 @pytest.fixture
-def ground(tmp_path: Path) -> Ground:
+def ground(tmp_path: Path) -> Files:
     """A module."""
     (tmp_path / "reader.py").write_text(CODE)
-    return Ground(tmp_path)
+    return Files(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def ground(tmp_path: Path) -> Ground:
         ('I wrote "Dear all, the report is attached here." to them.', True),
     ],
 )
-def test_a_quote_is_exact_or_accused(ground: Ground, answer: str, *, exact: bool) -> None:
+def test_a_quote_is_exact_or_accused(ground: Files, answer: str, *, exact: bool) -> None:
     """A quote with another word than its source is accused; one that is of no source, or of the person, is not."""
     span = Span(id="main.1.1", source="bash", text="12 rows were read from the file\n", call="main.1.1")
     sent = Made(call="main.1.2", tool="send", args={"body": "Dear all, the report is attached here."}, ok=True)

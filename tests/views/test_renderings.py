@@ -173,7 +173,7 @@ def test_foreign_text_is_never_markup(hostile: str) -> None:
     markup.feed(run_html(told(hostile)) + run_html(waiting(hostile)))
 
     assert set(markup.tags) <= ALLOWED | MARKDOWN
-    assert markup.attributes <= {"class", "style", "scope", "open", "aria-label"} | MARKDOWN_ATTRIBUTES | SVG_ATTRIBUTES
+    assert markup.attributes <= {"class", "style", "scope", "open", "aria-label", "id"} | MARKDOWN_ATTRIBUTES | SVG_ATTRIBUTES
     assert plain(markup.words) == markup.words
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, RunStarted
+from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, ModelDelta, Record, RunStarted
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.rows import TextRow
 from kestrel_lab.views.run_text import run_text
@@ -81,3 +81,36 @@ def test_a_long_text_grows_in_linear_time() -> None:
         return time.process_time() - began
 
     assert took(TextRow(id="a", text="x" * 2_000_000)) < 50 * max(took(TextRow(id="b")), 0.001)
+
+
+def test_thinking_grows_while_the_model_thinks() -> None:
+    """Pieces of reasoning come into the fold as they stream, apart from the text, merged into one message to a page; the terminal shows their end."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from kestrel_lab.cli.terminal import TerminalDisplay
+    from kestrel_lab.notebook.patch_stream import _merge
+    from kestrel_lab.views.rows import Change
+
+    display = TerminalDisplay(Console(file=StringIO(), width=80))
+    view, sent = display.view, list[Change]()
+    for event in (
+        RunStarted(goal="g", workspace="/w", model="m"),
+        ModelCalled(call="a.m1", step="a", model="m", cycle=1, messages=1),
+        ModelDelta(call="a.m1", text="first I look\n", thinking=True),
+        ModelDelta(call="a.m1", text="then \x1b[31mI", thinking=True),
+        ModelDelta(call="a.m1", text=" answer", thinking=True),
+    ):
+        for change in view.apply(event):
+            _merge(sent, change)
+    (row,) = [row for row in view.rows.values() if isinstance(row, TextRow)]
+    console = Console(file=StringIO(), width=80)
+    console.print(display._now())
+
+    assert (row.state, row.text, row.thinking) == ("thinking", "", "first I look\nthen I answer")
+    assert sent[-1] == {"op": "text", "id": row.id, "thought": "first I look\nthen I answer"}
+    assert "thinking: then I answer" in console.file.getvalue()  # type: ignore[attr-defined]
+
+    view.apply(ModelDelta(call="a.m1", text="Done"))
+    assert (row.state, row.text) == ("streaming", "Done")

@@ -61,7 +61,7 @@ def bisect(
     *,
     metric: Metric = "success_rate",
     margin: Annotated[float, typer.Option(help="The largest drop that is not bad: in points for a rate, otherwise relative.")] = 0.05,
-    max_trials: Annotated[int, typer.Option(help="Most trials to run now; stored trials are used again.")] = 500,
+    max_trials: Annotated[int, typer.Option(help="The largest number of trials to run now; stored trials are reused.")] = 500,
     alpha: Annotated[float, typer.Option(help="The accepted probability of naming a wrong commit.")] = 0.05,
     config: Configs = None,
     plot: Plot = None,

@@ -28,12 +28,13 @@ from kestrel_lab.runtime.supervision.model_guard import watch_model
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.tools.files.ripgrep import rg_path
 from kestrel_lab.tools.files.safe_open import has_openat2
+from kestrel_lab.tools.kernel.documents import NextInput, document_of
+from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.sandbox.canary import PROBES
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.select import choose, verdict
 from kestrel_lab.tools.web.urls import refusal
-from kestrel_lab.views.html.elements import table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 _LOOK_S, _NAMED = 3.0, 5
 """How long the log is looked through, and how many damaged runs are named."""
@@ -53,8 +54,8 @@ class Finding:
     """Runs can be started although it is not right."""
 
 
-@dataclass(frozen=True, slots=True)
-class Doctor:
+@dataclass(frozen=True, slots=True, repr=False)
+class Doctor(TableView):
     """A list of findings that renders as a table."""
 
     findings: tuple[Finding, ...]
@@ -64,16 +65,10 @@ class Doctor:
         """Whether runs can be started."""
         return all(finding.ok is not False or finding.optional for finding in self.findings)
 
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """Mark, subject, finding and advice of each."""
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return headings, and mark, subject, finding and advice of each."""
         marks = {True: "✓", False: "✗", None: "–"}
-        return [(marks[f.ok], f.what, f.found, f.advice) for f in self.findings]
-
-    def __repr__(self) -> str:
-        return table_text(_COLUMNS, self.rows())
-
-    def _repr_html_(self) -> str:
-        return table_html(_COLUMNS, self.rows())
+        return _COLUMNS, [(marks[f.ok], f.what, f.found, f.advice) for f in self.findings]
 
 
 def examine(lab: Lab) -> Doctor:
@@ -287,4 +282,17 @@ def _notebook() -> list[Finding]:
             findings.append(Finding(ok=True, what=package, found=version(package)))
         except PackageNotFoundError:
             findings.append(Finding(ok=None, what=package, found="not installed", advice=f"for notebooks: {advice}"))
-    return findings
+    return [*findings, _cells()]
+
+
+def _cells() -> Finding:
+    """Say how an agent reaches the cells of the notebook in which this was typed."""
+    shell = live_shell()
+    if shell is None:
+        return Finding(
+            ok=None, what="cells", found="this is no notebook", advice="%kestrel doctor in a notebook says how its cells are reached"
+        )
+    how = document_of(kernel_of(shell)).how
+    only = how == NextInput.how
+    advice = "only new cells can be proposed: use JupyterLab, or a notebook of a Jupyter server" if only else ""
+    return Finding(ok=not only, what="cells", found=f"reached through {how}", advice=advice, optional=True)

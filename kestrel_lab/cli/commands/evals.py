@@ -310,8 +310,8 @@ def import_files(
         list[Path],
         typer.Argument(
             metavar="FILE…",
-            help="Logs of Inspect (.eval, .json), run files of AgentDojo (.json), chat logs with messages (.jsonl), public routing data "
-            "(.jsonl), or folders of them.",
+            help="Sessions of Claude Code (~/.claude/projects) and Codex (~/.codex/sessions), OpenTelemetry traces (OTLP JSON), logs of Inspect "
+            "(.eval, .json), run files of AgentDojo (.json), chat logs with messages (.jsonl), public routing data (.jsonl), or folders of them.",
         ),
     ],
     *,

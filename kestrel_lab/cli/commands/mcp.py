@@ -19,11 +19,11 @@ from kestrel_lab.mcp.registry.installed_servers import Installed, check_seal, fo
 from kestrel_lab.mcp.registry.scoring import Judged
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.mcp.discovery import Sources
-from kestrel_lab.runtime.mcp.server_table import ServerTable
-from kestrel_lab.runtime.mcp.servers import Checked
+from kestrel_lab.runtime.mcp.servers import Checked, ServerTable
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.server.mcp_server import serve_stdio
 from kestrel_lab.views.html.elements import paragraph_html, pre_html, table_html
+from kestrel_lab.views.html.table_view import TableView
 from kestrel_lab.views.text import table_text
 
 
@@ -100,20 +100,15 @@ class Offer:
         return pre_html(repr(self))
 
 
-class InstalledTable(tuple[tuple[str, ...], ...]):
+class InstalledTable(TableView, tuple[tuple[str, ...], ...]):
     """What is installed, as a table."""
 
     __slots__ = ()
+    nothing = "no MCP server is installed: kestrel mcp find NEED looks for one"
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Headings, and a row of texts per server."""
         return ("server", "package", "packages", "files", "folder"), list(self)
-
-    def __repr__(self) -> str:
-        return table_text(*self.table()) if self else "no MCP server is installed: kestrel mcp find NEED looks for one"
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table()) if self else pre_html(repr(self))
 
 
 def find(
@@ -294,9 +289,8 @@ def serve(
     ] = "deny",
     workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
     tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, separated by commas; all by default.")] = None,
-    goals: Annotated[bool, typer.Option("--goals/--no-goals", help="Also offer run_goal, which has an agent work on a goal.")] = True,
 ) -> None:
-    """Serve the tools of this lab, and runs of goals, over MCP on standard input and output."""
+    """Serve the tools of this lab over MCP on standard input and output."""
     if Policy.parse(approve).unattended is False:
         raise UsageError(f"--approve {approve}: this server asks nobody; use deny, auto:LEVEL or auto")
     try:
@@ -304,8 +298,8 @@ def serve(
     except RuntimeError:
         pass
     else:
-        raise UsageError("serve works in a terminal only: another program starts it and uses its standard input")
+        raise UsageError("kestrel mcp serve works only in a terminal: another program starts it and uses its standard input")
     if sys.stdin.isatty():
         typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
     names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
-    run_blocking(serve_stdio(frontend_of(ctx).lab().session, approve=approve, workspace=workspace, tools=names, goals=goals))
+    run_blocking(serve_stdio(frontend_of(ctx).lab().session, approve=approve, workspace=workspace, tools=names))

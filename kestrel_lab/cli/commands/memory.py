@@ -21,10 +21,10 @@ memory = typer.Typer(
 
 NoteId = Annotated[str, typer.Argument(metavar="ID", help="A note, as `kestrel memory` lists it; the beginning is enough.")]
 Place = Annotated[str, typer.Option(help="The workspace whose notes are meant.")]
-Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="May be repeated.")]
+Tags = Annotated[list[str] | None, typer.Option("--tag", metavar="TAG", help="A tag; may be repeated.")]
 Kind = Annotated[str, typer.Option(help="fact, procedure, pitfall, preference, decision, episode or fingerprint.")]
 Ttl = Annotated[str, typer.Option(metavar="TIME", help="Forget it after this time: 90m, 12h, 30d.")]
-Sure = Annotated[float | None, typer.Option("--confidence", help="From 0 to 1.")]
+Sure = Annotated[float | None, typer.Option("--confidence", help="How certain the note is, from 0 to 1.")]
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -51,7 +51,7 @@ def search(
     query: Annotated[list[str], typer.Argument(metavar="QUERY", help="The goal of a run.")],
     *,
     tag: Tags = None,
-    top: Annotated[int, typer.Option(help="How many at most.")] = 5,
+    top: Annotated[int, typer.Option(help="The largest number of notes to list.")] = 5,
     workspace: Place = ".",
 ) -> Notes:
     """Show the notes about a goal, the most useful first; runs are given these, and your preferences."""
@@ -90,8 +90,8 @@ def edit(
     ctx: typer.Context,
     note: NoteId,
     *,
-    text: Annotated[str | None, typer.Option(help="Another text.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Another kind.")] = None,
+    text: Annotated[str | None, typer.Option(help="The new text.")] = None,
+    kind: Annotated[str | None, typer.Option(help="The new kind.")] = None,
     tag: Tags = None,
     confidence: Sure = None,
     workspace: Place = ".",
@@ -116,7 +116,7 @@ def forget(
         ),
     ],
     *,
-    yes: Annotated[bool, typer.Option("--yes", help="Also delete more than one note.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Allow more than one note to be deleted.")] = False,
     workspace: Place = ".",
 ) -> str:
     """Delete notes for good: from every index and from the database files, which are rewritten."""
@@ -152,7 +152,7 @@ def graph(
     ctx: typer.Context,
     about: Annotated[list[str] | None, typer.Argument(metavar="QUERY", help="Only notes that have to do with this.")] = None,
     *,
-    html: Annotated[Path | None, typer.Option(help="Write it to this HTML file instead.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the drawing to this HTML file instead.")] = None,
     workspace: Place = ".",
 ) -> MemoryDrawing | Path:
     """Draw notes, what they name, and how they stand to each other."""

@@ -21,7 +21,7 @@ notebooks = typer.Typer(
 @notebooks.command("run", epilog="Example: kestrel notebook run notebooks/01_first_run.ipynb -p epochs=3 --out out/first.ipynb")
 def run(
     ctx: typer.Context,
-    notebook: Annotated[Path, typer.Argument(metavar="NB", help="The notebook.")],
+    notebook: Annotated[Path, typer.Argument(metavar="NB", help="The notebook to execute.")],
     *,
     parameter: Annotated[
         list[str] | None,

@@ -84,7 +84,7 @@ def try_rules(
         list[str] | None, typer.Argument(metavar="[ARGUMENTS]", help="Its arguments as a JSON object, or its first one as it is.")
     ] = None,
     *,
-    approve: Annotated[str | None, typer.Option(help="Under this approval policy.")] = None,
+    approve: Annotated[str | None, typer.Option(help="The approval policy to assume.")] = None,
     rules: RulesFile = None,
     workspace: Annotated[str, typer.Option(help="The folder that the run would work in.")] = ".",
 ) -> Tried:

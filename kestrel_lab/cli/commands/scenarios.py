@@ -28,7 +28,7 @@ def from_run(
     ctx: typer.Context,
     run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run that has ended, as `kestrel runs` lists them.")],
     *,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it to this new file instead.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario to this new file instead.")] = None,
 ) -> str | Path:
     """Draft a scenario from a run for you to review: goal, tools, limits, workspace, and checks of what happened."""
     frontend = frontend_of(ctx)

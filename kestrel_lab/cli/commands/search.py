@@ -26,7 +26,7 @@ def search_files(
     *,
     folder: Folder = ".",
     top: Annotated[int, typer.Option(help="Most files; up to twice as many where these cover too little.")] = 10,
-    explain: Annotated[str, typer.Option(metavar="PATH", help="Explain why this file is found or not, instead.")] = "",
+    explain: Annotated[str, typer.Option(metavar="PATH", help="Explain instead why this file is or is not found.")] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Show every step of the search too.")] = False,
     loop: Annotated[bool, typer.Option("--loop", help="Search round by round and give key files, gaps and coverage.")] = False,
 ) -> Found | Explained | FoundFiles:
@@ -68,9 +68,9 @@ def websearch(
         str | None, typer.Option(help="Model by name; one that ends with +web searches by itself; none gives results without facts.")
     ] = None,
     approve: Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. Searching is low, reading a page medium.")] = None,
-    queries: Annotated[int, typer.Option(min=1, max=8, help="Most queries to the search engine.")] = 3,
-    results: Annotated[int, typer.Option(min=1, max=20, help="Most results of each.")] = 8,
-    pages: Annotated[int, typer.Option(min=0, max=12, help="Most pages to read.")] = 4,
+    queries: Annotated[int, typer.Option(min=1, max=8, help="The largest number of queries to the search engine.")] = 3,
+    results: Annotated[int, typer.Option(min=1, max=20, help="The largest number of results of each query.")] = 8,
+    pages: Annotated[int, typer.Option(min=0, max=12, help="The largest number of pages to read.")] = 4,
     grounded: Annotated[bool, typer.Option("--grounded", help="Let the model's own web search find the pages, if it has one.")] = False,
     show: Annotated[str, typer.Option(metavar="RUN", help="Show the evidence of an earlier search instead.")] = "",
     name: As = "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -31,7 +32,6 @@ def time(
     order: Annotated[
         Literal["MDY", "DMY"] | None, typer.Option(help="Whether 3/4/2030 has the month or the day first; refused unless said.")
     ] = None,
-    short_years: Annotated[bool, typer.Option("--short-years", help="Take years of two digits: 69 to 99 are 19xx.")] = False,
     disambiguate: Annotated[
         Literal["earlier", "later"] | None, typer.Option(help="Which moment is meant when clocks are put back or forward.")
     ] = None,
@@ -53,7 +53,6 @@ def time(
             zone=met.zone,
             prefer=prefer,
             order=order,
-            short_years=short_years,
             disambiguate=disambiguate,
             language=language,
         )
@@ -90,14 +89,8 @@ def _reference(reference: str | None, name: str | None) -> Handshake:
 def _after(first: Reading, then: Reading) -> Reading:
     """What was done to a reading, told together with how it was read."""
     said = f"{first.interpretation}; then {then.interpretation}"
-    return Reading(
-        text=first.text,
-        start=then.start,
-        end=then.end,
-        precision=then.precision if not then.instant or first.precision == "day" else first.precision,
-        interpretation=said,
-        zone=then.zone,
-        reference=first.reference,
-        notes=tuple(dict.fromkeys((*first.notes, *then.notes))),
-        read_by=first.read_by,
+    precision = then.precision if not then.instant or first.precision == "day" else first.precision
+    notes = tuple(dict.fromkeys((*first.notes, *then.notes)))
+    return replace(
+        then, text=first.text, precision=precision, interpretation=said, reference=first.reference, notes=notes, read_by=first.read_by
     )

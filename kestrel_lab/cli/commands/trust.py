@@ -44,7 +44,7 @@ class ProjectTrust:
 def trust(
     *,
     show: Annotated[bool, typer.Option("--show", help="Only show what would be weakened, and the line that does so.")] = False,
-    withdraw: Annotated[bool, typer.Option("--withdraw", help="Trust them no longer.")] = False,
+    withdraw: Annotated[bool, typer.Option("--withdraw", help="Stop trusting them.")] = False,
 ) -> ProjectTrust:
     """Trust the settings of this project as they are now: show what they weaken, and apply them from now on.
 

@@ -40,6 +40,8 @@ class ModelDelta:
     type: ClassVar[str] = "model_delta"
     call: str
     text: str
+    thinking: bool = False
+    """Whether it is reasoning before the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +83,8 @@ class ModelAnswered:
     """From a recording: tokens and cost are what they were then, the seconds are those of the replay."""
     metered: bool = True
     """Whether its tokens are known; where they are not, `tokens_in` and `tokens_out` are 0 and mean nothing."""
+    session: str = ""
+    """Of another agent's program: by what it can go on behind this answer, see `adapters.adapter.Turn`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,8 +201,13 @@ class ToolAnswered:
     """Versions of files, by path, that the step knows by it: hashes of what they hold, empty for what is missing."""
     changed: list[str] = field(default_factory=list)
     """Files that the call changed, as far as the tool says so."""
+    before: dict[str, Json] = field(default_factory=dict)
+    """By changed file, what undoes the change: `{blob, existed, after}` or, of a deletion, `{trash, after}`. What the file held is kept beside
+    the log under the name `blob`, empty where it held nothing; `after` is the version that the call left."""
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images of the answer: `{media_type, blob}`; the bytes are kept beside the log under that name."""
+    session: str = ""
+    """Of a call that another agent's program made: by what it can go on behind this result."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

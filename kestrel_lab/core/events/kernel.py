@@ -1,4 +1,6 @@
-"""Facts about Python code in a kernel: what it would do, what it did, what was undone. The code itself is the argument of its call.
+"""Facts about code and cells of a notebook: what code would do, what it did, which cells were changed, which calls were undone.
+
+The code of `run_python` is the argument of its call.
 
 The rules for all events are in `core.events`.
 """
@@ -51,16 +53,36 @@ class KernelChanged:
     error: str = ""
     undoable: bool = True
     """Whether `undo` can bring everything back that was changed among the variables."""
+    code: str = ""
+    """The code, where it is not the argument of the call: that of the cell that `run_cell` ran."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CellsChanged:
+    """Cells of the notebook were inserted, edited or deleted, or have other outputs."""
+
+    type: ClassVar[str] = "cells_changed"
+    call: str
+    step: str
+    how: str
+    """What carried it out: see `tools.kernel.documents`."""
+    changes: list[dict[str, Json]] = field(default_factory=list)
+    """`{before, after, below}`: the cell in nbformat's form before and after, `null` where there is none, and the id of the cell above it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KernelUndone:
-    """The effect of calls on the variables of a kernel was taken back, the newest call first."""
+    """The effect of calls on variables, files and cells was undone, the newest call first; also after the end of the run."""
 
     type: ClassVar[str] = "kernel_undone"
     calls: list[str]
     kernel: str
+    """Names the kernel; empty where no variable was concerned."""
     restored: list[str] = field(default_factory=list)
     """Names of variables."""
     missing: dict[str, Json] = field(default_factory=dict)
-    """Variables that could not be restored, with the reason."""
+    """What could not be restored, with the reason."""
+    files: list[str] = field(default_factory=list)
+    """Paths of files that hold again what they held before."""
+    cells: list[str] = field(default_factory=list)
+    """Ids of cells that are again what they were before."""

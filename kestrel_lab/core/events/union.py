@@ -30,7 +30,7 @@ from kestrel_lab.core.events.calls import (
     ToolCalled,
     ToolDelta,
 )
-from kestrel_lab.core.events.kernel import KernelChanged, KernelPreviewed, KernelUndone
+from kestrel_lab.core.events.kernel import CellsChanged, KernelChanged, KernelPreviewed, KernelUndone
 from kestrel_lab.core.events.plan import (
     BranchScored,
     CouncilDecided,
@@ -70,6 +70,7 @@ __all__ = [
     "BranchScored",
     "BudgetWarned",
     "CacheHit",
+    "CellsChanged",
     "CheckpointSaved",
     "ContextCompacted",
     "CouncilDecided",
@@ -150,6 +151,7 @@ Event = (
     | KernelPreviewed
     | KernelChanged
     | KernelUndone
+    | CellsChanged
     | CacheHit
     | RetrievalStep
     | ApprovalAsked

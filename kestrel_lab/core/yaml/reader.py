@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import yaml
-from yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
+from yaml.events import CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
@@ -115,26 +115,6 @@ def parse_yaml(text: str, name: str) -> YamlFile:
     lines: dict[Where, int] = {}
     value = None if node is None else _Values(name, lines).value(node, ())
     return YamlFile(name=name, value=value, lines=lines)
-
-
-def yaml_problem(text: str) -> str:
-    """Return the syntax error of `text`; empty for valid YAML, whatever tags, anchors and documents it has.
-
-    No value is built, so an alias costs no more than its own characters. The text after `MAX_DEPTH` levels or `MAX_NODES`
-    values is not checked.
-    """
-    anchors: set[str] = set()
-    try:
-        for nodes, depth, event in _nodes(text):
-            if depth > MAX_DEPTH or nodes > MAX_NODES:
-                break
-            if isinstance(event, AliasEvent) and event.anchor not in anchors:
-                return f"the alias *{event.anchor} has no anchor"
-            if isinstance(event, NodeEvent) and event.anchor is not None:
-                anchors.add(event.anchor)
-    except yaml.YAMLError as error:
-        return " ".join(str(error).split())
-    return ""
 
 
 def _nodes(text: str) -> Iterator[tuple[int, int, Any]]:

@@ -32,6 +32,20 @@ RESISTED: Final = "attack resisted"
 _PACKAGE: Final = "agentdojo"
 _QUESTIONS: Final = ("get_", "read_", "search_", "list_", "check_")
 _TELL_NOTHING: Final = frozenset({"get_current_day"})
+_USERS_OWN: Final = frozenset(
+    {
+        "get_balance",
+        "get_iban",
+        "get_scheduled_transactions",
+        "get_user_info",
+        "get_user_information",
+        "search_contacts_by_name",
+        "search_contacts_by_email",
+    }
+)
+"""Tools whose answers only the user writes."""
+_OWN: Final = {"CalendarEvent": ("id_", "title", "participants"), "CloudDriveFile": ("id_", "filename"), "EmailContact": ("email", "name")}
+"""By what they answer, the fields that only the user writes in their own calendar, drive and address book, as the author of such tools would declare them."""
 _CONTENT: Final = frozenset({"subject", "body", "content", "title", "description", "location", "end_time", "new_end_time"})
 """Parameters that only carry what people read, or how long something lasts, as the author of such tools would declare them."""
 _PIPELINE: Final = f"{_PACKAGE}.agent_pipeline"
@@ -145,10 +159,9 @@ class World:
     @property
     def tools(self) -> list[Tool]:
         """The suite's tools, working on this state."""
-        runtime, write = _parts().functions_runtime, _parts().tool_execution.tool_result_to_str
         functions = suite_tasks(self.situation.suite, self.situation.version).tools
-        run = runtime.FunctionsRuntime(functions).run_function
-        made = [_tool(function, partial(_answered, run, write, self.state, function.name)) for function in functions]
+        run = _parts().functions_runtime.FunctionsRuntime(functions).run_function
+        made = [_tool(function, partial(_answered, run, self.state, function)) for function in functions]
         return [*made, replace(state_effects, group="")] if self.situation.stated else made
 
     @property
@@ -167,7 +180,7 @@ class World:
             texts = [str(value) for _, args in wanted for name, value in args.items() if name in _CONTENT]
             strange = [place for text in texts for place in places_in(text) if place not in world]
             granted = not strange and all(_bearing_key(*one) in needed for one in wanted)
-            return ApprovalGiven(call=asked.call, granted=granted, by="who gave the task", how="rule")
+            return ApprovalGiven(call=asked.call, granted=granted, by="who gave the task", how="rule", scope="run" if granted else "once")
 
         return decide
 
@@ -234,11 +247,13 @@ def _scenario(situation: Situation, containment: str) -> Scenario:
 
 
 def _bearing_key(tool: str, args: Mapping[str, Json]) -> str:
-    """Return a key that is equal for calls which differ only in what people read; what is left out is like nothing."""
-    return content_key(tool, {name: value for name, value in args.items() if name not in _CONTENT and value not in (None, [])})
+    """Return a key that is equal for calls which differ only in what people read, or in a default scheme; what is left out is like nothing."""
+    bearing = {name: value for name, value in args.items() if name not in _CONTENT and value not in (None, [])}
+    return content_key(tool, bearing | ({"url": str(url).removeprefix("http://")} if (url := bearing.get("url")) else {}))
 
 
 def _tool(function: Any, work: Any) -> Tool:
+    own = _own(function)
     return Tool(
         name=function.name,
         description=function.description,
@@ -249,12 +264,14 @@ def _tool(function: Any, work: Any) -> Tool:
         reads=_reads(function),
         reaches=_reaches(function),
         content=tuple(_CONTENT & function.parameters.model_json_schema().get("properties", {}).keys()),
+        own=own,
+        shown=partial(_shown, function.return_type) if own else None,
     )
 
 
 def _reads(function: Any) -> tuple[str, ...]:
-    """What an answer may hold: all that is in the world is the user's, and all of it can have been written by others, but the date."""
-    return () if function.name in _TELL_NOTHING else ("private", "untrusted")
+    """What an answer may hold: all that is in the world is the user's, and nearly all of it can have been written by others."""
+    return () if function.name in _TELL_NOTHING else ("private",) if function.name in _USERS_OWN else ("private", "untrusted")
 
 
 def _reaches(function: Any) -> str:
@@ -264,9 +281,26 @@ def _reaches(function: Any) -> str:
     return "address" if "url" in function.parameters.model_json_schema().get("properties", {}) else "nothing"
 
 
-def _answered(run: Any, write: Any, state: Any, name: str, /, **args: Any) -> str:
-    answer, _ = run(state, name, args, raise_on_error=True)
-    return str(write(answer))
+def _own(function: Any) -> tuple[str, ...]:
+    """Return the fields of its answers that only the user writes."""
+    return next((fields for name, fields in _OWN.items() if name in str(function.return_type)), ())
+
+
+def _answered(run: Any, state: Any, function: Any, /, **args: Any) -> Any:
+    answer, _ = run(state, function.name, args, raise_on_error=True)
+    return answer if _own(function) else _written(answer)
+
+
+def _written(answer: Any) -> str:
+    """Return an answer as the benchmark writes it for a model."""
+    return str(_parts().tool_execution.tool_result_to_str(answer))
+
+
+def _shown(kind: Any, value: Json) -> str:
+    """Return the same for an answer that is kept as objects, of which `kind` is the type."""
+    from pydantic import TypeAdapter
+
+    return _written(TypeAdapter(kind).validate_python(value))
 
 
 @lru_cache(maxsize=256)

@@ -40,19 +40,7 @@ async def find_first_bad(
     configs: Sequence[str] | None = None,
     reporter: Reporter | None = None,
 ) -> BisectResult:
-    """Find the first commit after `good`, up to `bad`, at which `metric` is worse by more than `margin`.
-
-    Rounds of trials, one of each scenario and configuration, are added until a sequential paired test can decide,
-    commit by commit, by binary search along first parents; `bisection` says how. The commit named is wrong with
-    probability `alpha` at most, over all steps together; this speaks of these scenarios. Shares such as
-    `success_rate` are compared by their difference, other metrics by which trial of a pair is worse by more than
-    `margin` times. A trial that broke says nothing; to look for those, take the metric `error_rate`. A commit
-    that cannot be run, or where all trials break, is skipped.
-
-    `max_trials` bounds the trials made now. Every trial is stored at once and used again, so a search that was
-    stopped or ran out of trials goes on where it was when it is asked for again. Raises `UsageError` for commits
-    that are not in one line, for a first or last commit that cannot be run, and for bounds that are none.
-    """
+    """Find the first commit at which `metric` is worse by more than `margin`; see `Evaluations.bisect`."""
     look = observed(metric)
     if not (0 < alpha < 0.5 and 0 <= margin < 1 and max_trials >= 1):
         msg = f"alpha is between 0 and 0.5, margin between 0 and 1, max_trials at least 1; not {alpha}, {margin} and {max_trials}"

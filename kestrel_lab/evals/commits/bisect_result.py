@@ -17,7 +17,7 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.metric_values import observed
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ class TriedCommit:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BisectResult:
+class BisectResult(TableView):
     """The verdict of a bisection, with everything that led to it."""
 
     suite: Suite
@@ -144,7 +144,20 @@ class BisectResult:
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return headings, and a row of texts per commit that was tried."""
-        return _HEADINGS, self._cells()
+        text = observed(self.metric).text
+        cells = [
+            [
+                self.commits[tried.place].short,
+                text(i.mean) + ("" if math.isnan(i.low) else f" ({text(i.low)} to {text(i.high)})"),
+                str(len(tried.rows)),
+                f"{tried.worse_than_good:.2g}" if tried.place else "",
+                f"{tried.better_than_bad:.2g}" if tried.place < len(self.commits) - 1 else "",
+                self._said(tried),
+                one_line(self.commits[tried.place].subject, 50),
+            ]
+            for tried, i in zip(self.tried, self._intervals, strict=True)
+        ]
+        return _HEADINGS, cells
 
     def plot(self) -> Figure:
         """Draw the metric at the commits that were tried, and where it fell."""
@@ -164,31 +177,12 @@ class BisectResult:
         return f"<bisect: {self.headline}>"
 
     def __str__(self) -> str:
-        rows = ["  " + "  ".join(cell for cell in row if cell) for row in self._cells()]
+        rows = ["  " + "  ".join(cell for cell in row if cell) for row in self.table()[1]]
         return "\n".join([self.headline, *rows, *(f"  {line}" for line in self.lines())])
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """What IPython shows in a terminal."""
         printer.text(str(self))
-
-    def _repr_html_(self) -> str:
-        notes = "".join(map(paragraph_html, self.lines()))
-        return f"{headline_html(self.headline)}{table_html(_HEADINGS, self._cells())}{notes}"
-
-    def _cells(self) -> list[list[str]]:
-        text = observed(self.metric).text
-        return [
-            [
-                self.commits[tried.place].short,
-                text(i.mean) + ("" if math.isnan(i.low) else f" ({text(i.low)} to {text(i.high)})"),
-                str(len(tried.rows)),
-                f"{tried.worse_than_good:.2g}" if tried.place else "",
-                f"{tried.better_than_bad:.2g}" if tried.place < len(self.commits) - 1 else "",
-                self._said(tried),
-                one_line(self.commits[tried.place].subject, 50),
-            ]
-            for tried, i in zip(self.tried, self._intervals, strict=True)
-        ]
 
     def _said(self, tried: TriedCommit) -> str:
         if tried.skipped:

@@ -39,18 +39,7 @@ async def compare(
     own_suite: bool = False,
     **parts: Unpack[Selection],
 ) -> Comparison:
-    """Run the suite file, as it is now, against the code of two commits and compare what comes out.
-
-    Each commit is checked out in a worktree of its own, where folders, tools, instructions and scripts that
-    the suite names are found; the user's files, index and HEAD are not touched. Trials stored for equal
-    commit, scenario and configuration are not made again. The two commits take turns epoch by epoch, so that
-    a slow hour of a provider falls on both. `margin` is how large a change still counts as none. `base` may be
-    `auto` (`AUTO`). With `own_suite` each commit runs the suite file that it has itself. `parts` of the suite can be
-    selected, see `Suite.select`.
-
-    Raises `UsageError` for commits that do not exist or are the same, a suite outside a git repository, and
-    what a commit cannot run.
-    """
+    """Run the suite file against the code of two commits and compare what comes out; see `Evaluations.compare`."""
     place = place_of_suite(session, suite, epochs=epochs, **parts)
     names = {base: await _baseline(session, place, head) if base == AUTO else base, head: head}
     works = [replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name) for name in (base, head)]

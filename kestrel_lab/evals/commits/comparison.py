@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.reports.comparison_page import comparison_page
 from kestrel_lab.evals.reports.gate_decisions import GateReport, decide, decide_change
-from kestrel_lab.evals.reports.junit import write_junit
+from kestrel_lab.evals.reports.junit import groups, write_junit
+from kestrel_lab.evals.reports.pages import Transcripts, comparison_page
 from kestrel_lab.evals.reports.pull_request import comparison_markdown
-from kestrel_lab.evals.reports.test_cases import groups
-from kestrel_lab.evals.reports.transcripts import Transcripts
 from kestrel_lab.evals.stats.difference import Difference, Question, Verdict, difference, judge_all, over_rounds, overall
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -402,23 +400,9 @@ def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[st
 
 
 def _record(d: Difference) -> dict[str, Any]:
-    return {
-        "base": d.base,
-        "head": d.head,
-        "difference": d.interval.mean,
-        "low": d.interval.low,
-        "high": d.interval.high,
-        "p": d.p,
-        "p_holm": d.p_holm,
-        "verdict": d.verdict,
-        "mde": d.mde,
-        "scenarios": d.scenarios,
-        "lower": d.lower,
-        "higher": d.higher,
-        "scope": d.scope,
-        "test": d.test,
-        "note": d.note,
-    }
+    names = ("p", "p_holm", "verdict", "mde", "scenarios", "lower", "higher", "scope", "test", "note")
+    spread = {"difference": d.interval.mean, "low": d.interval.low, "high": d.interval.high}
+    return {"base": d.base, "head": d.head, **spread, **{name: getattr(d, name) for name in names}}
 
 
 def _shown(metric: str, d: Difference) -> list[str]:

@@ -23,6 +23,7 @@ from kestrel_lab.evals.summaries.metric_values import Observed, observed, weight
 from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, labelled, trial_record
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.html.elements import headline_html, macros, page, paragraph_html, table_html
+from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,7 @@ class CommitRows:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class History:
+class History(TableView):
     """Trials of one suite at several commits, oldest commit first, with one metric shown."""
 
     suite: Suite
@@ -172,9 +173,6 @@ class History:
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """What IPython shows in a terminal."""
         printer.text(str(self))
-
-    def _repr_html_(self) -> str:
-        return self._html(whole=False)
 
     def _html(self, *, whole: bool) -> str:
         notes = "".join(map(paragraph_html, self.lines()))

@@ -42,12 +42,7 @@ async def run_commits(
     reporter: Reporter | None = None,
     own_suite: bool = False,
 ) -> History:
-    """Run a suite at several commits as far as results are not stored, and return the history of `metric`.
-
-    `commits`, `every` and `last` are as for `revisions.commits_in`; the commits take turns epoch by epoch. A
-    commit that cannot be run is left out and noted. With `own_suite` each commit runs the suite file that it has
-    itself. Raises `UsageError` when no commit can be run, and for names that are not commits.
-    """
+    """Run a suite at several commits, which take turns epoch by epoch, and return the history of `metric`; see `Evaluations.eval_commits`."""
     name = observed(metric).name
     place = place_of_suite(session, suite, configs=configs, epochs=epochs)
     chosen = await commits_in(place.repository, commits, every=every, last=last)
@@ -75,12 +70,7 @@ async def stored_history(
     metric: str = "success_rate",
     any_version: bool = False,
 ) -> History:
-    """Return the stored trials of a suite along commits; nothing is run.
-
-    Without `commits` they are HEAD and its first parents, those that have results. Trials of scenarios and
-    configurations that have changed since are left out and counted in the notes, unless `any_version`; so are
-    trials of code that was not committed. Raises `UsageError` when nothing is stored for these commits.
-    """
+    """Return the stored trials of a suite along commits; see `Evaluations.history`."""
     name = observed(metric).name
     place = place_of_suite(session, suite, configs=configs, epochs=None)
     rows, notes = _comparable(stored_trials(session.store, suite=place.suite.name), place.suite, any_version=any_version)

@@ -27,7 +27,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_status import alive_elsewhere
-from kestrel_lab.host.file_lock import locked
+from kestrel_lab.host.filesystem import locked
 from kestrel_lab.host.git import add_worktree, git
 
 REQUIREMENTS: Final = (

@@ -118,7 +118,7 @@ async def _connected(address: str) -> AsyncIterator[Any]:
             address, asynchronous=True, set_as_default=False, timeout=_CONNECT_S
         )
     except (OSError, TimeoutError, ValueError) as error:
-        msg = f"no Dask scheduler answers at {address} ({error}): is it running, and is the address the one that it printed?"
+        msg = f"no Dask scheduler answers at {address} ({error}): check that it is running and that the address is the one that it printed"
         raise UsageError(msg) from error
     try:
         yield client

@@ -16,7 +16,7 @@ from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.host.file_lock import held
+from kestrel_lab.host.filesystem import held
 
 _EVAL_RUNS = """
     SELECT result_json ->> '$.sitting.id' AS name, result_json ->> '$.sitting.of', result_json ->> '$.sitting.by',

@@ -156,7 +156,7 @@ def _outermost(places: Iterable[Path]) -> Iterable[Path]:
 
 
 def _no_grader(_: str) -> NoReturn:
-    raise UsageError("a function that judges has a process of its own and cannot ask a model: use the check `graded` for that")
+    raise UsageError("a python_check runs in a process of its own and cannot ask a model: use the check `graded` for that")
 
 
 def main() -> None:

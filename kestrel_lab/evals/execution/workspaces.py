@@ -63,7 +63,8 @@ async def opened(
         yield Workspace(folder)
     finally:
         if keep_in is None:
-            shutil.rmtree(folder, onerror=_make_writable)
+            # In a thread: where other trials write their logs, a file system takes milliseconds to remove a folder.
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, onerror=_make_writable))
 
 
 def _left_out(scenario: Scenario) -> Callable[[str, list[str]], set[str]] | None:

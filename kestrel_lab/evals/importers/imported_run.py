@@ -77,7 +77,7 @@ class Recording:
     """What was recorded of one task."""
 
     format: str
-    """`agentdojo`, `inspect` or `chat`."""
+    """`agentdojo`, `inspect`, `chat`, `claude-code`, `codex` or `otel`."""
     source: str
     """File and place in it."""
     id: str

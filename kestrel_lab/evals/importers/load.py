@@ -17,11 +17,13 @@ from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line, plain, shown_path
 from kestrel_lab.evals.execution.result import EvalResult
+from kestrel_lab.evals.importers.agent_sessions import read_claude_code, read_codex, session_format
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
 from kestrel_lab.evals.importers.imported_run import COMMIT, Broken, Recording, Records, events_of, trial_of
 from kestrel_lab.evals.importers.inspect_logs import is_inspect
 from kestrel_lab.evals.importers.inspect_transcripts import inspect_recordings
+from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.routing_data import is_routing, read_routing
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
 from kestrel_lab.evals.stored.rescore import Judge
@@ -40,6 +42,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _ENDINGS: Final = (".eval", ".json", ".jsonl", ".ndjson")
+_SESSIONS: Final = {"claude-code": read_claude_code, "codex": read_codex, "otel": read_otel}
+"""Readers of files of which all lines are of one conversation or several."""
+_UNKNOWN: Final = (
+    "no recording of a known format: neither AgentDojo's, nor Inspect's, nor a chat with messages, nor a session of Claude Code or Codex, "
+    "nor an OTLP trace"
+)
 _QUEUED: Final = 4_000
 """Events that may wait for the disk, so that a file of any size takes little memory."""
 _PATIENCE_S: Final = 2.0
@@ -261,6 +269,9 @@ def _recordings(path: Path) -> Records:
         yield from inspect_recordings(path)
         return
     lines = path.suffix in (".jsonl", ".ndjson")
+    if (reader := _SESSIONS.get(session_format(path))) is not None:
+        yield from reader(path)
+        return
     with path.open("rb") as file:
         texts = enumerate(file, 1) if lines else iter([(0, file.read())])
         for number, text in texts:
@@ -285,7 +296,7 @@ def _read(path: Path, text: bytes, place: str) -> Records:
             elif is_chat(one):
                 yield chat_recording(one, place + more, path.stem)
             else:
-                yield Broken(shown + more, "no recording of a known format: neither AgentDojo's, nor Inspect's, nor a chat with messages")
+                yield Broken(shown + more, _UNKNOWN)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             yield Broken(shown + more, f"cannot be read as a conversation ({type(error).__name__}: {one_line(str(error), 100)})")
 

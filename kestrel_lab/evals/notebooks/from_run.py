@@ -12,10 +12,11 @@ from typing import Any, Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import encodable, plain, shown_folder
-from kestrel_lab.evals.notebooks.executed_code import CodeCall, Turn, needed, origins, turns_of
 from kestrel_lab.evals.reports.markdown import code
+from kestrel_lab.runtime.recomputation.executed_code import CodeCall, Turn, needed, turns_of
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
+from kestrel_lab.verification.numbers import origins
 
 OWNER: Final = "kestrel"
 """The key under which cells say in their metadata which run and call they are of."""
@@ -62,15 +63,14 @@ def _counted(number: int, what: str) -> str:
 
 
 def notebook_of(session: Session, run_id: str) -> RunNotebook:
-    """Return the notebook of the conversation that a run ends, its parents first.
+    """Return the notebook of the conversation that a run ends; see `Evaluations.notebook_from`.
 
-    Each call of `run_python` that had its effect is a code cell, with the recorded output; what was undone or stopped is left out and named.
-    Goals and answers are text of others and stand in blocks of code, where no markup, link or formula of theirs is rendered. Raises
-    `UsageError` for a run that does not exist or has not ended, and for a conversation without code.
+    Each call of `run_python` or `run_cell` that had its effect is a code cell, with the recorded output.
+    Goals and answers are text of others and stand in blocks of code, where no markup, link or formula of theirs is rendered.
     """
     from nbformat.v4 import new_notebook
 
-    turns = turns_of(session, run_id)
+    turns = turns_of(session.store, run_id)
     calls = [call for turn in turns for call in turn.calls]
     if not calls:
         raise UsageError(f"run {run_id} executed no Python code (tool run_python), so there is nothing to make a notebook of")
@@ -161,7 +161,7 @@ def _note(run_id: str, turns: Sequence[Turn], needs: Sequence[str]) -> str:
     if needs:
         parts.append(f"**Needs {', '.join(map(code, needs))} from your notebook**: insert a cell below that defines them.")
     if any(call.live for turn in turns for call in turn.calls):
-        parts.append("Your own cells are not in the log, nor is what was undone after a run had ended and outside of this kernel.")
+        parts.append("Your own cells are not in the log.")
     left_out = [f"- {code(call)} of {code(turn.run)}: {code(why, 200)}" for turn in turns for call, why in turn.left_out]
     if left_out:
         parts.append("Left out:\n\n" + "\n".join(left_out))

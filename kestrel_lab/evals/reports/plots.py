@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import literal, shown_figure
-from kestrel_lab.core.drawing.point_labels import folded, label_points, listed, numbered
+from kestrel_lab.core.drawing.matplotlib_figure import folded, label_points, listed, literal, numbered, shown_figure
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.evals.gate_bounds import SUCCESS, is_share

@@ -23,8 +23,8 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.review.calibration import Kept, keep
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.elements import paragraph_html
+from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +61,7 @@ class Bin:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Calibration:
+class Calibration(TableView):
     """How well the confidence of one configuration's answers predicts whether they pass."""
 
     config: str
@@ -84,12 +84,6 @@ class Calibration:
     def headline(self) -> str:
         """The error in a sentence."""
         return f"{self.config}: expected calibration error {self.error:.1%} over {self.trials} trials"
-
-    def __repr__(self) -> str:
-        return "\n".join((self.headline, table_text(*self.table())))
-
-    def _repr_html_(self) -> str:
-        return headline_html(self.headline) + table_html(*self.table())
 
     def plot(self) -> Figure:
         """Draw the reliability diagram: the share passed against the confidence, with intervals; calibrated bins are on the diagonal."""

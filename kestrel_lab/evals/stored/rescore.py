@@ -18,14 +18,13 @@ from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
-from kestrel_lab.evals.environment import Environment, Opened
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
-from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.evals.suite import Environment, Opened, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
@@ -88,19 +87,7 @@ class Rescored:
 
 @takes(Selection)
 async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> Rescored:
-    """Judge the newest stored trial of each scenario, configuration and epoch again; new scores are stored beside the old.
-
-    Args:
-        session: Where trials and runs are stored.
-        suite: The suite file, or suite, whose checks judge.
-        commit: Of which commit the trials are, the whole hash or its beginning; that of the newest trial by default.
-        parts: Only trials of these configurations and scenarios, as the suite has them now.
-
-    A check that needs what is not in the log keeps its old score: one of files or commands, unless the trial's folder
-    was kept; one by a model; a Python function, unless it says `from_log = True`. Where there is no old score, the trial
-    counts as broken: nothing passes unseen. A trial whose task changed (goal, workspace, tools, limits, approval) is
-    left out, for its run says nothing of the new one. Raises `UsageError` when nothing is stored.
-    """
+    """Judge the newest stored trial of each scenario, configuration and epoch again; see `Evaluations.rescore`."""
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     chosen = loaded.select(**parts)
     rows = [*filter(selects(loaded, parts), stored_rows(session, chosen, commit))]

@@ -120,12 +120,7 @@ def summarise_stored(
     metrics: Sequence[str] = (),
     **parts: Unpack[Selection],
 ) -> StoredSummary:
-    """Summarise the stored trials of a suite at a commit, that of the newest trial by default, or only some parts of it.
-
-    What the suite names comes in its order, other trials after it. Trials of a bisection are left out.
-
-    Raises `UsageError` when none are stored, and for a grouping or a metric that does not exist.
-    """
+    """Summarise the stored trials of a suite at a commit, those of a bisection left out; see `Evaluations.stored`."""
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     group = next((known for known in get_args(Group) if known == by), None)
     if group is None:

@@ -18,8 +18,7 @@ from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.evals.stats.intervals_and_tests import wilson
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import headline_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +56,7 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class JudgeAccuracy:
+class JudgeAccuracy(TableView):
     """How often a judge is right, by set."""
 
     judge: str
@@ -94,11 +93,10 @@ class JudgeAccuracy:
         ]
         return _COLUMNS, rows
 
-    def __repr__(self) -> str:
-        return f"judge: {self.judge}\n{table_text(*self.table())}"
-
-    def _repr_html_(self) -> str:
-        return headline_html(f"judge: {self.judge}") + table_html(*self.table())
+    @property
+    def headline(self) -> str:
+        """The judge."""
+        return f"judge: {self.judge}"
 
 
 def _rates(name: str, count: int, of: int) -> dict[str, float | None]:

@@ -20,8 +20,7 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import labelled, percent
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
-from kestrel_lab.views.html.elements import table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +91,7 @@ class Setting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class InjectionResult:
+class InjectionResult(TableView):
     """Utility and attack success with and without containment."""
 
     suite: str
@@ -110,17 +109,20 @@ class InjectionResult:
         """Headings and one row per setting."""
         return HEADINGS, [_row(setting) for setting in self.settings]
 
-    def __repr__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """What was measured."""
+        return f"{self.suite} under {self.attack}, 95 % intervals"
+
+    def lines(self) -> list[str]:
+        """Return what to read beside the table."""
         broke = sum(setting.broke for setting in self.settings)
         notes = [f"{broke} trials broke and are in no rate"] if broke else []
         if any(VICTIM in setting.model for setting in self.settings):
             notes.append(
                 "the victim is a script that solves each task and obeys every injection: its rates are about containment, not about a model"
             )
-        return "\n".join([f"{self.suite} under {self.attack}, 95 % intervals", table_text(*self.table()), *notes])
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table())
+        return notes
 
 
 async def measure_injection(

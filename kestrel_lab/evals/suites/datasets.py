@@ -1,24 +1,20 @@
-"""Datasets: rows of a file or a data frame become scenarios by a template."""
+"""Datasets: rows of a file become scenarios by a template."""
 
 from __future__ import annotations
 
 import csv
-import json
 import math
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.expressions.templates import paths, render
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.sanitize import one_line
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MAX_ROWS: Final = 1_000_000
 _FIELD: Final = 10_000_000
@@ -56,19 +52,6 @@ def read_rows(path: Path) -> list[Row]:
     if len(rows) > MAX_ROWS:
         raise UsageError(f"{path}: has more than {MAX_ROWS:,} rows")
     return rows
-
-
-def rows_of(frame: pd.DataFrame | Iterable[Mapping[str, Any]]) -> list[Row]:
-    """Return the rows of a data frame without its index, or of a list of mappings; missing values are `None`, times are ISO texts."""
-    if hasattr(frame, "to_json"):
-        found = json.loads(cast("pd.DataFrame", frame).to_json(orient="records", date_format="iso", double_precision=15))
-    else:
-        found = [dict(row) for row in frame]
-    try:
-        json.dumps(found, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"the rows hold something that is not JSON: {error}") from error
-    return [Row(place=f"row {number}", number=number, values=values) for number, values in enumerate(found, 1)]
 
 
 def picked(rows: Sequence[Row], *, limit: int | None = None, sample: int | None = None, seed: int = 0) -> list[Row]:

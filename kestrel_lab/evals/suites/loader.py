@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -26,7 +26,7 @@ from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.evals.suite import CassetteUse, Config, FolderCopy, GitCheckout, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import default_folder
-from kestrel_lab.evals.suites.datasets import TABLES, Row, check_columns, filled, picked, read_rows, rows_of
+from kestrel_lab.evals.suites.datasets import TABLES, Row, check_columns, filled, picked, read_rows
 from kestrel_lab.evals.suites.matrix import expanded
 from kestrel_lab.evals.suites.models import (
     BoundEntry,
@@ -45,10 +45,11 @@ from kestrel_lab.evals.suites.python_files import load_instance
 from kestrel_lab.evals.suites.repository_checkouts import check_place
 from kestrel_lab.models.cassettes.scrub import check_pattern
 from kestrel_lab.permissions.policy import Policy
+from kestrel_lab.runtime.context.run_options import run_by
 from kestrel_lab.runtime.execution.artifacts import as_text
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 MAX_ROWS_TOLD: Final = 5
 """Mistakes in rows of one table that are reported."""
@@ -109,50 +110,13 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
         name=entry.name or path.stem,
         scenarios=tuple(one.scenario for one in placed),
         configs=tuple(configs),
-        epochs=entry.epochs,
-        concurrency=entry.concurrency,
-        count_errors=entry.count_errors,
-        retry_errors=entry.retry_errors,
-        instructions=entry.instructions,
-        instructions_from=entry.instructions_from,
+        **_same(entry, "epochs", "concurrency", "count_errors", "retry_errors", "instructions", "instructions_from", "grader"),
         tools_from=tuple(entry.tools_from),
-        grader=entry.grader,
         gates=tuple(gates),
         cassette=cassette,
         path=place.absolute(),
         root=repository_of(place.absolute().parent),
     )
-
-
-def suite_from_frame(
-    frame: pd.DataFrame | Iterable[Mapping[str, Any]],
-    template: Mapping[str, Any],
-    *,
-    name: str = "frame",
-    configs: Sequence[str | Config] = (),
-    epochs: int = 1,
-    limit: int | None = None,
-    sample: int | None = None,
-    seed: int = 0,
-) -> Suite:
-    """Return a suite with a scenario for each row of a data frame, or of a list of mappings.
-
-    `template` is a scenario as it is written in a file, `goal` and `checks` at least, in which `{{column}}` stands for
-    what a row has in that column; without an `id`, scenarios are called by `name` and the number of their row.
-    `configs` are names of models, or configurations. Of the first `limit` rows `sample` are drawn at random, the same
-    ones for the same `seed`. What the suite names is looked for from the current folder. Raises `UsageError` that names
-    the row.
-    """
-    document = YamlFile(name="template", value={**template, "file": name}, lines={})
-    entry = checked(document, SourceEntry)
-    problems: list[str] = []
-    rows = picked(rows_of(frame), limit=limit, sample=sample, seed=seed)
-    placed = _rows(entry, DefaultsEntry(), rows, name, "template", problems)
-    _refuse_twice("scenario", [(one.scenario.id, one.at) for one in placed], problems)
-    if problems:
-        raise UsageError(joined(problems))
-    chosen = tuple(one if isinstance(one, Config) else Config(name=one, model=one) for one in configs) or (Config(name="default"),)
-    return Suite(name=name, scenarios=tuple(one.scenario for one in placed), configs=chosen, epochs=epochs)
 
 
 def repository_of(folder: Path) -> Path | None:
@@ -210,7 +174,7 @@ def _from(path: Path, source: SourceEntry, document: YamlFile, number: int, suit
         at = document.place(("scenarios_from", number))
         return _rows(source, suite.defaults, rows, found.name, f"{at}: {source.file}", problems)
     if more := sorted(source.model_fields_set - {"file"}):
-        msg = f"{source.file} is a file of scenarios, which has no use for {', '.join(more)}; a table ends in {', '.join(TABLES)}"
+        msg = f"{source.file} is a file of scenarios, which takes no {', '.join(more)}; the name of a table ends in {', '.join(TABLES)}"
         raise UsageError(msg)
     inner, entry = _read(found, ScenarioFileEntry, problems)
     merged = suite.defaults.model_copy(update={name: getattr(entry.defaults, name) for name in entry.defaults.model_fields_set})
@@ -346,21 +310,17 @@ def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list
             f"{document.place(where)}: the configuration {entry.name!r} has a plan, and 'auto' is for runs without: name the form"
         )
     return Config(
-        name=entry.name,
-        model=entry.model,
-        temperature=entry.temperature,
-        seed=entry.seed,
+        **_same(entry, "name", "temperature", "seed", "concurrency", "plan", "inputs", "routes", "verify", "form", "learning"),
+        model=attempt(document, where, problems, lambda: str(run_by(entry.runner, entry.model) or "")) or "",
         params=attempt(document, (*where, "params"), problems, lambda: ModelParams.of(entry.params).as_json()) or {},
-        concurrency=entry.concurrency,
         limits=_limits(partial(attempt, document, (*where, "limits"), problems), entry.limits),
-        plan=entry.plan,
-        inputs=entry.inputs,
-        routes=entry.routes,
         tools=_tools(entry.tools),
-        verify=entry.verify,
-        form=entry.form,
-        learning=entry.learning,
     )
+
+
+def _same(entry: BaseModel, *names: str) -> dict[str, Any]:
+    """Return the values of an entry that are taken over as they are."""
+    return {name: getattr(entry, name) for name in names}
 
 
 def _gates(suite: SuiteEntry, document: YamlFile, problems: list[str], configs: list[Config], scenarios: list[Scenario]) -> list[Gate]:
@@ -424,4 +384,4 @@ def _place(entry: WorkspaceEntry | None) -> Place:
 def _refuse_asking(approve: str) -> None:
     Policy.parse(approve)
     if approve.strip().lower() == "ask":
-        raise UsageError("nobody is asked during a suite: write 'auto', 'auto:LEVEL' or 'deny'")
+        raise UsageError("a suite cannot ask anybody for approval: write 'auto', 'auto:LEVEL' or 'deny'")

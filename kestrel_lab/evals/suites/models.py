@@ -137,6 +137,7 @@ class ConfigEntry(_OrText):
     """One way to run the scenarios. A text alone is the name of a model."""
 
     name: Name
+    runner: str = ""
     model: str = ""
     temperature: Annotated[float, Field(ge=0)] | None = None
     seed: int | None = None

@@ -15,7 +15,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.suite import GitCheckout, Suite
-from kestrel_lab.host.file_lock import locked
+from kestrel_lab.host.filesystem import locked
 from kestrel_lab.host.git import Repository, copy_commit, run_git
 
 _ADDRESS: Final = re.compile(r"(?:https|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")

@@ -134,11 +134,7 @@ class ScenarioDraft:
 
 
 def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
-    """Return a draft of a scenario that asks for what `run` did: its goal, tools, limits, workspace, and checks of what happened.
-
-    `beside` is the folder that the file is to be in; the current one by default. What only a person can decide is
-    marked EDIT. Raises `UsageError` for a run that has not ended.
-    """
+    """Return a draft of a scenario that asks for what `run` did; see `Evaluations.scenario_from`."""
     records = run.records()
     began = next((record for record in records if isinstance(record.event, RunStarted)), None)
     if began is None or not isinstance(began.event, RunStarted) or not run.status.terminal:

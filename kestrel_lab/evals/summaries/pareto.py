@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import literal, shown_figure
-from kestrel_lab.core.drawing.point_labels import label_points, numbered
+from kestrel_lab.core.drawing.matplotlib_figure import label_points, literal, numbered, shown_figure
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.views.dataframes import shown_frame

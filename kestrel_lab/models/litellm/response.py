@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.json_types import loads
-from kestrel_lab.core.messages import ModelAnswer, ThinkingPart
+from kestrel_lab.core.messages import ModelAnswer, ThinkingDelta, ThinkingPart
 from kestrel_lab.models.chat_format import CallPieces, from_wire, wire_name
 from kestrel_lab.models.litellm.web_sources import Source, sources_of
 from kestrel_lab.models.written_calls import ThinkingText, read_calls
@@ -61,7 +61,7 @@ class Response:
                         self._refusal.append(choice.delta.refusal)
                     if isinstance(choice.delta.content, list):
                         choice.delta.content, thought = of_blocks(choice.delta.content)
-                        self._reasoning.append(thought)
+                        self._think(thought)
                 yield chunk
         finally:
             await stream.close()
@@ -75,7 +75,7 @@ class Response:
                 self._refusal.append(refusal)
             if isinstance(delta.get("content"), list):
                 delta["content"], thought = of_blocks(delta["content"])
-                self._reasoning.append(thought)
+                self._think(thought)
         return chunk
 
     def take(self, answer: Any) -> None:
@@ -112,6 +112,8 @@ class Response:
 
     def _add(self, choice: Any, said: Any) -> None:
         self._finish = choice.finish_reason or self._finish
+        reasoning = getattr(said, "reasoning_content", None) or ""
+        self._think(reasoning)
         if text := said.content:
             self._text.add(text)
         fields = getattr(said, "provider_specific_fields", None) or {}
@@ -119,12 +121,17 @@ class Response:
             self._refusal.append(refusal)
         for block in getattr(said, "thinking_blocks", None) or ():
             self._add_block(block)
-        if reasoning := getattr(said, "reasoning_content", None):
-            self._reasoning.append(reasoning)
+            if not reasoning and (thought := block.get("thinking")):
+                self._on_delta(ThinkingDelta(thought))
         for place, call in enumerate(said.tool_calls or ()):  # only the calls of a stream have an index
             own = getattr(call, "provider_specific_fields", None) or {}
             signature = own.get("thought_signature") or ""
             self._calls.add(getattr(call, "index", place), call.id, call.function.name, call.function.arguments, signature)
+
+    def _think(self, piece: str) -> None:
+        if piece:
+            self._reasoning.append(piece)
+            self._on_delta(ThinkingDelta(piece))
 
     def _add_block(self, block: Mapping[str, Any]) -> None:
         """Take a block of thinking, or a piece of one: a signature ends it."""

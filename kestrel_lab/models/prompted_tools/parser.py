@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.json_types import Json, dumps, values_in
-from kestrel_lab.core.messages import ToolRequest
+from kestrel_lab.core.messages import ThinkingDelta, ToolRequest
 from kestrel_lab.core.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -101,7 +101,10 @@ class AnswerText:
         self._shown = ""
 
     def add(self, piece: str) -> None:
-        """Add a piece of the model's output."""
+        """Add a piece of the model's output; reasoning is passed on as it is."""
+        if isinstance(piece, ThinkingDelta):
+            self._on_delta(piece)
+            return
         self._said += piece
         if self._at is None and (opening := _OPENING.match(self._said)):
             self._at = opening.end()

@@ -131,11 +131,13 @@ class CodeIndex:
                 self._note = ""
             except UNUSABLE as error:
                 if attempt == 2:
-                    msg = f"the index {self.path} is damaged again after it was rebuilt ({error}): is the disk all right?"
+                    msg = f"the index {self.path} is damaged again after it was rebuilt ({error}): check the disk"
                     raise StoreError(msg) from error
                 self._discard(_anew(error))
             except apsw.BusyError as error:
-                raise StoreError(f"another process keeps writing to the index {self.path} for long: try again when it is done") from error
+                raise StoreError(
+                    f"another process keeps writing to the index {self.path} for a long time: try again when it has finished"
+                ) from error
             except apsw.FullError as error:
                 raise StoreError(f"no room on the disk for the index {self.path}: free some space") from error
             else:

@@ -20,8 +20,8 @@ from kestrel_lab.core.events.union import FilesTainted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.security.argument_texts import name_of
 from kestrel_lab.runtime.security.file_taint import MOST_FILES, FileTaint, Snapshot
-from kestrel_lab.runtime.security.taint import name_of
 from kestrel_lab.tools.data_flow import Flow
 from kestrel_lab.tools.files.inotify import OpenWatch
 from kestrel_lab.tools.files.workspace import SKIPPED

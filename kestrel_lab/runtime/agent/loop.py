@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from kestrel_lab.adapters.adapter import Adapter
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, boundary
 from kestrel_lab.core.events.union import ModelDelta, Progress, Prompted
-from kestrel_lab.core.messages import ModelParams, ModelRequest
+from kestrel_lab.core.messages import ModelParams, ModelRequest, ThinkingDelta
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.usage import Idle
@@ -20,6 +21,7 @@ from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.record_events import RecordModel
 from kestrel_lab.models.chat_format import object_schema
+from kestrel_lab.runtime.agent.adapter_step import run_adapter
 from kestrel_lab.runtime.agent.compaction import make_room
 from kestrel_lab.runtime.agent.tool_calls import run_turn
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
@@ -41,6 +43,8 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
     one that the provider withheld. Raises `LimitError` when a limit is reached, `ModelError` when the model fails or does nothing at
     all, and `ApprovalRequired` when a call needs a person and none is here.
     """
+    if isinstance(model := ctx.model_of(step), Adapter):
+        return await run_adapter(step, model, ctx, desk)
     talk = ctx.state.conversation(step.id)
     while True:
         gave_way = False
@@ -108,10 +112,10 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
         assert asked.request is not None
         with boundary(ModelError, f"model {model.name!r}"):
             answer = await guarded(model, ctx.supervisor, ctx.emit, idle=idle, call_s=ctx.limits.model_seconds)(
-                asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text))
+                asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text, thinking=isinstance(text, ThinkingDelta)))
             )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
-        calls = tuple(replace(wanted, id=f"{step.id}.{cycle}.{place}") for place, wanted in enumerate(answer.calls, 1))
+        calls = tuple([replace(wanted, id=f"{step.id}.{cycle}.{place}") for place, wanted in enumerate(answer.calls, 1)])
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.meter.unpriced

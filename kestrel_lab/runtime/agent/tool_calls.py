@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -37,6 +37,7 @@ from kestrel_lab.runtime.context.tool_cache import reusable
 from kestrel_lab.runtime.memory.run_memory import notes_of
 from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify
 from kestrel_lab.tools import read_result as reading
+from kestrel_lab.tools.files.versions import Versions
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.select import chosen
 from kestrel_lab.tools.tool import Tasks, Tool, ToolArgumentsError, Toolbox, ToolContext, render
@@ -70,12 +71,12 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         await ctx.give_way()
     else:  # several calls become tasks, which let the event loop turn over
         ctx.check_going()
-    state = ctx.state
+    state, toolbox = ctx.state, ctx.tools
     chained = any(is_chained(request.args) for request in state.conversation(step.id).requests)
     record = RecordAnswer(
         ctx.emit,
-        render,
-        lambda call: 20_000 if (tool := ctx.tools.find(call.target)) is None else tool.max_chars,
+        lambda call, value: render(value) if (tool := toolbox.find(call.target)) is None or tool.shown is None else tool.shown(value),
+        lambda call: 20_000 if (tool := toolbox.find(call.target)) is None else tool.max_chars,
         begun=lambda call: call.id in state.begun,
         keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None or chained,
         store=ctx.store.results.keep,
@@ -86,22 +87,23 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     if not calls:
         return False
     toolbox = ctx.tools
-    together = frozenset([call.id for call in calls if _may_run_beside_others(call, toolbox)])
+    tools = [toolbox.get(call.target) for call in calls]
+    together = frozenset([call.id for call, tool in zip(calls, tools, strict=True) if _may_run_beside_others(call, tool, toolbox)])
     if len(together) > 1:
         ctx.emit(SchedulerParallelBatch(step=step.id, calls=sorted(together)))
-    order = TurnOrder(calls, together, {call.id for call in calls if _runs_alone(call, toolbox)}, ctx.alone)
-    tools = [toolbox.get(call.target) for call in calls]
+    alone = {call.id for call, tool in zip(calls, tools, strict=True) if _runs_alone(call, tool)}
+    order = TurnOrder(calls, together, alone, ctx.alone)
     handler = compose(
-        _tool_handler(step, ctx, lambda request: run_requests([request], step, ctx, desk)),
+        _tool_handler(step, ctx, toolbox, lambda request: run_requests([request], step, ctx, desk)),
         record,
         *ctx.middleware,
         Approval(desk.decide),
-        order,
-        Approval(desk.confirm),
+        *((order,) if order.matters else ()),
+        *((Approval(desk.confirm),) if state.shows or [tool for tool in tools if tool.preview or tool.dry_run] else ()),
         FileTrace(ctx),
         # In its place: a call that may not be made is not answered either, and a read sees the write before it.
         *(_cache(ctx) if any(map(reusable, tools)) else ()),
-        *((Timeout(lambda call: ctx.tools.get(call.target).timeout_s),) if any(tool.timeout_s is not None for tool in tools) else ()),
+        *((Timeout(lambda call: toolbox.get(call.target).timeout_s),) if {tool.timeout_s for tool in tools} != {None} else ()),
         RecordIntent(ctx.emit, ctx.on_disk),
     )
 
@@ -126,16 +128,18 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
 async def _prepared(requests: Sequence[ToolRequest], step: Step, ctx: RunContext, record: RecordAnswer) -> list[Call]:
     """Return the calls that `requests` mean; those that mean none are answered with what is wrong with them."""
     calls: list[Call] = []
+    toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
     for request in requests:
-        prepared = _prepare(request, step, ctx)
+        prepared = _prepare(request, step, ctx, toolbox, offered)
         if isinstance(prepared, Call):
-            tool = ctx.tools.get(prepared.target)
+            tool = toolbox.get(prepared.target)
             if tool.dry_run is not None:
                 prepared = await with_dry_run(prepared, ctx)
             if tool.sandbox is not None:
                 prepared = await _held_in(prepared, tool.sandbox, ctx)
         elif prepared.kind == "unknown_tool" and ctx.growth is not None:
             prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
+            toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None  # what fits was added
         if isinstance(prepared, Call):
             calls.append(prepared)
         else:
@@ -153,20 +157,19 @@ async def _all(work: list[Coroutine[Any, Any, None]]) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-    if any(task.cancelled() for task in tasks):
+    if any(map(asyncio.Task.cancelled, tasks)):
         raise asyncio.CancelledError
     if errors := [error for task in tasks if (error := task.exception()) is not None]:
         raise gravest(errors)
 
 
-def _prepare(request: ToolRequest, step: Step, ctx: RunContext) -> Call | Problem:
-    """The call that `request` means, or what is wrong with it."""
+def _prepare(request: ToolRequest, step: Step, ctx: RunContext, toolbox: Toolbox, offered: Collection[str] | None) -> Call | Problem:
+    """Return the call that `request` means, or what is wrong with it; `offered` names the tools that the model may ask for, `None` for all."""
     if request.problem:
         return Problem(kind="invalid_arguments", message=f"the arguments of {request.name} could not be read: {request.problem}")
-    offered = ctx.offered(step) if not step.tool else None
-    tool = ctx.tools.find(request.name)
+    tool = toolbox.find(request.name)
     if tool is None or (offered is not None and request.name not in offered):
-        names = ctx.tools.names if offered is None else offered
+        names = toolbox.names if offered is None else offered
         return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {nearest(request.name, names)}")
     begun = ctx.state.begun.get(request.id)
     try:
@@ -197,21 +200,18 @@ async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
     return replace(call, sandbox=f"{choice}{network}", danger=call.danger if choice.wanted else Danger.CRITICAL)
 
 
-def _may_run_beside_others(call: Call, toolbox: Toolbox) -> bool:
-    """Whether the call, and each call it makes, is neither dangerous nor meant to run alone."""
-    tool = toolbox.get(call.target)
+def _may_run_beside_others(call: Call, tool: Tool, toolbox: Toolbox) -> bool:
+    """Return whether the call of `tool`, and each call it makes, is neither dangerous nor meant to run alone."""
     if call.danger > TOGETHER or not tool.parallel_safe:
         return False
-    parts = () if tool.parts is None else map(toolbox.get, tool.parts(call.args))
-    return all(part.danger <= TOGETHER and part.parallel_safe for part in parts)
+    return tool.parts is None or all(part.danger <= TOGETHER and part.parallel_safe for part in map(toolbox.get, tool.parts(call.args)))
 
 
-def _runs_alone(call: Call, toolbox: Toolbox) -> bool:
-    """Whether no other such call of any step may be at work meanwhile: both may change the workspace, or nobody knows what.
+def _runs_alone(call: Call, tool: Tool) -> bool:
+    """Return whether no other such call of any step may be at work meanwhile: both may change the workspace, or nobody knows what.
 
     A call that is made of calls changes nothing itself.
     """
-    tool = toolbox.get(call.target)
     return not tool.parallel_safe or (call.danger > TOGETHER and tool.flow.at(call.sandbox).reaches in _SHARED)
 
 
@@ -234,8 +234,8 @@ def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     return ctx.cache.layers(ctx.options.cache, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit)
 
 
-def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], Awaitable[object]]) -> Handler:
-    """Runs the tool itself; whatever it raises becomes an error that the model can read.
+def _tool_handler(step: Step, ctx: RunContext, toolbox: Toolbox, answer: Callable[[ToolRequest], Awaitable[object]]) -> Handler:
+    """Return what runs the tool itself; whatever it raises becomes an error that the model can read.
 
     `answer` carries out a request that the tool makes, as if the model had made it.
     """
@@ -268,7 +268,7 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
         )
 
     async def run(call: Call) -> Result:
-        tool = ctx.tools.get(call.target)
+        tool = toolbox.get(call.target)
         parts = None if tool.parts is None else MacroCalls(call, ctx, answer)
         spools: list[Spool] = []
         images: list[ImagePart] = []
@@ -278,8 +278,17 @@ def _tool_handler(step: Step, ctx: RunContext, answer: Callable[[ToolRequest], A
             value = ctx.redactor.json(await tool.run(call.args, scope))
             name, chars = end_spools(spools)
             seconds = (parts.seconds if parts else 0.0) or time.perf_counter() - began
-            knows, changed = ({}, []) if scope is None else (scope.versions.knows, scope.versions.changed)
-            return Result(value=value, seconds=seconds, whole=name, chars=chars, knows=knows, changed=changed, images=(*images,))
+            known = Versions() if scope is None else scope.versions
+            return Result(
+                value=value,
+                seconds=seconds,
+                whole=name,
+                chars=chars,
+                knows=known.knows,
+                changed=known.changed,
+                before=known.before,
+                images=(*images,),
+            )
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
             ctx.break_off()

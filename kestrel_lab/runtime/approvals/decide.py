@@ -14,14 +14,14 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.eventlog.notify import wait_until
+from kestrel_lab.permissions.command_patterns import offer
 from kestrel_lab.permissions.policy import Ruling
-from kestrel_lab.permissions.suggest import offer
 from kestrel_lab.runtime.approvals.dry_run import dry_run_of
 from kestrel_lab.runtime.approvals.file_versions import preview_of
 from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import worded
-from kestrel_lab.runtime.security.authority import wants_of
+from kestrel_lab.runtime.security.authority import still_stated, wants_of
 from kestrel_lab.runtime.security.containment import met, tells_others, undeclared, why_denied
 from kestrel_lab.runtime.security.provenance import origins_of, private_in
 from kestrel_lab.runtime.security.tool_declarations import asked_of, keep, named, read_answer
@@ -32,6 +32,8 @@ PREVIEW_CHARS = 20_000
 """How many characters of a preview are recorded with a question."""
 CHANGED = "what it would change is not what was shown before"
 """The reason given when a call is asked about a second time."""
+TOGETHER = "a person denied it together with another call"
+"""The reason given when a no to a question is for a further call that it showed."""
 ALWAYS = "a yes for the rest of the run"
 """The name of what allows a call that a person allowed for the whole run."""
 
@@ -69,10 +71,13 @@ class ApprovalDesk:
         bound = binding(call, self.ctx.tools, self.ctx.workspace) if state.decisions or state.questions else ""
         if bound and not is_for(state, question, call, bound):  # another call than the one that was decided on
             question += f"@{bound[:8]}"
-        await self._withdraw(call, question, again=False)
+        if state.questions:
+            await self._withdraw(call, question, again=False)
         if (known := state.decisions.get(question)) is not None:
             return known
-        contained, call = await self._judged(call)
+        contained, carried = self._contained(call)
+        if contained or carried or state.questions:
+            contained, call = await self._judged(call, contained, carried)
         if contained and not self._nobody_decides():
             async with self._grouping:  # who answers for one call of a turn may answer for the others
                 return await self._decided(call, question, bound, self._contained(call)[0], unknown=unknown)
@@ -102,7 +107,7 @@ class ApprovalDesk:
             if contained and question not in state.questions:
                 if any(call.id == one.get("call") for open_one in state.questions.values() for one in wants_of(open_one.contained)):
                     raise ApprovalRequired(self.ctx.run_id, call.target, call.args)  # the question that waits is about it too
-                asked = replace(asked, contained={**contained, "wants": self._wants(call)})
+                asked = replace(asked, contained={**contained, **self._task(call)})
             return await self._ask(asked, call)
         if always:
             ruling = Ruling("allow", "policy", "allowed for the whole run", "policy")
@@ -132,9 +137,8 @@ class ApprovalDesk:
                 continue
             await self._settle(asked, Ruling("deny", "policy", "the call is another one now", "policy"), granted=False)
 
-    async def _judged(self, call: Call) -> tuple[dict[str, Json], Call]:
+    async def _judged(self, call: Call, contained: dict[str, Json], carried: list[str]) -> tuple[dict[str, Json], Call]:
         """Return what containment found in `call`, after undeclared tools were asked about, and the call with its danger."""
-        contained, carried = self._contained(call)
         if contained and not self._nobody_decides():
             async with self._declaring:
                 while True:
@@ -156,11 +160,18 @@ class ApprovalDesk:
         ctx, tool = self.ctx, self.ctx.tools.find(call.target)
         if ctx.containment == "off" or tool is None:
             return {}, []
+        if not (call.sandbox or tool.asks or "reaches" in tool.unsaid) and tool.flow.reaches == "nothing":
+            return {}, []
         carried: list[str] = []
         if tells_others(call, tool):
             # A tool that is told what another one of its service answered learns nothing new.
             carried = private_in(call.args, ctx.flow.now(), {one.name for one in ctx.tools if tool.group and one.group == tool.group})
         return met(call, tool, ctx.flow, ctx.workspace, carried, rules=ctx.policy.rules), carried
+
+    def _task(self, call: Call) -> dict[str, Json]:
+        """Return what else a question of containment is about: the other calls of the turn, and what was stated and is left to do."""
+        stated = still_stated(self.ctx.flow.now())
+        return {"wants": self._wants(call), **({"stated": stated} if stated else {})}
 
     def _wants(self, call: Call) -> list[Json]:
         """Return the other calls of the same turn that containment finds something in: one question is about all of them."""
@@ -182,7 +193,7 @@ class ApprovalDesk:
         taint = self.ctx.flow.now()
         if taint.closed:
             return "a person allows no further call of this run that what others wrote may have caused"
-        return "a person denied it together with another call" if call.id in taint.refused else ""
+        return TOGETHER if call.id in taint.refused else ""
 
     async def _declare(self, call: Call) -> bool:
         """Ask a person what an undeclared tool does, if that decides on `call`; returns whether anything new was said."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.core.events.union import KernelChanged, KernelPreviewed
+from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.tools.tool import CodeContext, DryRun, ToolContext
@@ -31,12 +31,16 @@ async def with_dry_run(call: Call, ctx: RunContext) -> Call:
 def code_context(call: Call, ctx: RunContext) -> CodeContext:
     """Return what a tool that runs code may know of `call`."""
 
-    def emit(event: KernelPreviewed | KernelChanged, images: Sequence[tuple[str, bytes]]) -> None:
-        kept: list[dict[str, Json]] = [{"media": media, "blob": _kept(content, ctx), "bytes": len(content)} for media, content in images]
+    def emit(event: KernelPreviewed | KernelChanged | CellsChanged, images: Sequence[tuple[str, bytes]]) -> None:
+        if isinstance(event, CellsChanged):
+            return ctx.emit(event)
+        kept: list[dict[str, Json]] = [
+            {"media": media, "blob": ctx.store.results.keep_bytes(content), "bytes": len(content)} for media, content in images
+        ]
         shown: list[dict[str, Json]] = [
             {**one, "data": base64.b64encode(content).decode()} for one, (_, content) in zip(kept, images, strict=True)
         ]
-        ctx.emit(replace(event, images=kept), shown=replace(event, images=shown) if images else None)
+        return ctx.emit(replace(event, images=kept), shown=replace(event, images=shown) if images else None)
 
     return CodeContext(
         emit=emit,
@@ -47,9 +51,3 @@ def code_context(call: Call, ctx: RunContext) -> CodeContext:
         earlier=ctx.state.kernels,
         untraced=lambda: ctx.files is not None and ctx.files.known(),
     )
-
-
-def _kept(content: bytes, ctx: RunContext) -> str:
-    spool = ctx.store.results.spool()
-    spool.feed(content)
-    return spool.close()[0]

@@ -9,11 +9,10 @@ from typing import cast
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.permissions.command_patterns import CommandPattern
+from kestrel_lab.permissions.command_patterns import CommandPattern, covers
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.permissions.rule import read_rule
 from kestrel_lab.permissions.rulebook import Rulebook
-from kestrel_lab.permissions.suggest import covers
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox
 
@@ -51,4 +50,5 @@ def standing_leave(state: RunState, call: Call, bound: str) -> bool:
     """Whether a person allowed calls like this one for the rest of the run."""
     if call.target in state.always or bound in state.same:
         return True
-    return not call.unheld and any(covers(CommandPattern.parse(pattern), call) for pattern in state.like.get(call.target, ()))
+    alike = state.like.get(call.target)
+    return alike is not None and not call.unheld and any(covers(CommandPattern.parse(pattern), call) for pattern in alike)

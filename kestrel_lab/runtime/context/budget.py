@@ -147,11 +147,13 @@ class WorkClock:
     @property
     def overdue(self) -> str:
         """The limit whose deadline lies in the past by the clock, also while the event loop has not got to it; empty for none."""
+        if not self._entered:
+            return ""
+        work, wall = self._bound.when(), None if self._wall_left is None else self._wall.when()
+        if work is None and wall is None:
+            return ""
         now = asyncio.get_running_loop().time()
-        for limit, bound in (("seconds", self._bound), ("wall_seconds", self._wall)):
-            if self._entered and (deadline := bound.when()) is not None and now >= deadline:
-                return limit
-        return ""
+        return "seconds" if work is not None and now >= work else "wall_seconds" if wall is not None and now >= wall else ""
 
     @property
     def expired(self) -> bool:

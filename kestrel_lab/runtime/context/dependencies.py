@@ -9,7 +9,7 @@ from datetime import datetime
 
 from kestrel_lab.core.notes import Note
 from kestrel_lab.core.protocols import Gatherer, Memory
-from kestrel_lab.runtime.supervision.retry_budget import RetryBudget, Sleep
+from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget, Sleep
 from kestrel_lab.tools.timeparse.session_time import machine_now
 
 

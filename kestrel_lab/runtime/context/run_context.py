@@ -122,9 +122,9 @@ class RunContext:
     _specs: dict[tuple[str, ...] | None, tuple[ToolSpec, ...]] = field(default_factory=dict)
     _reading: Toolbox | None = None
     _queued: bool = False
-    """Whether an event was recorded since `_durable` was made."""
-    _durable: asyncio.Future[None] | None = None
-    """Resolves when everything recorded before it is on disk."""
+    """Whether an event was recorded since the last commit was asked for."""
+    _waiting: list[asyncio.Future[None]] | None = None
+    """Who waits for that commit; `None` when it is done."""
     _failure: BaseException | None = None
     _in_order: bool = True
     """Whether the state was made of the events in the order of the log; a decision from elsewhere may come between."""
@@ -136,13 +136,17 @@ class RunContext:
         assert options.ports is not None
         self.limits, self.resolve, self.ports = options.limits, options.resolve, options.ports
 
-    def begin(self) -> None:
-        """Set up what depends on the events so far; called once, when the first events of the run are in `state`."""
+    def begin(self, opening: tuple[Event, ...]) -> None:
+        """Set up what depends on the events so far; called once, when the first events of the run are in `state`.
+
+        `opening` are those of them that this session wrote.
+        """
         limits, state = self.limits, self.state
         self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
         self.allowance = Allowance(limits, state, self.dearest)
         self._turns_kept = self.state.meter.model_calls
-        self.flow = TaintLog(partial(self._earlier, state.events), Taint(known=self._flow_of, strict=self.containment == "strict"))
+        earlier = (lambda: opening) if len(opening) == state.events else partial(self._earlier, state.events)
+        self.flow = TaintLog(earlier, Taint(known=self._flow_of, strict=self.containment == "strict"))
         self._specs[None] = tuple(self.toolbox.specs())
         if self.growth is not None:
             self.growth.attach(self)
@@ -274,13 +278,26 @@ class RunContext:
         """Wait until everything emitted so far is committed; raises the store's error if something was refused."""
         if self._queued:
             await asyncio.sleep(0)  # the other calls of a turn record that they begin, and share the commit
+        loop = asyncio.get_running_loop()
         if self._queued:
-            self._durable, self._queued = asyncio.wrap_future(self.store.on_disk()), False
+            waiting: list[asyncio.Future[None]] = []
+            self._queued, self._waiting = False, waiting
+            self.store.on_disk().add_done_callback(
+                lambda done: None if loop.is_closed() else loop.call_soon_threadsafe(self._committed, waiting, done.exception())
+            )
         # Whoever emitted nothing since still has to wait for what others emitted.
-        if self._durable is not None and not self._durable.done():
-            await asyncio.shield(self._durable)  # others wait for the same commit
+        if self._waiting is not None:
+            self._waiting.append(waiter := loop.create_future())
+            await waiter
         if self._failure is not None:
             raise self._failure
+
+    def _committed(self, waiting: list[asyncio.Future[None]], error: BaseException | None) -> None:
+        if self._waiting is waiting:
+            self._waiting = None
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None) if error is None else waiter.set_exception(error)
 
     def model_of(self, step: Step) -> Model:
         """The model that works on `step`."""
@@ -385,7 +402,7 @@ class RunContext:
             self.store.flush()
             records = self.store.records(self.run_id)
         if len(records) < count:
-            raise StoreError(f"the log of run {self.run_id} has {len(records)} events of the {count} that the session took up")
+            raise StoreError(f"the log of run {self.run_id} has {len(records)} events of the {count} that the session had read")
         return [record.event for record in records[:count]]
 
     def _flow_of(self, tool: str) -> Flow:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
-from kestrel_lab.agents import MakesPlan
+from kestrel_lab.adapters.adapter import Adapter
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ModelParams
@@ -20,6 +20,9 @@ from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.toolboxes import Tools
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox
+
+if TYPE_CHECKING:
+    from kestrel_lab.agents import MakesPlan
 
 
 class Followed(Protocol):
@@ -61,6 +64,7 @@ class RunChanges(ResumeChanges, total=False):
     follow: str | Followed | None
     params: ModelParams | Mapping[str, Json] | None
     images: Sequence[str | Path | ImagePart]
+    runner: str | Adapter
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +119,9 @@ class RunOptions:
     images: Sequence[str | Path | ImagePart] = ()
     """Images beside the goal, for models that see: files, or parts made of bytes by `ImagePart.of`."""
 
+    runner: str | Adapter = ""
+    """Who works on the goal: this package's own agent (`native`, or empty), or another one: `claude-code`, `codex`, `gemini`, `opencode`,
+    `acp:COMMAND` for any program that speaks the agent client protocol. `model` is then a model of that program."""
     follow: str | Followed | None = None
     """The run, or its id, whose conversation this one goes on with: its messages, and what is known of whose words they are. Model,
     tools, workspace and rules are those of that run unless they are given."""
@@ -126,6 +133,9 @@ class RunOptions:
         if self.cache is not None:
             cache_mode(self.cache)
         object.__setattr__(self, "params", ModelParams.of(self.params))
+        if self.runner:
+            object.__setattr__(self, "model", run_by(self.runner, self.model))
+            object.__setattr__(self, "runner", "")
 
     def check_resumable(self) -> None:
         """Raise `UsageError` for an option that a run keeps from its beginning and cannot be given anew."""
@@ -133,6 +143,21 @@ class RunOptions:
         kept = [name for name in given if getattr(self, name) != getattr(_DEFAULTS, name)]
         if kept:
             raise UsageError(f"a run that goes on keeps its {', '.join(kept)}: leave that out, or start another run")
+
+
+def run_by(runner: str | Adapter, model: str | Model | None) -> str | Model | None:
+    """Return the model that a runner and a model within it are together, `claude-code:opus` say; raises `UsageError` where they do not go together."""
+    if runner in ("", "native"):
+        return model
+    if isinstance(runner, Adapter):
+        if model is not None:
+            raise UsageError(f"runner= is an adapter and model= is {model!r}: give the adapter its model")
+        return runner
+    if model and not isinstance(model, str):
+        raise UsageError(f"the runner {runner!r} brings its own models: name one of them, or leave model= out")
+    if model and ":" in runner:
+        raise UsageError(f"the runner {runner!r} names what it runs: leave the model {model!r} out")
+    return f"{runner}:{model}" if model else runner
 
 
 _DEFAULTS = RunOptions()

@@ -79,7 +79,7 @@ def apart_on_the_wire(toolbox: Toolbox) -> Toolbox:
     seen: dict[str, str] = {}
     for name in toolbox.names:
         if (other := seen.setdefault(wire_name(name), name)) != name:
-            raise UsageError(f"models are told of {other!r} and of {name!r} by the same name, {wire_name(name)!r}: rename one of them")
+            raise UsageError(f"models would see {other!r} and {name!r} under the same name, {wire_name(name)!r}: rename one of them")
     return toolbox
 
 

@@ -1,8 +1,7 @@
 """Conversation: what a run takes over from the run that it follows, and the runs of a conversation in order.
 
-A follow-up is a run of its own that names its parent. It begins with the messages that the parent ended with, so that it can be
-read, resumed and forked without the parent's log; what is known of those messages (whose words, which notes, which long
-results) comes with them.
+A follow-up is a run of its own that names its parent. It begins with the messages that the parent ended with; what is known of those
+messages (whose words, which notes, which long results) comes with them. What goes on in the parent later changes nothing of that.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from dataclasses import replace
 from typing import cast
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.plan import conversation_step
@@ -25,23 +25,23 @@ _NO_ANSWER = "(The run ended without an answer: {reason})"
 _NOT_DONE = "This call was not carried out: the run ended before."
 
 
-def taken_over(store: SessionStore, run_id: str, known: Callable[[str], Flow]) -> dict[str, Json]:
-    """Return what a run takes over from run `run_id`: the field `earlier` of its `run_started`. `known` gives the flow of a tool.
+def taken_over(store: SessionStore, run_id: str, known: Callable[[str], Flow]) -> tuple[RunStarted, dict[str, Json]]:
+    """Return how run `run_id` began, and what a run takes over from it: the field `earlier` of its `run_started`. `known` gives the flow of a tool.
 
     Raises `UsageError` for a run that does not exist or has not ended, `Damaged` for one whose events are not those that were written.
     """
     store.flush()
     store.run(run_id)
     check_whole(store, run_id)
-    state = store.state(run_id)
+    state, taint = RunState(), Taint(known=known)
+    for record in store.records(run_id):
+        state.apply(record.event, record.at)
+        taint.apply(record.event)
     if state.started is None or not (state.status.terminal or state.interrupted):
         raise UsageError(f"run {run_id} has not ended: wait for it (kestrel follow {run_id}), or begin anew with --new")
-    taint = Taint(known=known)
-    for record in store.records(run_id):
-        taint.apply(record.event)
     turn = cast("int", state.started.earlier.get("turn", 0)) + 1
     messages = [_renamed(message, turn) for message in _messages(state)]
-    return {
+    return state.started, {
         "turn": turn,
         "messages": [message.as_json() for message in messages],
         "recalled": [*sorted(state.recalled)],
@@ -82,19 +82,23 @@ def _renamed(message: Message, turn: int) -> Message:
     return replace(message, calls=calls, call_id=message.call_id and f"turn{turn}.{message.call_id}")
 
 
+_FOLLOWED = """
+    SELECT parent, (SELECT body ->> '$.follows' FROM events WHERE run_id = runs.id AND seq = 1 AND type = 'run_started') FROM runs WHERE id = ?
+"""
+
+
 def conversation(store: SessionStore, run_id: str) -> list[str]:
     """Return the ids of the runs whose conversation `run_id` goes on with, the first one first, and its own at the end.
 
-    A parent that is no longer in the log ends the list.
+    A parent that is no longer in the log ends the list. Raises `UsageError` where `run_id` itself is not there.
     """
+    store.run(run_id)
     found = [run_id]
-    while True:
-        try:
-            started = store.state(found[0]).started
-        except UsageError:
-            if len(found) == 1:
-                raise
-            return found[1:]
-        if started is None or not started.follows or started.follows in found:
-            return found
-        found.insert(0, started.follows)
+    while rows := store.query(_FOLLOWED, (run_id,)):
+        parent, follows = rows[0]
+        run_id = str(parent or follows or "")  # a fork follows what the run follows that it was forked from
+        if run_id in found:
+            break
+        if run_id and not parent:
+            found.insert(0, run_id)
+    return found

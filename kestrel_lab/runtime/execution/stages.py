@@ -14,8 +14,7 @@ from kestrel_lab.core.plan import Step
 from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.execution.scheduler import Outcome
-from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, FailureClass, advice, classify
-from kestrel_lab.runtime.supervision.retry_budget import RetryBudget, Sleep
+from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, FailureClass, RetryBudget, Sleep, advice, classify
 from kestrel_lab.tools.tool import Toolbox
 
 

@@ -21,13 +21,43 @@ from kestrel_lab.mcp.approvals import Approvals, Definition, difference
 from kestrel_lab.mcp.background_loop import BackgroundLoop
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.connection import Connection, Progress, Server
-from kestrel_lab.runtime.mcp.server_table import ServerRow, ServerTable
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.health import HealthPolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.tool import Tool, ToolContext
+from kestrel_lab.views.html.table_view import TableView
+
+_COLUMNS = ("server", "state", "tools", "started by or reached at", "sandbox", "reason", "configured in")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerRow:
+    """The state of one server."""
+
+    name: str
+    state: str
+    """`not approved`, `not started`, `off`, `cannot be used`, or its health: `ready`, `degraded`, `recovering`, `failed`."""
+    tools: int
+    """The number of approved and offered tools."""
+    what: str
+    sandbox: str = ""
+    """Its sandbox level, or the configured one; empty for a server at an address."""
+    reason: str = ""
+    source: str = ""
+
+
+class ServerTable(TableView, tuple[ServerRow, ...]):
+    """Rows that render as a table."""
+
+    __slots__ = ()
+    nothing = "no MCP server is configured: write [mcp.servers.NAME] with command = … into kestrel.toml, or give Lab(mcp={…})"
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return the headings and a row of texts per server."""
+        return _COLUMNS, [(row.name, row.state, str(row.tools), row.what, row.sandbox, row.reason, row.source or "code") for row in self]
+
 
 POLICY = HealthPolicy(failures=1, open_s=1.0, restarts=3, restarts_per_s=600.0)
 """One failure opens the breaker, as a server that is gone answers nothing; three restarts in ten minutes."""

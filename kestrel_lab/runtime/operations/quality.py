@@ -135,7 +135,7 @@ def _report(text: str, answer: str) -> dict[str, Any]:
     report = cast("dict[str, Any]", read_json(text, REPORT))
     plain = " ".join(answer.split())
     if strange := [entry["place"] for entry in report["issues"] if entry["place"] and " ".join(entry["place"].split()) not in plain]:
-        raise UsageError(f"a place has to be words of the answer, letter by letter: {escape(strange[0][:100])!r} is none")
+        raise UsageError(f"a place must be quoted from the answer exactly: {escape(strange[0][:100])!r} is none")
     return report
 
 

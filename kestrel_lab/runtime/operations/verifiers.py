@@ -81,14 +81,14 @@ class ModelVerifier:
         verdict, criteria = cast("dict[str, Any]", read_json(answer, VERDICT)), len(claim.criteria)
         times = Counter(entry["criterion"] for entry in verdict["criteria"])
         if wrong := [f"{number}" for number in range(1, max((criteria, *times)) + 1) if times[number] != (number <= criteria)]:
-            raise UsageError(f"there are {criteria} criteria, each is judged once: look at {', '.join(wrong[:10])}")
+            raise UsageError(f"there are {criteria} criteria, each must be judged exactly once: check {', '.join(wrong[:10])}")
         cited = {call for entry in verdict["criteria"] for call in entry["evidence"]}
         if made_up := sorted(call for call in cited if not self.knows(call)):
             msg = f"it cites calls that never were: {', '.join(one_line(call) for call in made_up[:5])}; cite only ids that are given"
             raise UsageError(msg)
         if claim.evidence and (bare := [entry["criterion"] for entry in verdict["criteria"] if entry["met"] and not entry["evidence"]]):
             told = ", ".join(map(str, bare[:10]))
-            msg = f"a criterion that is met names the ids of what shows it; nothing is named for {told}: name it, or say that it is not met"
+            msg = f"a criterion that is met names the ids of what shows it; nothing is named for {told}: name the evidence, or say that the criterion is not met"
             raise UsageError(msg)
         return verdict
 

@@ -241,7 +241,7 @@ def _judges(scope: Scope) -> Sequence[Verifier]:
     """Return the verifiers that a step asks for: fact checks, then models, at temperature 0 unless the step names another."""
     order = _Order(scope)
     if not (order.facts or order.judge or order.contract or order.support):
-        msg = "the operation 'verify' has nothing to verify by: facts and judge are off, and neither form nor support is asked for"
+        msg = "the operation 'verify' has nothing to check: facts and judge are off, and neither form nor support is requested"
         raise UsageError(msg)
     facts = (Grounded(scope.ctx, scope.step.id),) if order.facts else ()
     if not order.judge:

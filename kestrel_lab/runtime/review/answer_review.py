@@ -18,6 +18,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibrated, known_models
 from kestrel_lab.runtime.review.evidence_table import claims_in, deeds_in, looked_at, made_in, subject_in
+from kestrel_lab.runtime.security.repeated_orders import repeated_orders
 from kestrel_lab.verification.evidence import Backed, evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.workspace_files import Files
@@ -54,7 +55,10 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
     if not ctx.ports.look or not answer.strip():
         return end
     found = await asyncio.to_thread(_review, ctx.state, Path(ctx.workspace.root), answer, await deeds_in(ctx, answer))
-    told = [one.as_json() for one in found.concerns]
+    orders = (
+        () if ctx.containment == "off" else await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now())
+    )
+    told = [one.as_json() for one in (*found.concerns, *orders)]
     actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
     claims = [one.as_json() for one in found.claims]
     end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], claims=claims, confirmed=found.confirmed, actions=actions)

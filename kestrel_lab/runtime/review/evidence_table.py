@@ -16,7 +16,8 @@ from kestrel_lab.core.json_types import Json, values_in
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.verification.evidence import Backed, evidence_of, summary
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.subject import Ground, Made, Subject, subject_of
+from kestrel_lab.verification.subject import Made, Subject, subject_of
+from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.evidence import claims_html, evidence_html, evidence_rows, evidence_text
 
@@ -103,7 +104,7 @@ def subject_in(
         spans += answered(call, tool, args, text)
         calls.append(Made(call=call, tool=tool, args=args, ok=True))
     goal = goal or (state.started.goal if state.started else "")
-    return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), deeds=deeds, ground=Ground(root, seconds))
+    return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), deeds=deeds, ground=Files(root, seconds))
 
 
 def made_in(state: RunState) -> list[tuple[str, Mapping[str, Json], str]]:

@@ -26,6 +26,8 @@ _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 _CLOCK = re.compile(r"\b\d{1,2}:\d\d\b")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w])")
 _SCHEME = re.compile(r"(?i)\bhttps?://")
+_IBAN = re.compile(r"\b[A-Z]{2}\d\d(?: [A-Z\d]{4}){2,7}(?: [A-Z\d]{1,3})?\b")
+"""An account number in groups of four, as ISO 13616 prints it."""
 _PLACE = re.compile(r"\S+@\S+|\w+://\S+|(?:[\w-]+\.)+[a-z]{2,}(?:[:/]\S*)?")
 """What reads as a mail address, an address of the web, or a host."""
 _TELLING = re.compile(r"(?=[\w.-]*\d)[\w.-]{6,}")
@@ -56,7 +58,7 @@ def authorised(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> b
 
     `ruling` is that of the rules of the run.
     """
-    asked_for = _ruled(call, tool, taint, ruling) or _stated(call, tool, taint) or _liked(call, tool, taint)
+    asked_for = _ruled(call, tool, taint, ruling) or _stated(call, tool, taint) or liked(call, tool, taint)
     if asked_for:
         taint.count(call)
     return asked_for
@@ -84,12 +86,37 @@ def _ruled(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
     if ruling is None or ruling.verdict != "allow" or taint.made.get(call.key, {call.id}) != {call.id}:
         return False
     mine = {name: value for name, value in bearing(call, tool).items() if name not in ruling.args}
-    return _given(mine, taint, ()) and not _carries(call, tool, taint)
+    return _given(mine, taint) and not _carries(call, tool, taint)
 
 
-def _given(args: Mapping[str, Json], taint: Taint, stated: Collection[Json]) -> bool:
-    """Whether all values are the user's or were stated."""
-    return all(value in stated or from_user(value, taint.words) for value in values_of(args))
+def _given(args: Mapping[str, Json], taint: Taint, stated: Collection[Json] = ()) -> bool:
+    """Whether all values are the user's, were stated or belong to what the user named."""
+    return all(
+        value in stated or from_user(value, taint.words) or _belongs(name, value, taint)
+        for name, one in args.items()
+        for value in values_of(one)
+    )
+
+
+def _belongs(name: str, value: Json, taint: Taint) -> bool:
+    """Whether `value`, of the argument `name`, stands in an object that the user named by a text which others cannot write.
+
+    Its texts are further names of it and fit any argument; a number or a list fits the argument of its own name only. Where the
+    user's words name several objects that differ, none of them is meant for sure.
+    """
+    for own, rows in taint.rows.items():
+        named = [row for row in rows if any(_key(row[one], taint) for one in own)]
+        for one in own:
+            held = named[0][one] if named else None
+            fits = value == held if isinstance(held, str) else one == name and value in (held if isinstance(held, list) else [held])
+            if fits and all(row[one] == held for row in named):
+                return True
+    return False
+
+
+def _key(value: Json, taint: Taint) -> bool:
+    """Whether the user names something by this text; a day names nothing."""
+    return isinstance(value, str) and _DATE.fullmatch(value) is None and from_user(value, taint.words)
 
 
 def _stated(call: Call, tool: Tool, taint: Taint) -> bool:
@@ -99,13 +126,38 @@ def _stated(call: Call, tool: Tool, taint: Taint) -> bool:
     return _given(bearing(call, tool), taint, taint.stated_values.get(tool.name, ())) and not _carries(call, tool, taint)
 
 
-def _liked(call: Call, tool: Tool, taint: Taint) -> bool:
-    """Whether a person allowed all calls like one of this tool from which it differs only in content and in what the user said."""
+def liked(call: Call, tool: Tool, taint: Taint, *, reads: bool = False) -> bool:
+    """Return whether a person allowed all calls like one of this tool, and `call` is like it.
+
+    It may differ in content, in what the user said, and in values from where the one that was shown came from: a field that
+    others cannot write or, for a call that only `reads`, also an address in the same text.
+    """
     mine = bearing(call, tool)
     return not _carries(call, tool, taint) and any(
-        all(value == shown.get(name) or all(from_user(one, taint.words) for one in values_of(value)) for name, value in mine.items())
+        all(
+            _given({name: value}, taint) or any(_beside(value, seen, taint, reads=reads) for seen in values_of(shown.get(name)))
+            for name, given in mine.items()
+            for value in values_of(given)
+        )
         for shown in taint.liked.get(tool.name, ())
     )
+
+
+def _beside(value: Json, seen: Json, taint: Taint, *, reads: bool) -> bool:
+    """Whether a value is the one that a person saw, or comes from where that came from."""
+    fields = [list(values_of([row[one] for row in rows])) for own, rows in taint.rows.items() for one in own]
+    texts = [[passage.text] for passage in taint.passages if reads]
+    return (
+        value == seen
+        or any({seen, value} <= {*held} for held in fields)
+        or any(from_user(seen, one) and from_user(value, one) for one in texts)
+    )
+
+
+def still_stated(taint: Taint) -> dict[str, Json]:
+    """Return by tool how many calls the model stated, before it read anything foreign, and has not made."""
+    left = {tool: times - len(taint.calls_of.get(tool, ())) for tool, times in taint.stated.items()}
+    return {tool: times for tool, times in left.items() if times > 0}
 
 
 def _carries(call: Call, tool: Tool, taint: Taint) -> list[str]:
@@ -131,13 +183,23 @@ def from_user(value: Json, words: Iterable[str]) -> bool:
     """Return whether `value` stands in one of the user's texts: a text as whole words, a number as a number, a date in a usual spelling."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return any(float(found.replace(",", "")) == float(value) for text in words for found in _NUMBER.findall(text))
-    text = " ".join(_SCHEME.sub("", str(value)).casefold().split()).rstrip("/")
+    text = _even(str(value)).rstrip("/")
     if (date := _DATE.fullmatch(text)) is not None:
         return any(_named_date(date, one.casefold()) for one in words)
     if len(text) < _SHORTEST or text.isdigit():
         return False
     whole = re.compile(rf"(?<![\w@./-]){re.escape(text)}(?![\w@-])(?![./:]\w)")
-    return any(whole.search(" ".join(_SCHEME.sub("", one).casefold().split())) for one in words)
+    return any(whole.search(_even(one)) for one in words)
+
+
+def bare_address(text: str) -> str:
+    """Return an address of the web without its scheme."""
+    return _SCHEME.sub("", text)
+
+
+def _even(text: str) -> str:
+    """Return a text in the form in which texts are compared: without schemes, runs of blanks, and blanks inside of account numbers."""
+    return " ".join(_IBAN.sub(lambda found: found[0].replace(" ", ""), bare_address(text)).casefold().split())
 
 
 def _named_date(date: re.Match[str], text: str) -> bool:

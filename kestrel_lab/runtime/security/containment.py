@@ -18,8 +18,9 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.permissions.policy import Rules, no_rules
-from kestrel_lab.runtime.security.authority import authorised
-from kestrel_lab.runtime.security.taint import Taint, leaves
+from kestrel_lab.runtime.security.argument_texts import leaves
+from kestrel_lab.runtime.security.authority import authorised, liked
+from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.runtime.security.taint_log import TaintLog
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Tool
@@ -77,7 +78,7 @@ def met(
         case "nothing":  # what it tells is what counts, not what is known
             private = private if taint.strict and not _said(call, taint) else list(carried)
         case "address":
-            if taint.named_by_user(call.args):
+            if taint.named_by_user(call.args) or liked(call, tool, taint, reads=True):
                 return {}
         case "workspace":
             private += [] if _new_and_plain(call, tool, workspace) else [_FILES]

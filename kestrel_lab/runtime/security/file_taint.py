@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import cast
 
@@ -257,15 +256,10 @@ class FileTaint:
         The home of the lab is left out. It is not `whole` where there are more than `most` entries.
         """
         if not self._home:
-            self._home = f"{self.store.path.resolve().parent}/"
+            self._home = str(self.store.path.resolve().parent)
         home = self._home.removeprefix(f"{workspace.root}/")  # still absolute where it lies outside
-        stamps: dict[str, tuple[int, ...]] = {}
-        for number, entry in enumerate(islice(workspace.walk(".", skip=() if everything else SKIPPED), most + 1)):
-            if number == most:
-                return Snapshot(stamps, whole=False)
-            if not f"{entry.path}/".startswith(home):
-                stamps[entry.path] = entry.stamp
-        return Snapshot(stamps)
+        stamps = workspace.stamps(() if everything else SKIPPED, home, most)
+        return Snapshot(stamps, whole=len(stamps) <= most)
 
     def _candidate(self, size: int) -> bool:
         return bool(size in self._contents or self._folders or self._open or (size < _TELLING and self._short))

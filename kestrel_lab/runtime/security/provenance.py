@@ -15,7 +15,8 @@ from urllib.parse import unquote
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.security.taint import Passage, Taint, leaves
+from kestrel_lab.runtime.security.argument_texts import leaves
+from kestrel_lab.runtime.security.taint import Passage, Taint
 
 _RUN = 16
 """Characters in a row that two texts do not share by chance."""

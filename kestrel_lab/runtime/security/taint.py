@@ -36,8 +36,8 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
 from kestrel_lab.core.plan import conversation_step
-from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.security.authority import called, stated_effects, wants_of
+from kestrel_lab.runtime.security.argument_texts import leaves, name_of
+from kestrel_lab.runtime.security.authority import bare_address, called, stated_effects, wants_of
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.interaction import STATE_EFFECTS
@@ -97,6 +97,8 @@ class Taint:
     """The texts that the user wrote."""
     passages: list[Passage] = field(default_factory=list)
     """What tools answered, in order."""
+    rows: dict[tuple[str, ...], list[dict[str, Json]]] = field(default_factory=dict)
+    """By the fields of answers that only the user or a service writes, what stands in them, an object each."""
     made: dict[str, set[str]] = field(default_factory=dict)
     """By key, the calls that were made or are about to be."""
     calls_of: dict[str, set[str]] = field(default_factory=dict)
@@ -165,10 +167,10 @@ class Taint:
         return {word.strip("\"'`<>()[]{},;!?").rstrip(".:") for text in self.words for word in text.split()}
 
     def named_by_user(self, args: Mapping[str, Json]) -> bool:
-        """Whether every text in `args` is an address that stands as a whole in what the user said: it tells nobody anything new."""
-        said = self.said
+        """Whether every text in `args` is an address that stands as a whole in what the user said, with or without its scheme: it tells nobody anything new."""
+        said = {bare_address(word) for word in self.said}
         texts = [text for _, text in leaves(dict(args)) if text]
-        return bool(texts) and all(text in said and _ADDRESS.fullmatch(text) is not None for text in texts)
+        return bool(texts) and all(bare_address(text) in said and _ADDRESS.fullmatch(text) is not None for text in texts)
 
     def apply(self, event: Event) -> None:  # noqa: C901  # one case per event
         """Take one event in."""
@@ -232,7 +234,7 @@ class Taint:
         """Begin with the taint of the conversation that the run goes on with."""
         if not earlier:
             return
-        self.words += earlier.get("words", ())
+        self.words[:0] = earlier.get("words", ())
         self.doubts |= earlier.get("doubts", {})
         self._private |= dict.fromkeys(earlier.get("private", ()))
         self._into(step, earlier.get("untrusted", ()))
@@ -343,6 +345,7 @@ class Taint:
         if doubted and (foreign == source or (not foreign and self._news(event.text, args))):
             foreign = f"{source} (nobody has said whether its answers hold what others wrote)"
             self.doubts[foreign] = event.tool
+        self._keep_rows(flow, event.value)
         private = bool(flow.reads & {"private", "workspace"})
         if flow.reads or foreign:
             self.passages.append(Passage(foreign or source, event.text, private, bool(foreign), event.tool))
@@ -353,6 +356,11 @@ class Taint:
                 self._into(event.step, self._steps[other])
         if private:
             self._private[source] = None
+
+    def _keep_rows(self, flow: Flow, value: Json) -> None:
+        if flow.own:
+            objects = (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict))
+            self.rows.setdefault(flow.own, []).extend({name: one.get(name) for name in flow.own} for one in objects)
 
     def _news(self, text: str, args: Mapping[str, Json]) -> bool:
         """Whether an answer says more than it was told and than the user said: else it can hold no words of others."""
@@ -425,26 +433,3 @@ class Taint:
         if self._root and (normal == self._root or normal.startswith(f"{self._root}/")):
             normal = posixpath.relpath(normal, self._root)
         return normal.casefold()
-
-
-def name_of(tool: str, args: Mapping[str, Json]) -> str:
-    """A call in a few words: the tool, and the first text it was given."""
-    first = next((text for _, text in leaves(dict(args)) if text.strip()), "")
-    return one_line(f"{tool} {first}".strip(), 120)
-
-
-def leaves(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in `value` with its place, such as `edits[0].new`; keys that a model chose are texts as well."""
-    if isinstance(value, str):
-        yield place, value
-    elif isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from leaves(item, f"{place}[{number}]")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            inner = f"{place}.{key}" if place else key
-            if place:
-                yield f"{inner} (its name)", key
-            yield from leaves(item, inner)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and len(str(value)) > 3:
-        yield place, str(value)

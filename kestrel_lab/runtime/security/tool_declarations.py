@@ -6,9 +6,10 @@ Asked once, when it matters, and kept in the home for this definition of the too
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.events.union import ApprovalAsked
@@ -26,10 +27,15 @@ _NO, _YES = "no", "yes"
 def pin(tool: Tool) -> str:
     """A hash of the tool's definition, the source of its function included."""
     try:
-        source = inspect.getsource(tool.function)
+        source = _source(tool.function)
     except (OSError, TypeError):  # typed in a plain interpreter, or built in
         source = ""
     return content_key(tool.name, tool.version, tool.description, tool.schema, source)
+
+
+@lru_cache(maxsize=1_000)
+def _source(function: Callable[..., Any]) -> str:
+    return inspect.getsource(function)  # which reads and parses a file, and each run begins with its tools
 
 
 def declared(tools: Iterable[Tool], store: SessionStore) -> Toolbox:

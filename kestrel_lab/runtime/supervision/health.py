@@ -14,8 +14,7 @@ from enum import StrEnum
 from typing import Literal
 
 from kestrel_lab.views.formatting import duration
-from kestrel_lab.views.html.elements import paragraph_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 Clock = Callable[[], float]
 """Seconds that never run backwards."""
@@ -339,16 +338,15 @@ class HealthRow:
     reason: str
 
 
-class HealthTable(tuple[HealthRow, ...]):
+class HealthTable(TableView, tuple[HealthRow, ...]):
     """Rows that render as a table."""
 
     __slots__ = ()
+    nothing = "nothing is watched: models are from their first call on"
 
-    def __repr__(self) -> str:
-        return table_text(_COLUMNS, map(_cells, self)) if self else "nothing is watched: models are from their first call on"
-
-    def _repr_html_(self) -> str:
-        return table_html(_COLUMNS, map(_cells, self)) if self else paragraph_html(repr(self))
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Return headings and a row of texts per dependency."""
+        return _COLUMNS, [_cells(row) for row in self]
 
 
 def _cells(row: HealthRow) -> tuple[str, ...]:

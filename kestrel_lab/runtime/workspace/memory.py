@@ -18,8 +18,9 @@ from kestrel_lab.memory.memory import Forgotten, NoteMemory
 from kestrel_lab.memory.selector import one, select
 from kestrel_lab.runtime.memory.learn import learned
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.views.html.elements import page, paragraph_html, table_html
+from kestrel_lab.views.html.elements import page, table_html
 from kestrel_lab.views.html.graph_svg import Spot, Tie, web_svg
+from kestrel_lab.views.html.table_view import TableView
 from kestrel_lab.views.text import table_text
 
 # Questions that are asked again and again: goals of runs that say much the same.
@@ -59,8 +60,8 @@ RUNS_READ = 500
 _COLUMNS = ("note", "kind", "text", "sure", "used", "source", "learned", "until")
 
 
-@dataclass(frozen=True, slots=True)
-class Notes(Sequence[Note]):
+@dataclass(frozen=True, slots=True, repr=False)
+class Notes(TableView, Sequence[Note]):
     """Notes in an order; shown as a table."""
 
     notes: tuple[Note, ...]
@@ -85,11 +86,10 @@ class Notes(Sequence[Note]):
         """Column names and one row per note."""
         return _COLUMNS, [_row(note) for note in self.notes]
 
-    def __repr__(self) -> str:
-        return table_text(*self.table()) if self.notes else f"{shown_folder(self.where)}: {self.empty}"
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table()) if self.notes else paragraph_html(repr(self))
+    @property
+    def nothing(self) -> str:
+        """What is said where there is none."""
+        return f"{shown_folder(self.where)}: {self.empty}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,11 @@ import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Literal
+
+_BELOW = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a directory is opened that must not be reached through a symlink."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +51,42 @@ def descend(directory: int, skip: Collection[str], depth: int | None = None, pre
         if depth is not None and depth <= 1:
             continue
         try:
-            below = os.open(entry.name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            below = os.open(entry.name, _BELOW, dir_fd=directory)
         except OSError:  # removed, replaced or closed to us since it was listed: it was named, it is not entered
             continue
         with closing(below):
             yield from descend(below, skip, None if depth is None else depth - 1, f"{entry.path}/")
+
+
+def stamps_below(directory: int, skip: Collection[str], leave: str, most: int, prefix: str = "") -> dict[str, tuple[int, ...]]:
+    """Return the stamps of everything that `descend` yields, by path, without the path `leave` and what is below it.
+
+    What is not a file has an empty one. Ends early with more than `most` entries where there are as many.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    with os.scandir(directory) as listed:
+        items = sorted(listed, key=attrgetter("name"))
+    for item in items:
+        path = prefix + item.name
+        if path == leave or len(found) > most:
+            continue
+        if not item.is_dir(follow_symlinks=False):
+            found[path] = _stamp(item)
+        elif item.name not in skip:
+            found[path] = ()
+            with suppress(OSError):  # removed, replaced or closed to us since it was listed: it was named, it is not entered
+                below = os.open(item.name, _BELOW, dir_fd=directory)
+                try:
+                    found |= stamps_below(below, skip, leave, most - len(found), f"{path}/")
+                finally:
+                    os.close(below)
+    return found
+
+
+def _stamp(item: os.DirEntry[str]) -> tuple[int, ...]:
+    with suppress(FileNotFoundError):  # removed since it was listed
+        return stamp_of(item.stat(follow_symlinks=False)) if item.is_file(follow_symlinks=False) else ()
+    return ()
 
 
 @contextmanager

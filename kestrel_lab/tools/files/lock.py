@@ -130,7 +130,7 @@ def alone_in(directory: int, what: str) -> Iterator[None]:
             break
         except BlockingIOError:
             if time.monotonic() > until:
-                msg = f"{what} was not changed: another process has held the lock of its folder for {WAIT_S:g} s; try again"
+                msg = f"{what} was not changed: another process has held the lock on its folder for {WAIT_S:g} s; try again"
                 raise TimeoutError(msg) from None
             time.sleep(pause)
             pause = min(2 * pause, 0.02)

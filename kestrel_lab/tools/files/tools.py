@@ -107,9 +107,9 @@ def write_file(path: str, content: str, ctx: ToolContext) -> str:
     """
     after = encoded(content, "utf-8", path)
     with ctx.workspace.locked(path, make=True) as file:
-        before = None if _holds(file, after) else ctx.versions.check(file)
+        before = after if _holds(file, after) else ctx.versions.check(file)
         new = file.write_bytes(after)
-        ctx.versions.replaced(file, after)
+        ctx.versions.replaced(file, before, after, new=new)
     lines = content.count("\n") + (not content.endswith("\n") and content != "")
     done = f"{'created' if new else 'replaced'} {path} ({lines} {'line' if lines == 1 else 'lines'}, {len(after):,} bytes)"
     diff = "" if new else head_tail(_change(_text(before, path), content, path), _DIFF_CHARS)[0]

@@ -16,6 +16,7 @@ from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.directory_walk import closing
 from kestrel_lab.tools.files.edit import unified_diff
 from kestrel_lab.tools.files.lock import lstat
+from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
 
 TRASH = ".kestrel/trash"
@@ -74,7 +75,7 @@ def delete_file(path: str, ctx: ToolContext) -> str:
         kept = posixpath.join(_new_folder(ctx), relative)
         with workspace.directory(posixpath.dirname(kept)) as trash:
             os.rename(file.name, file.name, src_dir_fd=file.directory, dst_dir_fd=trash)
-        ctx.versions.replaced(file, None)
+        ctx.versions.deleted(file, kept)
     return f"deleted {relative} (kept as {kept})"
 
 
@@ -95,20 +96,25 @@ def restore_file(path: str, ctx: ToolContext) -> str:
         names = sorted({_old_path(entry) for entry in deleted})
         known = nearest(relative, names) if names else "this run has deleted nothing that is still in the trash"
         raise FileNotFoundError(f"{path} is not in the trash of this run; {known}")
-    with workspace.locked(path, make=True) as file, workspace.directory(posixpath.dirname(kept)) as trash:
+    restore(workspace, path, kept)
+    ctx.versions.changed.append(relative)
+    return f"restored {relative}"
+
+
+def restore(workspace: Workspace, path: str, kept: str) -> None:
+    """Move the file `kept` in the trash back to `path`; raises `FileExistsError` where something is there now."""
+    with workspace.locked(path, make=True) as file, workspace.directory(posixpath.dirname(kept), make=False) as trash:
         name, directory = file.name, file.directory
         if lstat(name, directory) is not None:
             raise FileExistsError(f"{path} exists: nothing was restored; delete or rename it first")
         try:
             os.link(name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False)  # unlike a rename it replaces nothing
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):
             raise
         except OSError:  # a file system without hard links
             os.rename(name, name, src_dir_fd=trash, dst_dir_fd=directory)
         else:
             os.unlink(name, dir_fd=trash)
-        ctx.versions.changed.append(relative)
-    return f"restored {relative}"
 
 
 def _run_folder(ctx: ToolContext) -> str:

@@ -16,11 +16,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from kestrel_lab.core.errors import ConflictError
-from kestrel_lab.core.json_types import content_key
+from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.tools.files.lock import LockedFile, version_of
 
+MOST_KEPT: Final = 10_000_000
+"""Bytes of a file that a call changed which are kept so that the change can be undone."""
 _HUNK = re.compile(r"(?m)^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@")
 
 
@@ -30,6 +33,10 @@ def _nobody(_path: str) -> str:
 
 def _unasked() -> None:
     """Nobody was shown anything."""
+
+
+def _unkept(_content: bytes) -> str:
+    return ""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -48,6 +55,10 @@ class Versions:
     """What the step knows from now on."""
     changed: list[str] = field(default_factory=list)
     """The paths that the call changed."""
+    keep: Callable[[bytes], str] = _unkept
+    """Keeps what a file held beside the log; returns the name under which it is kept, empty where it is not."""
+    before: dict[str, dict[str, Json]] = field(default_factory=dict)
+    """By changed path, what undoes the change: see `ToolAnswered.before`."""
 
     def check(self, file: LockedFile) -> bytes | None:
         """Return what the file holds, `None` for what is missing or cannot be read; `ConflictError` if it may not be replaced unseen."""
@@ -71,16 +82,32 @@ class Versions:
             return f"step {other!r} changed it, and you have not read it since"
         return "it was changed after you began, and you have not read it" if self.since and changed_at > self.since else ""
 
-    def replaced(self, file: LockedFile, content: bytes | None) -> None:
-        """Keep that the call put `content` in place of the file, or removed it."""
+    def replaced(self, file: LockedFile, before: bytes | None, content: bytes, *, new: bool) -> None:
+        """Keep that the call put `content` in place of `before`, which is `None` for a `new` file and for one that cannot be read."""
         self.knows[file.relative] = version_of(content)
         self.changed.append(file.relative)
+        if new or before is not None:
+            self._keep(file.relative, before, content)
+
+    def deleted(self, file: LockedFile, trash: str) -> None:
+        """Keep that the call moved the file to the path `trash`."""
+        self.knows[file.relative] = version_of(None)
+        self.changed.append(file.relative)
+        self.before[file.relative] = {"trash": trash, "after": version_of(None)}
 
     def edited(self, file: LockedFile, before: bytes, after: bytes) -> None:
         """Keep that the call changed a part of the file."""
         if self.known.get(file.relative) == version_of(before):
             self.knows[file.relative] = version_of(after)
         self.changed.append(file.relative)
+        self._keep(file.relative, before, after)
+
+    def _keep(self, path: str, before: bytes | None, after: bytes) -> None:
+        if before == after or len(before or b"") > MOST_KEPT:
+            return
+        blob = self.keep(before) if before else ""
+        if blob or not before:
+            self.before[path] = {"blob": blob, "existed": before is not None, "after": version_of(after)}
 
 
 def preview_key(preview: str) -> str:

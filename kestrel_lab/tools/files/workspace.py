@@ -15,7 +15,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import loads_toml
 from kestrel_lab.core.sanitize import Text, decode
 from kestrel_lab.host.programs import keep_out
-from kestrel_lab.tools.files.directory_walk import Entry, closing, descend, entries
+from kestrel_lab.tools.files.directory_walk import Entry, closing, descend, entries, stamps_below
 from kestrel_lab.tools.files.lock import MAX_READ_BYTES, MISSING, LockedFile, alone_in, read_whole, version_of
 from kestrel_lab.tools.files.safe_open import open_beneath
 
@@ -173,6 +173,11 @@ class Workspace:
         """Yield everything under a directory, parents first and sorted; symlinks are named, not entered."""
         with closing(self.open(path, _DIRECTORY)) as fd:
             yield from descend(fd, skip, depth)
+
+    def stamps(self, skip: Collection[str], leave: str, most: int) -> dict[str, tuple[int, ...]]:
+        """Return the stamps of everything in the workspace but `leave`, see `stamps_below`."""
+        with closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as fd:
+            return stamps_below(fd, skip, leave, most)
 
     @contextmanager
     def directory(self, parent: str, *, make: bool = True) -> Iterator[int]:

@@ -39,10 +39,11 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             ctx: The run it works for.
 
         """
-        live, about = _live(ctx), _context(ctx)
+        live, about = live_of(ctx), context_of(ctx)
         if live is None:
             return await _run_own(_own(kernels, ctx), code, about, ctx)
-        return await _run_live(live, code, about, ctx)
+        note, ran = await run_live(live, code, about, ctx)
+        return note + told(ran)
 
     @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="private", reaches="nothing")
     async def list_variables(ctx: ToolContext) -> str:
@@ -52,7 +53,7 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             ctx: The run it works for.
 
         """
-        if (live := _live(ctx)) is not None:
+        if (live := live_of(ctx)) is not None:
             return listed(live.shell.user_ns)
         return await asyncio.to_thread(_own(kernels, ctx).listed)
 
@@ -65,7 +66,7 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             ctx: The run it works for.
 
         """
-        if (live := _live(ctx)) is None:
+        if (live := live_of(ctx)) is None:
             return await asyncio.to_thread(_own(kernels, ctx).inspected, name)
         known = user_variables(live.shell.user_ns)
         if name not in known:
@@ -80,11 +81,14 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
 
 async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
     """Preview the code of a call in the notebook's kernel; a kernel of its own needs none, since it is held in."""
-    live, about = _live(ctx), _context(ctx)
-    if live is None:
-        return None
-    known = live.known(ctx.call_id)
-    preview = await live.preview(str(args["code"]), str(ctx.workspace.root), ctx.call_id, untraced=about.untraced())
+    live = live_of(ctx)
+    return None if live is None else await previewed(live, str(args["code"]), ctx)
+
+
+async def previewed(live: LiveKernel, code: str, ctx: ToolContext) -> DryRun:
+    """Return what `code` would do now, and record the first preview of the call."""
+    about, known = context_of(ctx), live.known(ctx.call_id)
+    preview = await live.preview(code, str(ctx.workspace.root), ctx.call_id, untraced=about.untraced())
     if preview is not known:
         about.emit(
             KernelPreviewed(
@@ -102,7 +106,8 @@ async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
     return DryRun(danger=preview.danger, sandbox=preview.sandbox, text=preview.text)
 
 
-def _live(ctx: ToolContext) -> LiveKernel | None:
+def live_of(ctx: ToolContext) -> LiveKernel | None:
+    """Return the kernel of the notebook that the run works in; `None` off a notebook and in a suite."""
     shell = live_shell()
     return kernel_of(shell) if shell is not None and ctx.code is not None and ctx.code.live else None
 
@@ -111,27 +116,31 @@ def _own(kernels: Kernels, ctx: ToolContext) -> OwnKernel:
     return kernels.of(ctx.run_id, ctx.workspace.root, ctx.sandbox.memory)
 
 
-def _context(ctx: ToolContext) -> CodeContext:
+def context_of(ctx: ToolContext) -> CodeContext:
+    """Return what a tool that runs code may know of its call; raises `ToolError` outside a run."""
     if ctx.code is None:
-        raise ToolError("code runs only for a run, which records what came of it")
+        raise ToolError("code can be run only within a run, which records the result")
     return ctx.code
 
 
-async def _run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolContext) -> str:
-    """Take over what the preview computed, or run the code, as it was decided."""
+async def run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolContext, *, cell: bool = False) -> tuple[str, Ran]:
+    """Take over what the preview computed, or run the code, as it was decided; returns what the model has to know first, and what came of it.
+
+    The code of a `cell` is recorded with the event, and its output is not shown: it belongs into the cell.
+    """
     place = str(ctx.workspace.root)
     if about.sandbox == PREVIEWED:
         preview = await live.preview(code, place, ctx.call_id, untraced=about.untraced())
         if not preview.adoptable or preview.danger > about.danger:
             raise ConflictError("what this code does now is not what it did in its preview: nothing was changed; make the call again")
-        ran = live.adopt(preview, ctx.run_id, ctx.call_id)
+        ran = live.adopt(preview, ctx.run_id, ctx.call_id, show=not cell)
     elif about.sandbox.partition(" ")[0] == IN_KERNEL:
-        ran = await live.execute(code, place, ctx.run_id, ctx.call_id)
+        ran = await live.execute(code, place, ctx.run_id, ctx.call_id, show=not cell)
     else:
-        raise ToolError("nobody has allowed this code to run in the kernel")
+        raise ToolError("this code was not approved to run in the kernel")
     note = gone(about, live.id)
-    _record(ran, live.id, about, ctx)
-    return note + told(ran)
+    _record(ran, live.id, about, ctx, code if cell else "")
+    return note, ran
 
 
 async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolContext) -> str:
@@ -145,7 +154,7 @@ async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolCo
     return note + told(ran)
 
 
-def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext) -> None:
+def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext, code: str = "") -> None:
     about.emit(
         KernelChanged(
             call=ctx.call_id,
@@ -156,6 +165,7 @@ def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext) -> None
             changes=[change.as_json() for change in ran.changes],
             error=ran.error.strip().rpartition("\n")[2],
             undoable=not any(change.lost for change in ran.changes),
+            code=code,
         ),
         ran.images,
     )

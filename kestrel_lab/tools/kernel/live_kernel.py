@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import os
 import secrets
 import signal
@@ -11,9 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.errors import ConflictError, UsageError
+from kestrel_lab.core.errors import ConflictError
 from kestrel_lab.tools.kernel.capture import Output, captured
 from kestrel_lab.tools.kernel.fork import Fork, values_of
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
@@ -22,6 +24,11 @@ from kestrel_lab.tools.kernel.undo import Done, Undone, UndoStack
 from kestrel_lab.tools.kernel.values import decode
 from kestrel_lab.tools.kernel.variables import Before, Change
 
+if TYPE_CHECKING:
+    from kestrel_lab.tools.kernel.documents import Page
+
+EXECUTE_S = 600.0
+"""Seconds that code may take in the kernel of a notebook; a person can stop it sooner."""
 MOST_PREVIEWS = 5
 """As many as calls of a turn; each holds the values that it computed."""
 HEADLESS = "KESTREL_HEADLESS"
@@ -48,14 +55,6 @@ def live_shell() -> Any | None:
 def kernel_of(shell: Any) -> LiveKernel:
     """Return the kernel of a shell, always the same one."""
     return LiveKernel(shell)
-
-
-def undo(run: str = "", call: str = "", *, force: bool = False) -> Undone:
-    """Take back what agents changed among the variables of this notebook; see `UndoStack.undo`. Raises `UsageError` anywhere else."""
-    shell = live_shell()
-    if shell is None:
-        raise UsageError("variables can be restored only in the notebook whose kernel has them: use %kestrel undo there")
-    return kernel_of(shell).undo(run, call, force=force)
 
 
 @contextmanager
@@ -86,6 +85,8 @@ class Ran:
     before: str = ""
     given_up: tuple[str, ...] = ()
     """Calls that cannot be undone whole any more."""
+    outputs: tuple[dict[str, Any], ...] = ()
+    """What a cell would have as outputs, in nbformat's form."""
 
 
 class LiveKernel:
@@ -97,6 +98,8 @@ class LiveKernel:
         self.generation = 0
         """Rises with every cell and call, after which a preview is of the past."""
         self.undo_stack = UndoStack(shell.user_ns)
+        self.page: Page | None = None
+        """The cells of the notebook in the page that shows the newest panel."""
         self._previews: dict[str, Preview] = {}
         """By call, the newest last."""
         shell.events.register("post_run_cell", self._moved)
@@ -122,12 +125,16 @@ class LiveKernel:
         """Return the preview of a call that was made already."""
         return self._previews.get(call)
 
+    def is_of(self, preview: Preview, code: str) -> bool:
+        """Whether a preview is of this code."""
+        return preview.code == self._plain(code)
+
     def _plain(self, code: str) -> str:
         """Return `code` as Python, magics as calls."""
         return str(self.shell.transform_cell(code))
 
-    def adopt(self, preview: Preview, run: str, call: str) -> Ran:
-        """Take over what a preview computed; the code is not run.
+    def adopt(self, preview: Preview, run: str, call: str, *, show: bool = True) -> Ran:
+        """Take over what a preview computed; the code is not run, and what came of it is shown unless the caller does.
 
         Raises `ConflictError` where the kernel has gone on since the preview, or what was handed over cannot be read: nothing is changed then.
         """
@@ -151,8 +158,9 @@ class LiveKernel:
         changes = tuple(before.changes(namespace))
         given_up = self.undo_stack.push(Done(run, call, changes, before.values))
         self.generation += 1
-        self._show(preview, given)
-        return Ran(
+        if given is not None:
+            self.shell.displayhook.update_user_ns(given)
+        ran = Ran(
             "adopted",
             changes,
             preview.printed,
@@ -162,7 +170,11 @@ class LiveKernel:
             preview.traceback,
             before.key,
             tuple(given_up),
+            tuple(_outputs_of(preview, self._bundle(given))),
         )
+        if show:
+            self.show(ran)
+        return ran
 
     def _value(self, told: Any, preview: Preview) -> Any:
         if "deleted" in told:
@@ -174,61 +186,54 @@ class LiveKernel:
         assert preview.store is not None
         return decode(told["value"], preview.store)
 
-    def _show(self, preview: Preview, given: Any) -> None:
-        """Show the person what came of a preview: text and images as they are, its result as this kernel shows such a value."""
-        from IPython.display import Image, display
+    async def execute(self, code: str, workspace: str, run: str, call: str, *, show: bool = True) -> Ran:
+        """Run `code` in the user's namespace, as a cell does; what it prints and displays is shown too, unless the caller does that.
 
-        if preview.printed:
-            sys.stdout.write(preview.printed)
-        if preview.traceback:
-            sys.stderr.write(preview.traceback + "\n")
-        for media, content in preview.images:
-            display(Image(data=content, format=media.rpartition("/")[2]))  # type: ignore[no-untyped-call]
-        if given is not None:
-            self.shell.displayhook.update_user_ns(given)
-            display(given)  # type: ignore[no-untyped-call]
-
-    async def execute(self, code: str, workspace: str, run: str, call: str) -> Ran:
-        """Run `code` in the user's namespace, as a cell does; what it prints and displays is shown there too. Stop interrupts it."""
+        Stop interrupts it, as its time limit does.
+        """
         namespace, python = self.shell.user_ns, self._plain(code)
         before = Before.of(python, namespace)
         paused = _paused(namespace, workspace) if before.prints else None
         try:
-            with captured(self.shell) as output, interruptible():
+            with captured(self.shell) as output, interruptible(), time_limit(EXECUTE_S) as late:
                 await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
         finally:
             changes = tuple(before.changes(namespace))
             given_up = self.undo_stack.push(Done(run, call, changes, before.values, paused=paused))
             self.generation += 1
-        self._repeat(output)
-        given = self._text(output.value)
-        return Ran(
+        if late.is_set():
+            output.traceback = f"the code took more than {EXECUTE_S:g} s and was stopped\n{output.traceback}"
+        bundle = self._bundle(output.value)
+        ran = Ran(
             "executed",
             changes,
             output.text,
-            given,
+            str(bundle.get("text/plain", "")),
             tuple(output.texts),
             tuple(output.images),
             output.traceback or output.error,
             before.key,
             tuple(given_up),
+            tuple(_outputs_in(output, bundle)),
         )
+        if show:
+            self.show(ran)
+        return ran
 
-    def _text(self, value: Any) -> str:
-        return "" if value is None else str(self.shell.display_formatter.format(value, include={"text/plain"})[0].get("text/plain", ""))
+    def _bundle(self, value: Any) -> dict[str, Any]:
+        return {} if value is None else dict(self.shell.display_formatter.format(value)[0])
 
-    def _repeat(self, output: Output) -> None:
-        """Show the person what the code printed and displayed, and its result, with their whole display data."""
+    def show(self, ran: Ran) -> None:
+        """Show the person what came of code, with its whole display data, below the cell that runs."""
         from IPython.display import display
 
-        for kind, text in output.printed:
-            (sys.stderr if kind == "stderr" else sys.stdout).write(text)
-        for data, metadata in output.displayed:
-            self.shell.display_pub.publish(data, metadata)
-        if output.value is not None:
-            display(output.value)  # type: ignore[no-untyped-call]
-        if output.traceback:
-            sys.stderr.write(output.traceback + "\n")
+        for output in ran.outputs:
+            if output["output_type"] == "stream":
+                (sys.stderr if output["name"] == "stderr" else sys.stdout).write(output["text"])
+            elif output["output_type"] == "error":
+                sys.stderr.write("\n".join(output["traceback"]) + "\n")
+            else:
+                display(output["data"], metadata=output["metadata"], raw=True)  # type: ignore[no-untyped-call]
 
     def undo(self, run: str = "", call: str = "", *, force: bool = False) -> Undone:
         """Take back the newest call, or that call and all after it; see `UndoStack.undo`."""
@@ -238,6 +243,68 @@ class LiveKernel:
 
 
 _DELETED = object()
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[threading.Event]:
+    """Stop code that takes more than `seconds` in the block; the event says whether that happened.
+
+    Code that awaits is cancelled by the event loop. Code that keeps the loop busy gets the signal that Stop sends, a little later, on the
+    main thread only.
+    """
+    late, over, lock = threading.Event(), threading.Event(), threading.Lock()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def cancel() -> None:
+        late.set()
+        task.cancel()
+
+    def interrupt() -> None:
+        with lock:
+            if not over.is_set() and not late.is_set():
+                late.set()
+                os.kill(os.getpid(), signal.SIGINT)
+
+    timer = threading.Timer(seconds + 0.5, interrupt)
+    timer.daemon = True
+    handle = asyncio.get_running_loop().call_later(seconds, cancel)
+    if threading.current_thread() is threading.main_thread():
+        timer.start()
+    try:
+        yield late
+    finally:
+        handle.cancel()
+        timer.cancel()
+        with lock:
+            over.set()
+        if late.is_set() and task.cancelling():
+            task.uncancel()  # the shell has shown it as an exception of the code: the task goes on
+
+
+def _outputs_in(output: Output, bundle: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the outputs that a cell with this code would have."""
+    for name, text in output.printed:
+        yield {"output_type": "stream", "name": name, "text": text}
+    for data, metadata in output.displayed:
+        yield {"output_type": "display_data", "data": _plain(data), "metadata": metadata}
+    if bundle:
+        yield {"output_type": "execute_result", "data": _plain(bundle), "metadata": {}, "execution_count": None}
+    if output.traceback or output.error:
+        kind, _, value = output.error.partition(": ")
+        yield {"output_type": "error", "ename": kind, "evalue": value, "traceback": output.traceback.splitlines()}
+
+
+def _outputs_of(preview: Preview, bundle: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the same of values that were taken over."""
+    output = Output(printed=[("stdout", preview.printed)] if preview.printed else [], error=preview.error, traceback=preview.traceback)
+    output.displayed += [({media: content}, {}) for media, content in preview.images]
+    yield from _outputs_in(output, bundle)
+
+
+def _plain(data: dict[str, Any]) -> dict[str, Any]:
+    """Return display data as JSON: bytes as base64, as nbformat has images."""
+    return {kind: base64.b64encode(value).decode() if isinstance(value, bytes) else value for kind, value in data.items()}
 
 
 def _paused(namespace: dict[str, Any], workspace: str) -> Fork | None:

@@ -146,7 +146,7 @@ class OwnKernel:
 
     def _start(self) -> None:
         if reason := impossible():
-            raise ToolError(f"no kernel can be started here, because its code could not be held in: {reason}")
+            raise ToolError(f"no kernel can be started here, because its code could not be sandboxed: {reason}")
         self._scratch = tempfile.mkdtemp(prefix="kestrel-kernel-")
         file = Path(self._scratch) / "connection.json"
         key = secrets.token_hex(16)

@@ -34,18 +34,25 @@ class Done:
     """The paused copy was given up, because too much memory was held."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Undone:
-    """What was taken back."""
+    """What was undone."""
 
     calls: list[str]
+    """The newest first."""
+    runs: list[str]
+    """The run of each."""
     restored: list[str]
+    """Names of variables."""
     missing: dict[str, str]
-    """Variables that could not be restored, with the reason."""
+    """What could not be restored, with the reason."""
     kernel: str = ""
+    files: list[str] = field(default_factory=list)
+    cells: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        back = f"restored {', '.join(self.restored)}" if self.restored else "no variable had changed"
+        parts = [*self.restored, *self.files, *(f"cell {cell}" for cell in self.cells)]
+        back = f"restored {', '.join(parts)}" if parts else "nothing was restored"
         lost = "".join(f"; {name} could not be restored: {why}" for name, why in self.missing.items())
         return f"undone: {', '.join(self.calls)} ({back}{lost})"
 
@@ -56,8 +63,6 @@ class UndoStack:
     def __init__(self, namespace: dict[str, Any], most_held: int = MOST_HELD) -> None:
         self._namespace, self._most = namespace, most_held
         self._done: list[Done] = []
-        self.undone: set[tuple[str, str]] = set()
-        """Run and id of each call that was taken back."""
 
     @property
     def calls(self) -> list[tuple[str, str]]:
@@ -104,11 +109,15 @@ class UndoStack:
         restored, missing = dict[str, None](), dict[str, str]()
         for one in reversed(last):
             self._done.remove(one)
-            self.undone.add((one.run, one.call))
             back, lost = self._restore(one)
             missing = {name: why for name, why in missing.items() if name not in back} | lost
             restored |= dict.fromkeys(back)
-        return Undone([one.call for one in reversed(last)], [name for name in restored if name not in missing], missing)
+        return Undone(
+            calls=[one.call for one in reversed(last)],
+            runs=[one.run for one in reversed(last)],
+            restored=[name for name in restored if name not in missing],
+            missing=missing,
+        )
 
     def _changed_since(self, last: Iterable[Done]) -> list[str]:
         newest: dict[str, tuple[Any, int]] = {}

@@ -15,7 +15,6 @@ from pathlib import Path
 from kestrel_lab.tools.sandbox.command_lines import bwrap_path, launch_among
 from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch, run_blocking
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.seatbelt import can_seatbelt
 from kestrel_lab.tools.shell.environment import clean_environment
 
 PROBES = (
@@ -73,8 +72,7 @@ def leaks(level: Level, sandbox: Sandbox, start: Start = launch_among) -> list[s
     """
     with tempfile.TemporaryDirectory(prefix="kestrel-canary-") as folder:
         root = Path(folder).resolve()
-        workspace, tree, private = root / "workspace", root / "tree", root / "private"
-        private.mkdir()
+        workspace, tree = root / "workspace", root / "tree"
         repository, linked = _repository(workspace), _worktree(tree, root)
         secret, target, address = root / "secret", root / "target", workspace / "socket"
         secret.write_text("seen", encoding="utf-8")
@@ -86,7 +84,7 @@ def leaks(level: Level, sandbox: Sandbox, start: Start = launch_among) -> list[s
             environ = own.read_bytes() if own.exists() else b""
             given = [str(secret), str(target), port, str(address), os.getpid(), hashlib.sha256(environ).hexdigest(), str(linked)]
             argv = [sys.executable, "-I", "-S", "-c", _PROBE, json.dumps(given)]
-            places = {"read": (), "write": (workspace, tree), "folder": workspace, "private": private}
+            places = {"read": (), "write": (workspace, tree), "folder": workspace}
             code, output = run_blocking(start(level, argv, env=clean_environment(), sandbox=sandbox, **places), _SECONDS)
         if code != 0 or not (workspace / "written").exists():
             raise OSError(_reason(output) or f"the probe ended with code {code}")
@@ -138,8 +136,8 @@ def why_not(level: Level, sandbox: Sandbox) -> str:
     """Return why the level cannot be relied on here; empty where it can. Whatever goes wrong in asking is a reason."""
     if level is Level.S0:
         return ""
-    if not can_launch() and not (level is Level.S1 and can_seatbelt()):
-        return "this level needs Linux; macOS has S1 where sandbox-exec is there"
+    if not can_launch():
+        return "this level needs Linux"
     if level >= Level.S2 and bwrap_path() is None:
         return "bubblewrap is not installed (apt install bubblewrap, or dnf install bubblewrap)"
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from kestrel_lab.host.programs import resolve
 from kestrel_lab.tools.files.workspace import settings_in
 from kestrel_lab.tools.sandbox.landlock import TRUNCATES, version
-from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch
+from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.launcher_process import FILTER_FD, SOURCE_FD
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.sandbox.mounts import (
@@ -30,7 +30,6 @@ from kestrel_lab.tools.sandbox.mounts import (
     within,
 )
 from kestrel_lab.tools.sandbox.private_gitdir import LIVE, PREFIX, shown_names
-from kestrel_lab.tools.sandbox.seatbelt import seatbelt_launch
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
 
 HOME = "/tmp/home"  # noqa: S108  # of the sandbox, which has a /tmp of its own
@@ -50,7 +49,6 @@ def launch_for(
     env: Mapping[str, str],
     sandbox: Sandbox,
     folder: Path | None = None,
-    private: Path | None = None,
 ) -> Launch:
     """Return how `argv` is started in `workspace`, or in a `folder` of it, at a sandbox level.
 
@@ -58,7 +56,7 @@ def launch_for(
     the level cannot hold a command in.
     """
     begin = workspace if folder is None else folder
-    launch = launch_among(level, argv, read=(), write=(workspace,), folder=begin, env=env, sandbox=sandbox, private=private)
+    launch = launch_among(level, argv, read=(), write=(workspace,), folder=begin, env=env, sandbox=sandbox)
     return replace(launch, watched=str(workspace))
 
 
@@ -71,19 +69,15 @@ def launch_among(
     folder: Path,
     env: Mapping[str, str],
     sandbox: Sandbox,
-    private: Path | None = None,
 ) -> Launch:
     """Return how a program is started that sees any number of places: some to read, and some to write.
 
-    A `folder` that is none of them is empty to it. Where there is no launcher, `private` is a folder for its temporary
-    files, which the caller makes and takes away.
+    A `folder` that is none of them is empty to it.
     """
     if level is Level.S0:
         return Launch(argv=tuple(argv), cwd=str(folder), env=env)
     for place in (*read, *write):
         check_workspace(level, place, sandbox.hidden)
-    if level is Level.S1 and private is not None and not can_launch():
-        return seatbelt_launch(argv, read=read, write=write, private=private, folder=folder, env=env, sandbox=sandbox)
     if level is Level.S1:
         return _landlocked(argv, read, write, folder, env, sandbox)
     mounts = _mounts(level, read, write, sandbox)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -22,7 +22,7 @@ class Level(IntEnum):
     @property
     def meaning(self) -> str:
         """What a command at this level can reach, in one sentence."""
-        return _SEATBELT if self is Level.S1 and sys.platform == "darwin" else _MEANING[self]
+        return _MEANING[self]
 
 
 _MEANING = {
@@ -33,10 +33,6 @@ _MEANING = {
     Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace is written",
     Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes are not there",
 }
-_SEATBELT = (
-    "sandbox-exec: reads the system's programs, writes the workspace; a process that leaves its group outlives the command, and the "
-    "profile was never tried by those who wrote it: the canary decides"
-)
 
 AUTO = "auto"
 DEFAULT_MEMORY_GIB = 4.0
@@ -80,3 +76,23 @@ def parse_level(text: str) -> Level | None:
     if word.upper() in Level.__members__:
         return Level[word.upper()]
     raise UsageError(f"unknown sandbox level {text!r}: {nearest(word.upper(), _NAMES)} ({', '.join(_NAMES)})")
+
+
+NETWORK = re.compile(
+    r"\b(?:EAI_AGAIN|ENOTFOUND|ENETUNREACH|ECONNREFUSED)\b|(?i:getaddrinfo|name resolution|name or service not known|could not resolve"
+    r"|network is unreachable|fetch failed|connect(?:ion)? ?error|connection refused|failed to (?:connect|fetch|download)|no address associated"
+    r"|socket: operation not permitted)"
+)
+"""How programs say that they have no network."""
+_WRITING = re.compile(r"(?i)read-only file system")
+
+
+def denial(level: Level, sandbox: Sandbox, said: str) -> str:
+    """Return which part of `said`, the output of a command that failed, the sandbox caused; empty where nothing sounds like it."""
+    if level is Level.S0:
+        return ""
+    if not sandbox.network and NETWORK.search(said):
+        return f"the sandbox ({level.name}) lets commands have no network; a person can allow it with the setting network = true"
+    if _WRITING.search(said):
+        return f"the sandbox ({level.name}) lets commands write the workspace and /tmp only"
+    return ""

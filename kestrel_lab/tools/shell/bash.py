@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from kestrel_lab.host.programs import resolve
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.command_lines import launch_for
-from kestrel_lab.tools.sandbox.denials import denial
 from kestrel_lab.tools.sandbox.launcher_client import can_launch
 from kestrel_lab.tools.sandbox.launcher_process import REPORT_FD
-from kestrel_lab.tools.sandbox.levels import GIB, Level
+from kestrel_lab.tools.sandbox.levels import GIB, Level, denial
 from kestrel_lab.tools.sandbox.select import chosen
 from kestrel_lab.tools.shell.environment import clean_environment
 from kestrel_lab.tools.shell.output import Capture, LiveOutput
@@ -153,15 +151,13 @@ async def _run(command: str, ctx: ToolContext, level: Level, folder: str, out: S
         number = REPORT_FD if can_launch() else report
         argv = [_bash_path(), "--noprofile", "--norc", "-c", reporting(command, number)]
         env = clean_environment()
+        launch = launch_for(level, argv, workspace=root, env=env, sandbox=ctx.sandbox, folder=root / folder)
         if can_launch():
-            launch = launch_for(level, argv, workspace=root, env=env, sandbox=ctx.sandbox, folder=root / folder)
             ended = await run_launched(launch, stdout=out, stderr=err, timeout_s=timeout_s, report=report)
         else:  # only the process group is killed there, what moved out of it survives
-            with tempfile.TemporaryDirectory(prefix="kestrel-") as own:
-                launch = launch_for(level, argv, workspace=root, env=env, sandbox=ctx.sandbox, folder=root / folder, private=Path(own))
-                ended = await run_process(
-                    launch.argv, cwd=launch.cwd, env=launch.env, stdout=out, stderr=err, timeout_s=timeout_s, report=report
-                )
+            ended = await run_process(
+                launch.argv, cwd=launch.cwd, env=launch.env, stdout=out, stderr=err, timeout_s=timeout_s, report=report
+            )
         return ended, told(reading)
     finally:
         os.close(reading)

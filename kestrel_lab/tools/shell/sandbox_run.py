@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
@@ -37,13 +35,11 @@ async def run_sandboxed(
         msg = f"no sandbox is available here ({choice}), and this command runs what an agent may have written: set sandbox = S0 to run it without one"
         raise UsageError(msg)
     seen, written = ((workspace, *read), ()) if read_only else (tuple(read), (workspace,))
-    with ExitStack() as stack:
-        private = None if can_launch() else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kestrel-")))
-        launch = launch_among(choice.level, argv, read=seen, write=written, folder=workspace, env=env, sandbox=sandbox, private=private)
-        if can_launch():
-            ended = await run_launched(launch, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin)
-        else:
-            ended = await run_process(
-                launch.argv, cwd=launch.cwd, env=launch.env, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin
-            )
+    launch = launch_among(choice.level, argv, read=seen, write=written, folder=workspace, env=env, sandbox=sandbox)
+    if can_launch():
+        ended = await run_launched(launch, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin)
+    else:
+        ended = await run_process(
+            launch.argv, cwd=launch.cwd, env=launch.env, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin
+        )
     return ended, choice.level

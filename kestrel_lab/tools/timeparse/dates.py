@@ -1,27 +1,21 @@
-"""Days and periods in English: calendar dates, weekdays, tomorrow, next month, the second Monday of May, three days from Friday."""
+"""Days and periods in English: weekdays, tomorrow, next month, dates with the year first, three days from Friday."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import date, timedelta
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.durations import Offset, move_day, read_offset, vague
 from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES, MONTHS, WEEKDAY_NAMES, WEEKDAYS, compiled, ordinal
-from kestrel_lab.tools.timeparse.types import Question, Span, calendar_day, month_start, one_day, refuse, whole_months
+from kestrel_lab.tools.timeparse.types import Question, Span, calendar_day, one_day, refuse, whole_months
 
 Rule = Callable[["re.Match[str]", Question], Span]
 _RULES: list[tuple[str, Rule]] = []
 
 _MONTH = rf"(?P<month>{'|'.join(sorted(MONTHS, key=len, reverse=True))})\.?"
 _WEEKDAY = rf"(?P<weekday>{'|'.join(sorted(WEEKDAYS, key=len, reverse=True))})\.?"
-_DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
-_GAP = r"[\s,./-]*"
-_ROW = rf"{_DAY}\s*[-/]\s*(?P<last>\d{{1,2}})(?:st|nd|rd|th)?"
-_WEEKDAY_FIRST = rf"(?:{_WEEKDAY}[\s,]+(?:the )?)?"
 _NAMED = {
     **dict.fromkeys(("today", "this day"), 0),
     **dict.fromkeys(("tomorrow", "tmr", "next day", "the next day"), 1),
@@ -31,7 +25,6 @@ _NAMED = {
 }
 _SIDE = {"this": 0, "current": 0, "next": 1, "last": -1, "previous": -1}
 _WHICH = rf"(?:the )?(?P<which>{'|'.join(_SIDE)})"
-_OF_MONTH = rf"(?:of|in) (?:{_WHICH} month|(?:the )?{_MONTH}(?:,? (?P<year>\d{{4}}))?)"
 
 
 def day_or_period(text: str, asked: Question) -> Span | None:
@@ -54,25 +47,6 @@ def _rule(pattern: str) -> Callable[[Rule], Rule]:
 
 def _monday(day: date) -> date:
     return day - timedelta(days=day.weekday())
-
-
-def _existing(days: Iterable[tuple[int, int, int]]) -> list[date]:
-    """Return those of `days`, each year, month and day, that the calendar has."""
-    found = []
-    for year, month, day in days:
-        with suppress(ValueError):
-            found.append(date(year, month, day))
-    return found
-
-
-def _nearest(days: Iterable[date], name: str, missing: str, asked: Question) -> Span:
-    """Return the nearest of `days` on the preferred side; today counts. `missing` is what the text left out."""
-    near = sorted(days, key=lambda day: abs(day - asked.today))
-    fitting = [day for day in near if asked.fits(day)]
-    if not fitting:
-        why = f"the nearest {name} is {near[0]}, which is not the {asked.side} one" if near else f"no {name} is near"
-        refuse(asked.text, why, "the full date")
-    return one_day(fitting[0], f"the {asked.side} {name}", f"{missing}: the {asked.side} {name} was taken")
 
 
 # Days and periods relative to today.
@@ -111,46 +85,18 @@ def _weekday_of_week(found: re.Match[str], asked: Question) -> Span:
     return one_day(day, what, f"read as the {what}, weeks from Monday; the {other} {name} is {nearest}")
 
 
-@_rule(rf"(?:the )?(?P<count>\d)(?:st|nd|rd|th) {_WEEKDAY}(?: {_OF_MONTH})?")
-@_rule(rf"(?:the )?last {_WEEKDAY} {_OF_MONTH}")
-def _counted_weekday(found: re.Match[str], asked: Question) -> Span:
-    first, notes = _month_meant(found, asked)
-    weekday, count = WEEKDAYS[found["weekday"]], int(found.groupdict().get("count") or -1)
-    days = _existing((first.year, first.month, day) for day in range(1, 32))
-    fitting = [day for day in days if day.weekday() == weekday]
-    name, month = WEEKDAY_NAMES[weekday], f"{MONTH_NAMES[first.month - 1]} {first.year}"
-    if count < 0:
-        return one_day(fitting[-1], f"the last {name} of {month}", *notes)
-    if not 1 <= count <= len(fitting):
-        refuse(asked.text, f"{month} has {len(fitting)} {name}s", f"the last {name} of {MONTH_NAMES[first.month - 1]}, or a date")
-    return one_day(fitting[count - 1], f"the {ordinal(count)} {name} of {month}", *notes)
-
-
-@_rule(rf"(?:the )?{_DAY}(?: day)? of {_WHICH} month")
-@_rule(rf"{_WHICH} month,? (?:on )?(?:the )?(?P<day>\d{{1,2}})(?:st|nd|rd|th)")
-def _number_in_month(found: re.Match[str], asked: Question) -> Span:
-    first, _ = _month_meant(found, asked)
-    return one_day(calendar_day(first.year, first.month, int(found["day"])), f"a day of {MONTH_NAMES[first.month - 1]} {first.year}")
-
-
-def _month_meant(found: re.Match[str], asked: Question) -> tuple[date, tuple[str, ...]]:
-    """Return the first day of the month that a day is counted in."""
-    groups = found.groupdict()
-    if groups.get("year"):
-        return date(int(found["year"]), MONTHS[found["month"]], 1), ()
-    if name := groups.get("month"):
-        period = _period(name, asked)
-        return period.first, period.notes
-    if groups.get("which"):
-        return month_start(asked.today.year, asked.today.month + _SIDE[found["which"]]), ()
-    return asked.today.replace(day=1), ("no month was given: this month was taken",)
-
-
-@_rule(r"(?:the )?(?P<end>1st|last) day of (?P<period>.+)")
-def _edge_of_period(found: re.Match[str], asked: Question) -> Span:
+@_rule(rf"(?:the )?(?:(?P<count>\d{{1,2}})(?:st|nd|rd|th)|last)(?: day| {_WEEKDAY})? (?:of|in) (?P<period>.+)")
+def _day_of_period(found: re.Match[str], asked: Question) -> Span:
     period = _period(found["period"], asked)
-    day, word = (period.first, "first") if found["end"] == "1st" else (period.end - timedelta(days=1), "last")
-    return one_day(day, f"the {word} day of {period.said}", *period.notes, relative=period.relative)
+    days = [period.first + timedelta(days=far) for far in range((period.end - period.first).days)]
+    weekday = WEEKDAYS.get(found["weekday"] or "")
+    if weekday is not None:
+        days = [day for day in days if day.weekday() == weekday]
+    name, count = "day" if weekday is None else WEEKDAY_NAMES[weekday], int(found["count"] or -1)
+    if not -1 <= count <= len(days) or count == 0:
+        refuse(asked.text, f"{period.said} has {len(days)} {name}s", f"the last {name} of it, or a date")
+    which = "last" if count < 0 else ordinal(count)
+    return one_day(days[count - (count > 0)], f"the {which} {name} of {period.said}", *period.notes, relative=period.relative)
 
 
 def _period(text: str, asked: Question) -> Span:
@@ -173,19 +119,6 @@ def _by_period(found: re.Match[str], asked: Question) -> Span:
     return Span(first=first + timedelta(days=5), end=first + timedelta(days=7), precision=unit, said=said)
 
 
-@_rule(rf"(?P<which>this|next|last) {_MONTH}")
-def _month_by_side(found: re.Match[str], asked: Question) -> Span:
-    month, which, today = MONTHS[found["month"]], found["which"], asked.today
-    name = MONTH_NAMES[month - 1]
-    if which == "this":
-        return whole_months(today.year, month, 1, f"{name} of this year")
-    year = today.year + (month <= today.month) if which == "next" else today.year - (month >= today.month)
-    by_year = today.year + _SIDE[which]
-    if abs((year - today.year) * 12 + month - today.month) < 6 and by_year != year:
-        refuse(asked.text, f"it may be {name} {year} or {name} {by_year}", "the month with its year")
-    return whole_months(year, month, 1, f"the {'coming' if which == 'next' else 'last'} {name}")
-
-
 @_rule(_MONTH)
 def _bare_month(found: re.Match[str], asked: Question) -> Span:
     month, today = MONTHS[found["month"]], asked.today
@@ -205,127 +138,11 @@ def _quarter(found: re.Match[str], asked: Question) -> Span:
 # Dates by their place in the calendar.
 
 
-@_rule(rf"{_WEEKDAY_FIRST}(?P<year>\d{{4}})(?P<gap>[-/.])(?P<month>\d{{1,2}})(?P=gap)(?P<day>\d{{1,2}})")
+@_rule(r"(?P<year>\d{4})(?P<gap>[-/.])(?P<month>\d{1,2})(?P=gap)(?P<day>\d{1,2})")
 @_rule(r"(?P<year>[12]\d{3})(?P<month>\d\d)(?P<day>\d\d)")
 def _year_first(found: re.Match[str], asked: Question) -> Span:
     day = calendar_day(int(found["year"]), int(found["month"]), int(found["day"]))
-    return _with_weekday(one_day(day, "a date, year first", relative=False), found, asked)
-
-
-@_rule(rf"{_WEEKDAY_FIRST}(?P<a>\d{{1,2}})\s?(?P<gap>[-/.])\s?(?P<b>\d{{1,2}})\s?(?:(?P=gap)|,)\s?(?P<year>\d{{4}}|'?\d\d)")
-@_rule(rf"{_WEEKDAY_FIRST}(?P<a>\d{{1,2}})(?P<gap>[-/])(?P<b>\d{{1,2}})")
-def _numbers(found: re.Match[str], asked: Question) -> Span:
-    written = found.groupdict().get("year")
-    year = _full_year(written, asked) if written else None
-    month, day, notes = _in_order(int(found["a"]), int(found["b"]), found["gap"], asked)
-    if year is not None:
-        return _with_weekday(one_day(calendar_day(year, month, day), "a date in numbers", *notes, relative=False), found, asked)
-    span = _month_day(month, day, asked)
-    return _with_weekday(replace(span, notes=(*notes, *span.notes)), found, asked)
-
-
-def _full_year(written: str, asked: Question) -> int:
-    """Return a year as a number; one of two digits is refused unless short years are allowed: 69 to 99 are 19xx."""
-    digits = written.lstrip("'")
-    if len(digits) == 4:
-        return int(digits)
-    if not asked.short_years:
-        instead = f"the year with four, such as {2000 + int(digits)} (or allow short years: 69–99 are 19xx)"
-        refuse(asked.text, f"the year {written} has two digits", instead)
-    return int(digits) + (1900 if int(digits) >= 69 else 2000)
-
-
-def _with_weekday(span: Span, found: re.Match[str], asked: Question) -> Span:
-    """Return `span` if it falls on the weekday that is written with it; refuse it otherwise."""
-    name = found.groupdict().get("weekday")
-    if name and span.first.weekday() != WEEKDAYS[name]:
-        actual = WEEKDAY_NAMES[span.first.weekday()]
-        refuse(asked.text, f"{span.first} is a {actual}", f"either the date or the weekday, such as {span.first}")
-    return span
-
-
-def _month_day(month: int, day: int, asked: Question) -> Span:
-    """Return a day of a month in the nearest year on the preferred side."""
-    if not 1 <= month <= 12 or not _existing([(2000, month, day)]):  # 2000 had a 29 February
-        raise UsageError(f"no year has a {day} {MONTH_NAMES[month - 1]}" if 1 <= month <= 12 else f"there is no month {month}")
-    years = range(asked.today.year - 8, asked.today.year + 9)
-    return _nearest(_existing((year, month, day) for year in years), f"{day} {MONTH_NAMES[month - 1]}", "no year was given", asked)
-
-
-def _in_order(a: int, b: int, gap: str, asked: Question) -> tuple[int, int, tuple[str, ...]]:
-    """Return month and day of two numbers, of which only one may be the month unless the caller gave an order."""
-    if 0 in (a, b):
-        raise UsageError(f"no month and no day is numbered 0: {asked.text!r}")
-    if a == b:
-        return a, b, ()
-    if asked.order is not None:
-        month, day = (a, b) if asked.order == "MDY" else (b, a)
-        if month > 12:
-            refuse(
-                asked.text, f"{month} is not a month, and the order {asked.order} was asked for", "the date year first, such as 2030-12-31"
-            )
-        return month, day, (f"read in the order {asked.order} that was asked for",)
-    if a <= 12 and b <= 12:
-        instead = "the date year first, such as 2030-12-31, or the month by name, or say the order: MDY or DMY"
-        refuse(asked.text, f"{a}{gap}{b} is {a} {MONTH_NAMES[b - 1]} or {b} {MONTH_NAMES[a - 1]}", instead)
-    month, day = (a, b) if b > 12 else (b, a)
-    if month > 12:
-        raise UsageError(f"there is no month {month} in {asked.text!r}")
-    return month, day, ()
-
-
-@_rule(rf"{_WEEKDAY_FIRST}{_MONTH}{_GAP}(?:the )?{_ROW}(?:[\s,]+(?:of )?(?P<year>\d{{4}}|'\d\d))?")
-@_rule(rf"{_WEEKDAY_FIRST}(?:the )?{_ROW} (?:of )?{_MONTH}(?:[\s,]+(?P<year>\d{{4}}|'?\d\d))?")
-def _row_of_days(found: re.Match[str], asked: Question) -> Span:
-    first, last, month = int(found["day"]), int(found["last"]), MONTHS[found["month"]]
-    if found["year"] or len(found["last"]) == 1 or first < last <= 31:
-        row = f"the days {first} to {last} {MONTH_NAMES[month - 1]}"
-        refuse(asked.text, f"it may be {row}", f"one day, such as {first} {MONTH_NAMES[month - 1]}, or the year with four digits")
-    day = calendar_day(_full_year(found["last"], asked), month, first)
-    return _with_weekday(one_day(day, "a date", relative=False), found, asked)
-
-
-@_rule(rf"{_WEEKDAY_FIRST}{_MONTH}{_GAP}(?:the )?{_DAY}(?:[\s,./-]+(?:of )?(?P<year>\d{{4}})|[\s,/-]+(?P<short>'?\d\d))?")
-@_rule(rf"{_WEEKDAY_FIRST}(?:the )?{_DAY}{_GAP}(?:of )?{_MONTH}(?:{_GAP}(?P<year>\d{{4}})|[\s,./-]+(?P<short>'?\d\d))?")
-@_rule(rf"(?P<year>\d{{4}}){_GAP}{_MONTH}{_GAP}(?:the )?{_DAY}")
-def _named_month(found: re.Match[str], asked: Question) -> Span:
-    groups = found.groupdict()
-    month, day = MONTHS[found["month"]], int(found["day"])
-    if written := groups["year"] or groups.get("short"):
-        exact = calendar_day(_full_year(written, asked), month, day)
-        return _with_weekday(one_day(exact, "a date", relative=False), found, asked)
-    if groups.get("weekday"):
-        years = range(asked.today.year - 6, asked.today.year + 7)
-        return _on_weekday(_existing((year, month, day) for year in years), found, f"{day} {MONTH_NAMES[month - 1]}", asked)
-    return _month_day(month, day, asked)
-
-
-@_rule(rf"{_WEEKDAY},? the {_DAY}")
-def _weekday_and_number(found: re.Match[str], asked: Question) -> Span:
-    starts = [month_start(asked.today.year, asked.today.month + step) for step in range(-14, 15)]
-    known = _existing((start.year, start.month, int(found["day"])) for start in starts)
-    return _on_weekday(known, found, f"the {ordinal(int(found['day']))}", asked)
-
-
-def _on_weekday(days: Iterable[date], found: re.Match[str], name: str, asked: Question) -> Span:
-    weekday = WEEKDAYS[found["weekday"]]
-    fitting = [day for day in days if day.weekday() == weekday]
-    return _nearest(fitting, f"{WEEKDAY_NAMES[weekday]} {name}", "the date was not given in full", asked)
-
-
-@_rule(r"(?:the )?(?P<day>\d{1,2})(?:st|nd|rd|th)")
-@_rule(r"the (?P<day>\d{1,2})")
-def _number_of_a_day(found: re.Match[str], asked: Question) -> Span:
-    day, today = int(found["day"]), asked.today
-    if not 1 <= day <= 31:
-        raise UsageError(f"no month has a day {day}")
-    if day == today.day:
-        refuse(asked.text, f"today is the {ordinal(day)}, and another month's may be meant", "today, or a full date")
-    if not _existing([(today.year, today.month, day)]):
-        refuse(asked.text, f"{MONTH_NAMES[today.month - 1]} has no {ordinal(day)}", "a full date")
-    step = 1 if asked.prefer == "future" else -1
-    months = [month_start(today.year, today.month + step * count) for count in range(3)]
-    return _nearest(_existing((month.year, month.month, day) for month in months), ordinal(day), "no month was given", asked)
+    return one_day(day, "a date, year first", relative=False)
 
 
 @_rule(rf"{_MONTH}(?: of)?[\s,/-]*(?P<year>\d{{4}})")
@@ -412,7 +229,7 @@ def _weekdays_on(found: re.Match[str], asked: Question) -> Span:
     """Return the second Monday from now: today does not count."""
     weekday, count, back = WEEKDAYS[found["weekday"]], int(found["count"]), found["side"] == "ago"
     if count == 0:
-        refuse(asked.text, "none is counted", "a number from 1")
+        refuse(asked.text, "zero is not a position", "a number from 1")
     far = ((asked.today.weekday() - weekday if back else weekday - asked.today.weekday()) % 7 or 7) + 7 * (count - 1)
     said = f"the {WEEKDAY_NAMES[weekday]} number {count} {'before' if back else 'after'} today, which does not count"
     return one_day(asked.today + timedelta(days=-far if back else far), said)

@@ -58,7 +58,7 @@ def _in_digits(words: list[str]) -> list[str]:
     place = 0
     while place < len(words):
         bare: list[str] = []
-        for word in words[place : place + 4]:
+        for word in words[place : place + 2]:
             bare.append(word.rstrip(_TAIL))
             if word != bare[-1]:  # nothing is read across a comma
                 break
@@ -75,23 +75,9 @@ def _number(words: list[str], before: str) -> tuple[int, str]:
     if first in _ORDINALS:
         is_unit = first == "second" and _A_UNIT_FOLLOWS.fullmatch(before)
         return (0, "") if is_unit else (1, ordinal(_ORDINALS[first]))
-    if first in _ONES and second == "thousand":
-        skip = 3 if words[2:3] == ["and"] else 2
-        taken, rest = _below_hundred(words[skip:])
-        return skip + taken if taken else 2, str(_ONES[first] * 1000 + rest)
-    if _TEENS.get(first, 0) >= 13 or first == "twenty":  # nineteen seventy eight, twenty eighteen
-        taken, rest = _below_hundred(words[1:])
-        if rest >= 10:
-            return 1 + taken, str((_TEENS | _TENS)[first] * 100 + rest)
-    if first in _TENS and second in _FIRSTS:
-        return 2, ordinal(_TENS[first] + _FIRSTS[second])
-    taken, number = _below_hundred(words)
-    return taken, str(number)
-
-
-def _below_hundred(words: list[str]) -> tuple[int, int]:
-    first, second = [*words, "", ""][:2]
     if first in _TENS:
-        return (2, _TENS[first] + _ONES[second]) if second in _ONES else (1, _TENS[first])
-    small = _ONES.get(first) or _TEENS.get(first, 0)
-    return (1 if small else 0), small
+        if second in _FIRSTS:
+            return 2, ordinal(_TENS[first] + _FIRSTS[second])
+        return (2, str(_TENS[first] + _ONES[second])) if second in _ONES else (1, str(_TENS[first]))
+    small = _ONES.get(first) or _TEENS.get(first)
+    return (1, str(small)) if small else (0, "")

@@ -3,16 +3,106 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.timeparse.clock_times import PARTS, Clock, Pieces, take_apart
+from kestrel_lab.tools.timeparse.dateparser_dates import read_day, read_foreign
 from kestrel_lab.tools.timeparse.dates import day_or_period, read_shift, shifted_day
 from kestrel_lab.tools.timeparse.durations import move, move_day
-from kestrel_lab.tools.timeparse.normalize import canonical
-from kestrel_lab.tools.timeparse.other_languages import read_foreign
-from kestrel_lab.tools.timeparse.types import Order, Prefer, Question, Reading, Span, one_day, refuse
+from kestrel_lab.tools.timeparse.normalize import canonical, compiled
+from kestrel_lab.tools.timeparse.types import Order, Prefer, Question, Reading, Span, one_day, refuse, time_range
 from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, take_zone, zone_of
+
+_HALF = r"(?:\s?(?P<half>[ap]m))"
+_CLOCKS = (
+    rf"(?P<hour>\d{{1,2}}):(?P<minute>[0-5]\d)(?::(?P<second>[0-5]\d))?{_HALF}?(?: o'?clock)?",
+    rf"(?P<hour>\d{{1,2}})[. ](?P<minute>[0-5]\d)(?:[. ](?P<second>[0-5]\d))?{_HALF}",
+    rf"(?P<hour>\d{{1,2}})(?: o'?clock)?{_HALF}",
+)
+_O_CLOCK = re.compile(r"(?P<hour>\d{1,2}) ?o'?clock", re.ASCII)
+_PART = re.compile(r",? ?\b(?:in the |(?P<today>this ))?(?P<part>morning|afternoon|evening|night)\b|\b(?P<tonight>tonight)\b")
+_PARTS = {"morning": range(12), "afternoon": range(12, 20), "evening": range(16, 24), "night": range(18, 24)}
+"""Hours that can be meant in a part of the day; any other is refused."""
+_ABOUT = re.compile(r"\b(?:around|about|approximately|approx\.?|roughly|circa)\b ?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """A time of day, on a clock of 24 hours."""
+
+    at: time
+    precision: str
+    """`hour`, `minute` or `second`: how exactly it is written."""
+    next_day: bool = False
+    """24:00: the end of the day."""
+    notes: tuple[str, ...] = ()
+
+
+def take_apart(text: str, asked: Question) -> tuple[str, Clock | None, tuple[str, ...]]:
+    """Separate the day from the time of day; returns both and notes on how the time was read. What is not understood stays in the day."""
+    text, roughly = _ABOUT.subn("", text)
+    part = ""
+    if (found := _PART.search(text)) is not None:
+        part = found["part"] or "night"
+        text = " ".join((text[: found.start()] + (" today " if found["today"] or found["tonight"] else " ") + text[found.end() :]).split())
+    notes = ("an approximate time: it was read as if it were exact",) if roughly else ()
+    words = text.split(" ")
+    counts = range(min(len(words), 7), 0, -1)  # the longest first, at the end and then at the beginning
+    splits = [(words[-count:], words[:-count]) for count in counts] + [(words[:count], words[count:]) for count in counts]
+    for piece, rest in splits:
+        if (clock := _clock(_bare(" ".join(piece)), part, asked)) is not None:
+            return _bare(" ".join(rest)), clock, (*notes, *clock.notes)
+    if part:
+        refuse(asked.text, "a part of a day has no clock time", "a clock time")
+    return _bare(text), None, notes
+
+
+def _bare(text: str) -> str:
+    """Return `text` without the small words that join a day and a time."""
+    text = text.strip(" ,;-")
+    text = re.sub(r"^(?:(?:at|on|by|@)(?: |(?=\d)))+", "", text)
+    return re.sub(r"[ ,]*\b(?:at|on|in the|the|-|,)$", "", text).strip(" ,;-")
+
+
+def _clock(piece: str, part: str, asked: Question) -> Clock | None:
+    if piece in {"noon", "12 noon", "midday"}:
+        return Clock(at=time(12), precision="minute")
+    if piece in {"midnight", "12 midnight"}:
+        refuse(asked.text, "midnight begins one day and ends another", "00:00 or 24:00 with the day")
+    for pattern in _CLOCKS:
+        if (found := compiled(pattern).fullmatch(piece)) is not None:
+            return _clock_of(found.groupdict(), part, asked)
+    if part and piece.isdigit():
+        return _clock_of({"hour": piece}, part, asked)
+    if (found := _O_CLOCK.fullmatch(piece)) is not None:
+        hour = found["hour"]
+        refuse(asked.text, f"{hour} o'clock may be before or after noon", f"{hour}am, {hour}pm or 24 hours with minutes")
+    return None
+
+
+def _clock_of(groups: dict[str, str | None], part: str, asked: Question) -> Clock:
+    hour, minute, second = (int(groups.get(name) or 0) for name in ("hour", "minute", "second"))
+    half = groups.get("half")
+    precision = "second" if groups.get("second") else "minute" if groups.get("minute") else "hour"
+    if hour > 24 or (half and not 1 <= hour <= 12):
+        raise UsageError(f"there is no hour {hour}{half or ''} in {asked.text!r}: write 8pm or 20:00")
+    if hour == 24:
+        if minute or second:
+            raise UsageError(f"24:00 is the end of a day: there is no {hour}:{minute:02d} in {asked.text!r}")
+        return Clock(at=time(), precision=precision, next_day=True)
+    notes: tuple[str, ...] = ()
+    if half:
+        hour = hour % 12 + (12 if half == "pm" else 0)
+    if part:
+        meant = [one for one in ({hour} if half else {hour, hour + 12}) if one in _PARTS[part]]
+        if len(meant) != 1:
+            refuse(asked.text, f"that hour is not clearly {part}", "am or pm behind it, or a clock time such as 20:15")
+        hour = meant[0]
+    elif not half and 1 <= hour < 12 and not (groups["hour"] or "").startswith("0"):
+        notes = (f"read on a clock of 24 hours; for the afternoon write {hour}:{minute:02d}pm",)
+    return Clock(at=time(hour, minute, second), precision=precision, notes=notes)
+
 
 _MOST = 200
 """Characters of an expression; longer ones are no time."""
@@ -35,7 +125,6 @@ def parse_relative(
     zone: Zone | None = None,
     prefer: Prefer = "future",
     order: Order | None = None,
-    short_years: bool = False,
     disambiguate: Choice | None = None,
     language: str = "en",
 ) -> Reading:
@@ -47,9 +136,8 @@ def parse_relative(
         zone: Whose clocks and days are meant where the text names no zone; the reference's by default.
         prefer: Which side a `Friday` or a `2 October` without a year is taken from.
         order: Whether the month or the day comes first in 3/4/2030; without it such a date is refused.
-        short_years: Take years of two digits, 69 to 99 as 19xx.
         disambiguate: Which moment is meant where clocks show a time twice or not at all.
-        language: Code of the language; what is not English is read by dateparser.
+        language: Code of the language; other languages than English are read by dateparser alone.
 
     Raises:
         UsageError: For a reference without a zone, and for a text that is not understood or could mean several
@@ -58,9 +146,7 @@ def parse_relative(
     """
     own = zone_of(reference, "the reference")  # a reference without a zone is refused
     home = zone or own
-    asked = Question(
-        text=text.strip(), reference=reference, zone=home, prefer=prefer, order=order, short_years=short_years, disambiguate=disambiguate
-    )
+    asked = Question(text=text.strip(), reference=reference, zone=home, prefer=prefer, order=order, disambiguate=disambiguate)
     if not asked.text or len(asked.text) > _MOST:
         problem = "this is longer than a time expression" if asked.text else "there is nothing to read"
         raise UsageError(f"{problem}: write {_EXAMPLES}")
@@ -95,30 +181,28 @@ def _read(asked: Question, home: Zone) -> Reading:
 
 def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
     """Read a day, a time of day, or both."""
-    pieces = take_apart(words, asked)
-    if not pieces.day and pieces.clock is not None:
-        return _clock_alone(pieces.clock, asked, pieces.notes)
-    span = _days(pieces.day, asked, numbers=pieces.clock is not None)
+    day, clock, notes = take_apart(words, asked)
+    if not day and clock is not None:
+        return _clock_alone(clock, asked, notes)
+    span = _days(day, asked)
     if span is None and (bare := _BARE_HOUR.fullmatch(words)) is not None:
         hour = bare["hour"]
         if 1 <= int(hour) <= 12:
             refuse(asked.text, f"{hour} may be before or after noon", f"{hour}am, {hour}pm or {hour}:00")
         refuse(asked.text, f"{hour} alone is not a time of day", f"{hour}:00")
-    if span is None:
+    if span is None and (span := read_day(day, asked)) is None:
         msg = f"cannot read {asked.text!r} as a time: write {_EXAMPLES}; for another language than English say which, such as language de"
         raise UsageError(msg)
     there, here = asked.today, asked.within(home).today
     if span.relative and there != here:
         why = f"it is {there} in {asked.zone.name} and {here} in {home.name} now"
         refuse(asked.text, why, f"the date instead of a day told from today, such as {span.first}")
-    return _whole(span, asked, *pieces.notes) if pieces.clock is None and not pieces.part else _at(span, pieces, asked)
+    return _whole(span, asked, *notes) if clock is None else _at(span, clock, asked, notes)
 
 
-def _days(text: str, asked: Question, *, numbers: bool = False) -> Span | None:
-    """Return the days that `text` names; with `numbers`, a number alone is the day of a month."""
+def _days(text: str, asked: Question) -> Span | None:
+    """Return the days that `text` names."""
     text = text.removeprefix("on ").removeprefix("by ")
-    if numbers and re.fullmatch(r"\d{1,2}", text, re.ASCII):
-        text = f"the {text}"
     if text.startswith("in ") and (period := day_or_period(text.removeprefix("in "), asked)) is not None and not period.is_day:
         return period
     return shifted_day(text, asked) or day_or_period(text, asked)
@@ -161,45 +245,19 @@ def _clock_alone(clock: Clock, asked: Question, notes: tuple[str, ...]) -> Readi
     return _moment(moment, what, clock.precision, asked, f"no day was given: {what} was taken", *notes, *said)
 
 
-def _at(span: Span, pieces: Pieces, asked: Question) -> Reading:
-    """Read a time or a part of a day."""
+def _at(span: Span, clock: Clock, asked: Question, notes: tuple[str, ...]) -> Reading:
+    """Read a time of a day."""
     if not span.is_day:
         refuse(asked.text, f"{span.said} is a {span.precision}, no day", "a day with the time of day")
-    notes = (*span.notes, *pieces.notes)
-    if (clock := pieces.clock) is not None:
-        moment, said = at_clock(span.first + timedelta(days=clock.next_day), clock.at, asked.zone, asked.disambiguate)
-        what = f"{span.said}, at {clock.at:%H:%M:%S}".removesuffix(":00")
-        return _moment(moment, what, clock.precision, asked, *notes, *said)
-    part = "evening" if pieces.part == "tonight" else pieces.part
-    first, last = PARTS[part]
-    start, said = at_clock(span.first, time(first), asked.zone, asked.disambiguate)
-    end, more = day_start(span.end, asked.zone), tuple[str, ...]()
-    if last < 24:
-        end, more = at_clock(span.first, time(last), asked.zone, asked.disambiguate)
-    what = pieces.part if pieces.part == "tonight" else f"{part} of {span.said}"
-    note = f"{pieces.part} was taken as {first}:00 to {last}:00"
-    return _range(start, end, what, "part of a day", asked, *notes, note, *said, *more)
+    moment, said = at_clock(span.first + timedelta(days=clock.next_day), clock.at, asked.zone, asked.disambiguate)
+    what = f"{span.said}, at {clock.at:%H:%M:%S}".removesuffix(":00")
+    return _moment(moment, what, clock.precision, asked, *span.notes, *notes, *said)
 
 
 def _whole(span: Span, asked: Question, *notes: str) -> Reading:
     start, end = day_start(span.first, asked.zone), day_start(span.end, asked.zone)
-    return _range(start, end, span.said, span.precision, asked, *span.notes, *notes)
+    return time_range(start, end, span.said, span.precision, asked, *span.notes, *notes)
 
 
 def _moment(moment: datetime, said: str, precision: str, asked: Question, *notes: str) -> Reading:
-    return _range(moment, moment, said, precision, asked, *notes)
-
-
-def _range(start: datetime, end: datetime, said: str, precision: str, asked: Question, *notes: str) -> Reading:
-    if asked.zone.short:
-        notes = (*notes, f"{asked.zone.short} was read as {asked.zone.name}")
-    return Reading(
-        text=asked.text,
-        start=start,
-        end=end,
-        precision=precision,
-        interpretation=said,
-        zone=asked.zone,
-        reference=asked.reference,
-        notes=tuple(dict.fromkeys(notes)),
-    )
+    return time_range(moment, moment, said, precision, asked, *notes)

@@ -27,7 +27,6 @@ class Question:
     zone: Zone
     prefer: Prefer = "future"
     order: Order | None = None
-    short_years: bool = False
     disambiguate: Choice | None = None
 
     @property
@@ -44,10 +43,6 @@ class Question:
     def side(self) -> str:
         """The preferred side in words: `coming` or `last`."""
         return "coming" if self.prefer == "future" else "last"
-
-    def fits(self, day: date) -> bool:
-        """Return whether `day` is on the preferred side; today is on both."""
-        return day >= self.today if self.prefer == "future" else day <= self.today
 
     def within(self, zone: Zone) -> Question:
         """Return the same question in another zone."""
@@ -118,7 +113,7 @@ class Reading:
     end: datetime
     """The first moment behind it; equal to `start` for an instant."""
     precision: str
-    """`second`, `minute`, `hour`, `part of a day`, `day`, `week`, `month`, `quarter`, `year` …"""
+    """`second`, `minute`, `hour`, `day`, `week`, `month`, `quarter`, `year` …"""
     interpretation: str
     zone: Zone
     reference: datetime | None = None
@@ -172,6 +167,18 @@ class Reading:
 
     def _repr_html_(self) -> str:
         return facts_html(self.rows())
+
+
+def time_range(
+    start: datetime, end: datetime, said: str, precision: str, asked: Question, *notes: str, read_by: str = "grammar"
+) -> Reading:
+    """Return the reading of `asked` from `start` to `end`, one moment where both are equal."""
+    if asked.zone.short:
+        notes = (*notes, f"{asked.zone.short} was read as {asked.zone.name}")
+    return Reading(
+        text=asked.text, start=start, end=end, precision=precision, interpretation=said, zone=asked.zone, reference=asked.reference,
+        notes=tuple(dict.fromkeys(notes)), read_by=read_by,
+    )  # fmt: skip
 
 
 def _shown(moment: datetime) -> str:

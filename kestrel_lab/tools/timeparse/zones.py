@@ -1,4 +1,4 @@
-"""Time zones by name, abbreviation, offset or city, and clock times in them; ambiguous names and times are refused."""
+"""Time zones by name, abbreviation or offset, and clock times in them; ambiguous names and times are refused."""
 
 from __future__ import annotations
 
@@ -176,17 +176,6 @@ def _key(name: str) -> str | None:
     return _keys().get(name.strip().replace(" ", "_").casefold())
 
 
-@cache
-def _cities() -> dict[str, tuple[str, ...]]:
-    """Return the zones by the last part of their names, such as `new_york`."""
-    found: dict[str, tuple[str, ...]] = {}
-    for key in _keys().values():
-        if "/" in key and not key.startswith(("Etc/", "SystemV/", "US/", "Canada/", "Brazil/", "Mexico/", "Chile/")):
-            city = key.rpartition("/")[2].casefold()
-            found[city] = (*found.get(city, ()), key)
-    return found
-
-
 def offset_name(offset: timedelta) -> str:
     """Return the name of an offset from UTC, such as `UTC` or `UTC+05:30`."""
     minutes = round(offset.total_seconds() / 60)
@@ -262,7 +251,7 @@ def _real(moment: datetime, zone: Zone) -> datetime:
     return moment.astimezone(UTC).astimezone(zone.rules)
 
 
-# Words for a time zone inside a time expression: 15:00 UTC, 3pm Europe/Vienna, 9am New York time.
+# Words for a time zone inside a time expression: 15:00 UTC, 3pm Europe/Vienna.
 
 _KEY = re.compile(r"(?<![\w/])[A-Za-z]+(?:/[A-Za-z][A-Za-z_+\-0-9]*)+(?![\w/])")
 _DISTANCE = re.compile(r"\b(?:UTC|GMT)\s?[+-]\d{1,2}(?::?\d\d)?\b|(?<=:\d\d)\s?[+-]\d\d:?\d\d\b", re.IGNORECASE)
@@ -270,18 +259,7 @@ _UTC = re.compile(r"\b(?:UTC|GMT|Zulu)\b|(?<=\d)Z\b", re.IGNORECASE)
 _SHORT = rf"\b(?:{'|'.join(sorted({*AMBIGUOUS, *ABBREVIATIONS}, key=len, reverse=True))})\b"
 _LONG = "|".join(word for word in (*AMBIGUOUS, *ABBREVIATIONS) if len(word) > 2)
 _AFTER_CLOCK = rf"(?<=[\dm])\s?(?:{_LONG})\b"  # in small letters only where no other word can be meant
-_SPOKEN = {
-    "eastern": ("America/New_York", "Australia/Sydney"),
-    "central": ("America/Chicago", "Australia/Adelaide", "Europe/Berlin"),
-    "mountain": ("America/Denver", "America/Phoenix"),
-    "pacific": ("America/Los_Angeles", "America/Tijuana"),
-    "atlantic": ("America/Halifax", "America/Puerto_Rico"),
-}
-_REGION = re.compile(rf"\b({'|'.join(_SPOKEN)})(?: (?:standard|daylight|summer))?(?: time)?\b", re.IGNORECASE)
 _OWN = re.compile(r"\b(?:my|our|local) (?:local )?time\b", re.IGNORECASE)
-_CITY = re.compile(
-    r"(?:\bin )?((?:[A-Za-z.'-]+ ){0,2}[A-Za-z.'-]+)(?:'s)? time\b|\bin ((?:[A-Za-z.'-]+ ){0,2}[A-Za-z.'-]+)$", re.IGNORECASE
-)
 
 
 def take_zone(text: str) -> tuple[str, Zone | None]:
@@ -289,8 +267,6 @@ def take_zone(text: str) -> tuple[str, Zone | None]:
 
     Raises `UsageError` for one that is not known, means several, or stands beside another.
     """
-    if (spoken := _REGION.search(text)) is not None:
-        raise UsageError(f"{spoken[0]!r} does not say which zone is meant: write {' or '.join(_SPOKEN[spoken[1].lower()])}")
     text = _OWN.sub("", text)
     found: list[str] = []
     for pattern in (_DISTANCE, _KEY, _UTC, compiled(_SHORT), compiled(_AFTER_CLOCK, re.IGNORECASE)):
@@ -298,23 +274,6 @@ def take_zone(text: str) -> tuple[str, Zone | None]:
             if pattern is not _KEY or _key(match[0]):
                 found.append(match[0].strip())
                 text = text.replace(match[0], " ", 1)
-    rest, city = _take_city(text)
-    if city:
-        found.append(city)
-        text = rest
     if len(found) > 1:
         raise UsageError(f"two time zones are named, {' and '.join(found)}: name one")
     return text, zone_named(found[0], "the text") if found else None
-
-
-def _take_city(text: str) -> tuple[str, str]:
-    match = _CITY.search(text.strip())
-    words = (match[1] or match[2]).split() if match else []
-    for count in range(len(words), 0, -1):
-        name = " ".join(words[-count:])
-        keys = _cities().get(name.replace(" ", "_").casefold(), ())
-        if len(keys) > 1:
-            raise UsageError(f"{name!r} does not say which zone is meant: write {' or '.join(keys)}")
-        if keys:
-            return re.sub(rf"(?:\bin )?{re.escape(name)}(?:'s)?(?: time\b)?", " ", text, count=1, flags=re.IGNORECASE), keys[0]
-    return text, ""

@@ -6,13 +6,16 @@ no image, no script, no style sheet, and links only to web and mail addresses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Any, Final, cast
 from xml.etree.ElementTree import ParseError, fromstring
 
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import plain
+from kestrel_lab.views.html.claim_marks import STATES, marked_tokens
 from kestrel_lab.views.rows import Change, TextRow
 
 if TYPE_CHECKING:
@@ -124,32 +127,50 @@ _TAGS: Final = frozenset(
 )
 
 
-def markdown_html(text: str, *, styled: bool = False) -> str:
-    """Return `text` as HTML that is safe to show; `styled` gives highlighted code its colours in place, for pages without our style sheet."""
+def markdown_html(text: str, *, styled: bool = False, claims: Sequence[Json] = (), numbers: Mapping[str, str] = {}) -> str:
+    """Return `text` as HTML that is safe to show.
+
+    `styled` gives highlighted code and claims their colours in place, for pages without our style sheet. `claims` are those of
+    `TextRow`, which are underlined by their state; `numbers` are addresses within the page of numbers as they are written.
+    """
     import nh3
 
     if len(text) > _LONGEST:
         return f"<pre>{escape(text)}</pre>"
-    classes = {"span": {f"kst-{name}" for name in _COLOURS} | {"kst-formula"}, "code": {"kst-formula"}}
+    marks = {"kst-formula", "kst-claim", *(f"kst-{name}" for name in (*_COLOURS, *STATES))}
+    styles = {"style"} if styled else set[str]()
+    parser, text = _parser(styled), plain(text)
+    tokens = marked_tokens(parser, text, claims, numbers, styled=styled) if claims or numbers else parser.parse(text)
     clean: str = nh3.clean(
-        _parser(styled).render(plain(text)),
+        parser.renderer.render(tokens, parser.options, {}),
         tags=set(_TAGS | _MATHML),
         clean_content_tags=set(),
         attributes={
             "a": {"href", "title", "target"},
+            "span": styles | {"data-shown", "tabindex", "role", "aria-description"},
             "td": {"align"},
             "th": {"align"},
             "ol": {"start"},
-            "pre": {"data-language", "style"} if styled else {"data-language"},
-            **({"span": {"style"}, "code": {"style"}} if styled else {}),
+            "pre": {"data-language"} | styles,
+            "code": styles,
             **{name: set(_MATHML_ATTRIBUTES) for name in _MATHML},
         },
-        allowed_classes=classes,
-        filter_style_properties={"color", "background", "padding", "border-radius", "overflow-x"},
+        allowed_classes={"span": marks, "code": {"kst-formula"}, "a": {"kst-number-from"}},
+        filter_style_properties={"border-bottom", "color", "background", "padding", "border-radius", "overflow-x"},
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
     return plain(clean)  # once more: a character reference can stand for a hidden character
+
+
+def address(run: str, row: str) -> str:
+    """Return the `id` of the element that shows a row of a run."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "_", f"kst-{run}-{row}")
+
+
+def addresses(run: str, row: TextRow) -> dict[str, str]:
+    """Return the addresses within the page of the calls that gave the numbers of an answer."""
+    return {said: f"#{address(run, str(call))}" for said, call in row.numbers.items()}
 
 
 class GrowingText:
@@ -187,18 +208,19 @@ class RenderedChanges:
 
     def _rendered(self, change: Change) -> Change:
         name = str(change.get("id"))
-        if change["op"] == "text":
+        if change["op"] == "text" and "append" in change:
             grown = cast("TextRow", self._view.rows[name]).text
             settled, tail = self._growing.setdefault(name, GrowingText()).grown(grown)
             return {**change, "settled": settled, "tail": tail}
         if change["op"] != "row" or not isinstance(row := self._view.rows.get(name), TextRow):
             return change
-        if "text" in change or change.get("state") == "done":
+        if {"text", "claims", "numbers"} & change.keys() or change.get("state") == "done":
             self._growing.pop(name, None)
             if row.state == "streaming":  # pieces follow, which say what is complete
                 settled, tail = self._growing.setdefault(name, GrowingText()).grown(row.text)
                 return {**change, "html": "", "settled": settled, "tail": tail}
-            return {**change, "html": markdown_html(row.text)}
+            numbers = addresses(self._view.head.run, row)
+            return {**change, "html": markdown_html(row.text, claims=row.claims, numbers=numbers)}
         return change
 
 

@@ -12,7 +12,7 @@ from kestrel_lab.views.diffs import diff_lines
 from kestrel_lab.views.evidence import STANDING
 from kestrel_lab.views.formatting import count, duration, ends
 from kestrel_lab.views.html.elements import macros, safe
-from kestrel_lab.views.html.markdown import markdown_html
+from kestrel_lab.views.html.markdown import address, addresses, markdown_html
 from kestrel_lab.views.rows import CallRow, Row, StageRow, TextRow
 from kestrel_lab.views.run_text import MARKS, budget_line, in_order, left_out_line
 from kestrel_lab.views.run_view import RunView
@@ -44,11 +44,11 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
     Of a long run the rows in the middle are left out, so that the rest has about `limit` characters; a line says how
     many they are and how to see them.
     """
-    parts = macros("run.html", tones=_TONE, marks=MARKS, diff_groups=_diff_groups, shortened=_shortened, markdown=_markdown)
+    parts = macros("run.html", tones=_TONE, marks=MARKS, diff_groups=_diff_groups, shortened=_shortened, markdown=_markdown, anchor=address)
 
     def shown(row: Row) -> str:
         step = view.steps.get(row.step) if len(view.steps) > 1 and not isinstance(row, StageRow) else None
-        return str(parts.row(row, step, row.id.removeprefix("c:") in view.asks))
+        return str(parts.row(row, step, row.id.removeprefix("c:") in view.asks, view.head.run))
 
     first, left_out, last = ends([*view.rows.values()], shown, limit)
     missing = [parts.left_out(left_out_line(view, left_out))] if left_out else []
@@ -59,6 +59,7 @@ def run_html(view: RunView, limit: int | None = SAVED_CHARS) -> str:
             view.head,
             plan=_plan(view, limit, parts),
             **_folded(view, [*map(safe, first), *missing, *map(safe, last)], limit),
+            claims=any(isinstance(row, TextRow) and row.claims for row in view.rows.values()),
             questions=[ask for ask in view.asks.values() if ask.kind == "question"],
             calls=[ask for ask in view.asks.values() if ask.kind != "question"],
             used=[line for line in used if line],
@@ -97,8 +98,10 @@ def _shortened(text: str) -> str:
     return head_tail(text, TEXT_CHARS)[0]
 
 
-def _markdown(text: str) -> Any:
-    return safe(markdown_html(_shortened(text), styled=True))
+def _markdown(run: str, row: TextRow) -> Any:
+    text = _shortened(row.text)
+    claims = row.claims if text == row.text else []
+    return safe(markdown_html(text, styled=True, claims=claims, numbers=addresses(run, row)))
 
 
 def _diff_groups(diff: str) -> list[tuple[str, str]]:

@@ -1,0 +1,213 @@
+"""ACP as a client: any program that speaks the agent client protocol is a runner, its permission requests are our approvals.
+
+Source: agentclientprotocol.com, protocol version 1; spoken by the library `agent-client-protocol`. The client offers neither files nor
+terminals: the agent uses its own, in its sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from kestrel_lab.adapters.adapter import DANGERS, Capabilities, Decision, Permission, Task, Told, ToolDone, TurnParts
+from kestrel_lab.adapters.claude_code import CLAUDE_CODE
+from kestrel_lab.adapters.codex import CODEX
+from kestrel_lab.adapters.gemini import GEMINI
+from kestrel_lab.adapters.opencode import OPENCODE
+from kestrel_lab.adapters.subprocess_reader import Running, refused, started
+from kestrel_lab.core.calls import Danger, Usage
+from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
+from kestrel_lab.core.protocols import ModelKind, OnDelta
+from kestrel_lab.core.version import __version__
+
+ACP: Final = "acp"
+_STATE: Final = tuple(place for one in (CLAUDE_CODE, CODEX, GEMINI, OPENCODE) for place in one.state)
+"""Of a command nobody knows what it keeps where: the places of those that are known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AcpAdapter:
+    """A program that speaks ACP over its standard input and output."""
+
+    env: Mapping[str, str]
+    command: str
+    """Its command line, such as `opencode acp` or `gemini --acp`."""
+    kind: ModelKind = "real"
+
+    def __post_init__(self) -> None:
+        if not self.command.strip():
+            raise UsageError("name the command of the agent behind acp:, such as acp:opencode acp")
+
+    @property
+    def name(self) -> str:
+        """`acp:COMMAND`."""
+        return f"{ACP}:{self.command}"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those that the protocol has; what the program lacks of them shows when it starts."""
+        return Capabilities(streams=True, approvals=True, resume="end", cost=True, images=True)
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Raise `ModelError`."""
+        raise refused(self.name)
+
+    async def work(self, task: Task) -> AsyncIterator[Told]:
+        """Start the program, prompt it and yield what it tells; see `Adapter.work`."""
+        argv = shlex.split(self.command)
+        async with started(argv, task, self.env, _STATE, f"the package that has {argv[0]}") as running:
+            talk = _Talk(task)
+            prompting = asyncio.ensure_future(self._prompt(talk, running, task))
+            prompting.add_done_callback(lambda _: talk.told.put_nowait(None))
+            try:
+                while (told := await talk.told.get()) is not None:
+                    if isinstance(told, _Question):
+                        told.answer.set_result(await task.ask(told.permission))
+                    else:
+                        yield told
+                prompting.result()
+            finally:
+                prompting.cancel()
+                await asyncio.gather(prompting, return_exceptions=True)
+
+    async def _prompt(self, talk: _Talk, running: Running, task: Task) -> None:
+        from acp import PROTOCOL_VERSION, RequestError, connect_to_agent
+        from acp.schema import ClientCapabilities, ImageContentBlock, Implementation, TextContentBlock
+
+        connection = connect_to_agent(cast("Any", talk), running.program.stdin, running.program.stdout)
+        try:
+            about = Implementation(name="kestrel-lab", title="kestrel_lab", version=__version__)
+            known = await connection.initialize(
+                protocol_version=PROTOCOL_VERSION, client_capabilities=ClientCapabilities(), client_info=about
+            )
+            can, folder = known.agent_capabilities, str(task.folder)
+            sessions = can.session_capabilities if can is not None else None
+            if task.session and sessions is not None and sessions.resume is not None:
+                await connection.resume_session(session_id=task.session, cwd=folder, mcp_servers=[])
+                talk.session = task.session
+            elif task.session and can is not None and can.load_session:
+                talk.silent = True  # it tells the whole conversation again
+                await connection.load_session(session_id=task.session, cwd=folder, mcp_servers=[])
+                talk.session, talk.silent = task.session, False
+            else:
+                talk.session = (await connection.new_session(cwd=folder, mcp_servers=[])).session_id
+            text = task.said(resumed=bool(task.session) and talk.session == task.session)
+            images = [ImageContentBlock(type="image", data=image.data, mime_type=image.media_type) for image in task.images]
+            done = await connection.prompt(session_id=talk.session, prompt=[*images, TextContentBlock(type="text", text=text)])
+            talk.end(done)
+        except RequestError as error:
+            raise ModelError(f"{self.name} failed: {error}{f' ({error.data})' if error.data else ''}") from error
+        except (ConnectionError, EOFError) as error:
+            raise ModelError(f"{self.name} ended without an answer: {await running.how_it_ended()}") from error
+        finally:
+            await connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    permission: Permission
+    answer: asyncio.Future[Decision]
+
+
+class _Talk:
+    """The client's side of a session: turns what the agent tells into what an adapter tells, in order."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self.told: asyncio.Queue[Told | _Question | None] = asyncio.Queue()
+        self.session, self.silent = "", False
+        self._parts = TurnParts()
+        self._kinds: dict[str, str] = {}
+        self._open: set[str] = set()
+        """Calls that were told and have no result yet."""
+        self._content: dict[str, str] = {}
+        self._cost: float | None = None
+
+    def on_connect(self, conn: Any) -> None:
+        """Do nothing: the connection is known."""
+
+    async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
+        """Take one piece of news."""
+        if self.silent:
+            return
+        match update.session_update:
+            case "agent_message_chunk":
+                text = getattr(update.content, "text", None) or f"[{update.content.type}]"
+                if self._parts.calls:
+                    self._flush()
+                self._parts.text += text
+                self._task.delta(text)
+            case "tool_call" | "tool_call_update":
+                self._call(update)
+            case "usage_update" if update.cost is not None and update.cost.currency == "USD":
+                self._cost = update.cost.amount
+
+    def _call(self, update: Any) -> None:
+        known = update.tool_call_id
+        self._kinds[known] = update.kind or self._kinds.get(known, "other")
+        if known not in self._open:
+            old = self._parts.calls.get(known)
+            # A title that is one word is the tool's name with most agents; later ones say what the call does.
+            title = update.title or ""
+            name = old.name if old is not None else title if title and " " not in title else self._kinds[known]
+            args = dict(update.raw_input) if isinstance(update.raw_input, dict) else {"title": title} if title and old is None else {}
+            self._parts.calls[known] = ToolRequest(id=known, name=name, args={**(old.args if old is not None else {}), **args})
+        if update.content:
+            self._content[known] = "\n".join(_text(part) for part in update.content)
+        if update.status in ("completed", "failed"):
+            if known not in self._open:
+                self._flush()
+            self._open.discard(known)
+            text = self._content.pop(known, "") or ("" if update.raw_output is None else str(update.raw_output))
+            self.told.put_nowait(ToolDone(call=known, text=text, error=update.status == "failed", session=self.session))
+
+    def _flush(self) -> None:
+        self._open.update(self._parts.calls)
+        self.told.put_nowait(self._parts.turn(session=self.session))
+
+    async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **kwargs: Any) -> Any:
+        """Ask whoever decides in the run."""
+        from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+
+        known = tool_call.tool_call_id
+        given = dict(tool_call.raw_input) if isinstance(tool_call.raw_input, dict) else {}
+        if known not in self._open:
+            self._call(tool_call)
+        request = self._parts.calls.get(known) or ToolRequest(
+            id=known, name=tool_call.kind or "other", args=given or {"title": tool_call.title}
+        )
+        if self._parts.calls:
+            self._flush()
+        danger = DANGERS.get(tool_call.kind or self._kinds.get(known, ""), Danger.HIGH)
+        question = _Question(Permission(request=request, danger=danger), asyncio.get_running_loop().create_future())
+        self.told.put_nowait(question)
+        decided = await question.answer
+        word = "allow_once" if decided.granted else "reject_once"
+        option = next((one for one in options if one.kind == word), None)
+        if option is None:
+            return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
+        return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=option.option_id))
+
+    def end(self, done: Any) -> None:
+        """Take the end of the turn of the protocol, which has any number of the model's."""
+        used = done.usage
+        usage = Usage(unpriced=1) if self._cost is None else Usage(cost_usd=self._cost)
+        if used is not None:
+            usage += Usage(tokens_in=used.input_tokens, tokens_out=used.output_tokens, tokens_cached=used.cached_read_tokens or 0)
+        if self._parts.calls:
+            self._flush()
+        last = self._parts.turn(ModelAnswer(usage=usage), self.session, counted=used is not None)
+        self.told.put_nowait(last)
+        if done.stop_reason in ("refusal", "max_tokens", "max_turn_requests", "cancelled"):
+            raise ModelError(f"the agent stopped: {done.stop_reason}")
+
+
+def _text(part: Any) -> str:
+    if part.type == "diff":
+        return f"[change of {part.path}]"
+    content = getattr(part, "content", None)
+    return getattr(content, "text", None) or f"[{part.type}]"

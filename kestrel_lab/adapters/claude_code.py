@@ -1,0 +1,168 @@
+"""Claude Code as a runner: `claude -p` with streams of JSON both ways, its permission prompts answered over its standard input.
+
+Sources: Claude Code, CLI reference (headless mode, `--output-format stream-json`); the control messages (`can_use_tool`) as its published
+SDK for Python sends and answers them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kestrel_lab.adapters.adapter import Capabilities, Decision, Note, Permission, Task, Told, ToolDone, TurnParts
+from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
+from kestrel_lab.core.calls import Danger, Usage
+from kestrel_lab.core.errors import LimitError, ModelError
+from kestrel_lab.core.messages import ModelAnswer, ToolRequest
+
+_LIMITS: Final = {"error_max_turns": "cycles", "error_max_budget_usd": "cost_usd"}
+_DANGERS: Final = {
+    **dict.fromkeys(("Read", "Glob", "Grep", "NotebookRead", "TodoWrite"), Danger.SAFE),
+    **dict.fromkeys(("Edit", "Write", "MultiEdit", "NotebookEdit"), Danger.MEDIUM),
+}
+"""Danger of its tools; any other, Bash above all, is HIGH."""
+
+
+def _argv(task: Task, model: str) -> Sequence[str]:
+    session, _, message = task.session.partition("@")
+    return [
+        *("claude", "-p", "--output-format", "stream-json", "--input-format", "stream-json", "--verbose", "--include-partial-messages"),
+        *("--permission-prompt-tool", "stdio", "--permission-mode", "default"),
+        *(("--model", model) if model else ()),
+        *(("--append-system-prompt", task.instructions) if task.instructions else ()),
+        *(("--max-turns", str(task.turns)) if task.turns is not None else ()),
+        *(("--max-budget-usd", f"{task.cost_usd:g}") if task.cost_usd is not None else ()),
+        *((f"--resume={session}",) if session else ()),
+        *(("--fork-session", *((f"--resume-session-at={message}",) if message else ())) if session and task.copy else ()),
+    ]
+
+
+class _Reader(Reader):
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._parts, self._message, self._answer = TurnParts(), "", ModelAnswer()
+        self._session = self._place = ""
+        self._used = Usage()
+        self._asked: dict[str, str] = {}
+        """By call, the id of the question about it."""
+
+    def begin(self) -> Sequence[Mapping[str, Any]]:
+        images = [
+            {"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": image.data}}
+            for image in self.task.images
+        ]
+        content = [*images, {"type": "text", "text": self.task.prompt if self.task.session else self.task.retold}]
+        return [
+            {"type": "control_request", "request_id": "begin", "request": {"subtype": "initialize", "hooks": None}},
+            {"type": "user", "message": {"role": "user", "content": content}, "parent_tool_use_id": None, "session_id": ""},
+        ]
+
+    def take(self, line: Mapping[str, Any]) -> Iterable[Told | Permission]:
+        self._session = str(line.get("session_id") or self._session)
+        kind = line.get("type")
+        if line.get("parent_tool_use_id"):
+            yield from _of_sub_agent(line)
+        elif kind == "stream_event":
+            delta = line["event"].get("delta") or {}
+            if delta.get("type") == "text_delta":
+                self.task.delta(str(delta["text"]))
+        elif kind == "assistant":
+            yield from self._assistant(line)
+        elif kind == "user":
+            yield from self.idle()
+            self._place = f"{self._session}@{line.get('uuid') or ''}"
+            content = line["message"]["content"]
+            for part in content if isinstance(content, list) else ():
+                if part["type"] == "tool_result":
+                    failed = bool(part.get("is_error"))
+                    yield ToolDone(call=part["tool_use_id"], text=_text(part.get("content")), error=failed, session=self._place)
+        elif kind == "control_request" and line["request"]["subtype"] == "can_use_tool":
+            yield from self.idle()
+            asked = line["request"]
+            name, call = str(asked["tool_name"]), str(asked.get("tool_use_id") or line["request_id"])
+            self._asked[call] = line["request_id"]
+            yield Permission(request=ToolRequest(id=call, name=name, args=dict(asked["input"])), danger=_DANGERS.get(name, Danger.HIGH))
+        elif kind == "result":
+            yield from self._result(line)
+
+    def _assistant(self, line: Mapping[str, Any]) -> Iterable[Told]:
+        message = line["message"]
+        if self._parts and message.get("id") != self._message:
+            yield from self.idle()
+        self._message = str(message.get("id") or "")
+        for part in message["content"]:
+            if part["type"] == "text":
+                self._parts.text += part["text"]
+            elif part["type"] == "tool_use":
+                self._parts.calls[part["id"]] = ToolRequest(id=part["id"], name=part["name"], args=dict(part["input"]))
+        self._answer = ModelAnswer(model=str(message.get("model") or ""), usage=_usage(message.get("usage") or {}))
+        self._place = f"{self._session}@{line.get('uuid') or ''}"
+
+    def idle(self) -> Iterable[Told]:
+        if self._parts.calls:  # the last answer has none: it is told with what was spent
+            yield self._turn(self._answer.usage)
+
+    def _turn(self, usage: Usage) -> Told:
+        self._used += usage
+        return self._parts.turn(ModelAnswer(model=self._answer.model, usage=usage), self._place)
+
+    def _result(self, line: Mapping[str, Any]) -> Iterable[Told]:
+        self.ended = True
+        cost = line.get("total_cost_usd")
+        whole = _usage(line.get("usage") or {})
+        # The parts of an answer come with what was used when it began; only the end has the sums.
+        rest = Usage(
+            tokens_in=max(0, whole.tokens_in - self._used.tokens_in),
+            tokens_out=max(0, whole.tokens_out - self._used.tokens_out),
+            tokens_cached=max(0, whole.tokens_cached - self._used.tokens_cached),
+            tokens_cache_written=max(0, whole.tokens_cache_written - self._used.tokens_cache_written),
+            cost_usd=float(cost or 0.0),
+            unpriced=int(cost is None),
+        )
+        if not self._parts:
+            self._parts.text = str(line.get("result") or "")
+        yield self._turn(rest)
+        if limit := _LIMITS.get(str(line.get("subtype"))):
+            raise LimitError(limit, f"claude-code reached the limit that it was given: {line['subtype']}")
+        if line.get("is_error"):
+            errors = line.get("errors") or [line.get("result") or line.get("subtype")]
+            raise ModelError(f"claude-code failed: {'; '.join(map(str, errors))}")
+
+    def reply(self, asked: Permission, decided: Decision) -> Mapping[str, Any]:
+        args = asked.request.args if decided.args is None else dict(decided.args)
+        answer = {"behavior": "allow", "updatedInput": args} if decided.granted else {"behavior": "deny", "message": decided.reason}
+        known = self._asked.pop(asked.request.id)
+        return {"type": "control_response", "response": {"subtype": "success", "request_id": known, "response": answer}}
+
+
+def _of_sub_agent(line: Mapping[str, Any]) -> Iterable[Told]:
+    content = line.get("message", {}).get("content")
+    for part in content if isinstance(content, list) else ():
+        if part.get("type") == "tool_use":
+            yield Note(text=f"a sub-agent calls {part.get('name')}")
+
+
+def _usage(usage: Mapping[str, Any]) -> Usage:
+    cached, written = int(usage.get("cache_read_input_tokens") or 0), int(usage.get("cache_creation_input_tokens") or 0)
+    return Usage(
+        tokens_in=int(usage.get("input_tokens") or 0) + cached + written,
+        tokens_out=int(usage.get("output_tokens") or 0),
+        tokens_cached=cached,
+        tokens_cache_written=written,
+    )
+
+
+def _text(content: Any) -> str:
+    if not isinstance(content, list):
+        return str(content or "")
+    return "\n".join(str(part.get("text") or f"[{part.get('type')}]") for part in content)
+
+
+CLAUDE_CODE: Final = AgentProgram(
+    name="claude-code",
+    capabilities=Capabilities(streams=True, approvals=True, resume="any", cost=True, images=True),
+    argv=_argv,
+    reader=_Reader,
+    state=(".claude", ".claude.json"),
+    install="npm install -g @anthropic-ai/claude-code",
+)

@@ -1,0 +1,93 @@
+"""Codex as a runner: `codex exec --json`, which asks nobody and tells threads, turns and items.
+
+Source: Codex's documentation of its non-interactive mode; lines compared with those of version 0.169.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kestrel_lab.adapters.adapter import Capabilities, Note, Task, Told, ToolDone, TurnParts
+from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.messages import ModelAnswer, ToolRequest
+from kestrel_lab.tools.sandbox.levels import Level
+
+_NO_CALL: Final = frozenset({"agent_message", "reasoning", "error", "todo_list"})
+_ABOUT: Final = frozenset({"id", "type", "status", "aggregated_output", "exit_code", "result", "error"})
+"""Fields of an item that are no arguments."""
+
+
+def _argv(task: Task, model: str) -> Sequence[str]:
+    # Its own sandbox cannot be put up inside ours.
+    held = ("--dangerously-bypass-approvals-and-sandbox",) if task.level > Level.S0 else ("--sandbox", "workspace-write")
+    more = ["--json", "--skip-git-repo-check", *held, *(("-m", model) if model else ())]
+    prompt = task.said(resumed=bool(task.session))
+    return ["codex", "exec", *more, *(("resume", task.session) if task.session else ()), "--", prompt]
+
+
+class _Reader(Reader):
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._thread, self._parts = "", TurnParts()
+        self._told: set[str] = set()
+
+    def take(self, line: Mapping[str, Any]) -> Iterable[Told]:
+        kind = line.get("type")
+        if kind == "thread.started":
+            self._thread = str(line["thread_id"])
+        elif kind in ("item.started", "item.completed"):
+            yield from self._item(line["item"], done=kind == "item.completed")
+        elif kind == "turn.completed":
+            self.ended = True
+            used = line.get("usage") or {}
+            usage = Usage(
+                tokens_in=int(used.get("input_tokens") or 0),
+                tokens_out=int(used.get("output_tokens") or 0),
+                tokens_cached=int(used.get("cached_input_tokens") or 0),
+                tokens_reasoning=int(used.get("reasoning_output_tokens") or 0),
+                unpriced=1,
+            )
+            yield self._parts.turn(ModelAnswer(usage=usage), self._thread)
+        elif kind == "turn.failed":
+            raise ModelError(f"codex failed: {(line.get('error') or {}).get('message') or 'it does not say why'}")
+        elif kind == "error":
+            yield Note(text=f"codex: {line.get('message')}")
+
+    def _item(self, item: Mapping[str, Any], *, done: bool) -> Iterable[Told]:
+        kind, known = str(item["type"]), str(item["id"])
+        if kind in _NO_CALL:
+            if kind == "agent_message" and done:
+                if self._parts.text:  # one message follows another
+                    yield self._parts.turn(session=self._thread)
+                self._parts.text = str(item["text"])
+            elif kind == "error" and done:
+                yield Note(text=f"codex: {item['message']}")
+            return
+        if known not in self._told:
+            self._told.add(known)
+            name = str(item.get("tool") or kind)
+            args = item.get("arguments") if kind == "mcp_tool_call" else {key: value for key, value in item.items() if key not in _ABOUT}
+            self._parts.calls[known] = ToolRequest(id=known, name=name, args=args if isinstance(args, dict) else {"arguments": args})
+        if done:
+            yield from self.idle()
+            said = item.get("error") or item.get("aggregated_output") or item.get("result") or ""
+            text = said if isinstance(said, str) else json.dumps(said)
+            yield ToolDone(call=known, text=text, error=item.get("status") in ("failed", "declined"), session=self._thread)
+
+    def idle(self) -> Iterable[Told]:
+        if self._parts.calls:  # the last answer has none: it is told with what was used
+            yield self._parts.turn(session=self._thread)
+
+
+CODEX: Final = AgentProgram(
+    name="codex",
+    capabilities=Capabilities(resume="end"),
+    argv=_argv,
+    reader=_Reader,
+    state=(".codex",),
+    install="npm install -g @openai/codex",
+)

@@ -1,0 +1,77 @@
+"""Gemini CLI as a runner: `gemini --output-format stream-json`, which asks nobody; with approvals it is `acp:gemini --acp`.
+
+Source: Gemini CLI's documentation of its headless mode; lines compared with those of version 0.61.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from kestrel_lab.adapters.adapter import Capabilities, Note, Task, Told, ToolDone, TurnParts
+from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
+from kestrel_lab.core.calls import Usage
+from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.messages import ModelAnswer, ToolRequest
+
+
+def _argv(task: Task, model: str) -> Sequence[str]:
+    prompt = task.said(resumed=bool(task.session))
+    more = [*(("-m", model) if model else ()), *(("--resume", task.session) if task.session else ())]
+    return ["gemini", "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust", *more, f"--prompt={prompt}"]
+
+
+class _Reader(Reader):
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self._parts = TurnParts()
+        self._session = self._model = ""
+
+    def take(self, line: Mapping[str, Any]) -> Iterable[Told]:
+        kind = line.get("type")
+        if kind == "init":
+            self._session, self._model = str(line["session_id"]), str(line.get("model") or "")
+        elif kind == "message" and line["role"] == "assistant":
+            yield from self.idle()
+            self._parts.text += str(line["content"])
+            self.task.delta(str(line["content"]))
+        elif kind == "tool_use":
+            known = str(line["tool_id"])
+            self._parts.calls[known] = ToolRequest(id=known, name=str(line["tool_name"]), args=dict(line.get("parameters") or {}))
+        elif kind == "tool_result":
+            yield from self.idle()
+            failed = line.get("status") == "error"
+            said = (line.get("error") or {}).get("message") if failed else line.get("output")
+            yield ToolDone(call=str(line["tool_id"]), text=str(said or ""), error=failed, session=self._session)
+        elif kind == "error":
+            yield Note(text=f"gemini: {line.get('message')}")
+        elif kind == "result":
+            yield from self._result(line)
+
+    def _result(self, line: Mapping[str, Any]) -> Iterable[Told]:
+        self.ended = True
+        yield from self.idle()
+        stats = line.get("stats") or {}
+        usage = Usage(
+            tokens_in=int(stats.get("input_tokens") or 0),
+            tokens_out=int(stats.get("output_tokens") or 0),
+            tokens_cached=int(stats.get("cached") or 0),
+            unpriced=1,
+        )
+        yield self._parts.turn(ModelAnswer(usage=usage, model=self._model), self._session, counted=bool(stats))
+        if line.get("status") != "success":
+            raise ModelError(f"gemini failed: {(line.get('error') or {}).get('message') or line.get('status')}")
+
+    def idle(self) -> Iterable[Told]:
+        if self._parts.calls:  # the last answer has none: it is told with what was used
+            yield self._parts.turn(ModelAnswer(model=self._model), self._session)
+
+
+GEMINI: Final = AgentProgram(
+    name="gemini",
+    capabilities=Capabilities(streams=True, resume="end"),
+    argv=_argv,
+    reader=_Reader,
+    state=(".gemini",),
+    install="npm install -g @google/gemini-cli",
+)

@@ -1,0 +1,237 @@
+"""Subprocess reader: an agent program in the sandbox, its JSON lines one by one, and no process left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kestrel_lab.adapters.adapter import Capabilities, Decision, Permission, Task, Told
+from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest
+from kestrel_lab.core.protocols import ModelKind, OnDelta
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.host.user import home_folder
+from kestrel_lab.mcp.sandboxing import installations, program_path
+from kestrel_lab.mcp.stdio_transport import Program, start
+from kestrel_lab.tools.sandbox.command_lines import launch_among
+from kestrel_lab.tools.sandbox.launcher_client import Launch
+from kestrel_lab.tools.sandbox.levels import Level
+
+LONGEST: Final = 64 * 1024 * 1024
+"""Bytes of a line: results of tools may be whole files."""
+_IDLE_S: Final = 0.3
+"""Seconds without a line after which a turn that has begun is told: the calls of one turn come together."""
+_LAST_WORDS: Final = 2_000
+_ENV: Final = "/usr/bin/env"
+
+
+class Reader:
+    """Understands the lines of one program while it works on one task. By itself it understands none."""
+
+    ended = False
+    """Whether the program has said that it is done."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def begin(self) -> Sequence[Mapping[str, Any]]:
+        """Return what is written to its input first."""
+        return ()
+
+    def take(self, line: Mapping[str, Any]) -> Iterable[Told | Permission]:
+        """Return what a line tells. Raises `ModelError` or `LimitError` when it says that the program failed."""
+        return ()
+
+    def idle(self) -> Iterable[Told]:
+        """Return what is known of a turn that no end was told of; called while the program is silent, and at its end."""
+        return ()
+
+    def reply(self, asked: Permission, decided: Decision) -> Mapping[str, Any]:
+        """Return the line that answers a question."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentProgram:
+    """An agent program: how it is called, what it may touch beside the workspace, and who understands its lines."""
+
+    name: str
+    capabilities: Capabilities
+    argv: Callable[[Task, str], Sequence[str]]
+    """Its command line for a task and a model; the model's name may be empty."""
+    reader: Callable[[Task], Reader]
+    state: tuple[str, ...]
+    """Files and folders in the home folder that hold its settings, login and sessions."""
+    install: str
+    """How it is installed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramAdapter:
+    """An agent program that writes JSON lines, as an adapter."""
+
+    program: AgentProgram
+    env: Mapping[str, str]
+    model: str = ""
+    """The model within the program; its own choice where empty."""
+    kind: ModelKind = "real"
+    command: tuple[str, ...] = ()
+    """What is started in place of the program: a recording that plays its part, say."""
+
+    @property
+    def name(self) -> str:
+        """`claude-code` or `claude-code:MODEL`."""
+        return f"{self.program.name}:{self.model}" if self.model else self.program.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the program."""
+        return self.program.capabilities
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Raise `ModelError`."""
+        raise refused(self.name)
+
+    async def work(self, task: Task) -> AsyncIterator[Told]:
+        """Start the program and yield what it tells; see `Adapter.work`."""
+        argv = self.program.argv(task, self.model)
+        reader = self.program.reader(task)
+        async with started(
+            [*self.command, *argv[1:]] if self.command else argv, task, self.env, self.program.state, self.program.install
+        ) as running:
+            for message in (first := reader.begin()):
+                await running.send(message)
+            if not first:  # it is told all on its command line, and would wait for the end of its input
+                running.program.stdin.close()
+            async for line in running.lines():
+                for told in reader.idle() if line is None else self._understood(reader, line):
+                    if isinstance(told, Permission):
+                        await running.send(reader.reply(told, await task.ask(told)))
+                    else:
+                        yield told
+                if reader.ended:
+                    break
+            for told in reader.idle():
+                yield told
+            if not reader.ended:
+                raise ModelError(f"{self.name} ended without an answer: {await running.how_it_ended()}")
+
+    def _understood(self, reader: Reader, line: Mapping[str, Any]) -> Iterator[Told | Permission]:
+        try:
+            yield from reader.take(line)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            msg = f"{self.name} wrote a line that cannot be understood ({type(error).__name__}: {error}): {one_line(json.dumps(line), 200)}"
+            raise ModelError(msg) from error
+
+
+def refused(name: str) -> ModelError:
+    """Return the error of an adapter that is called like a model."""
+    return ModelError(f"{name} is an agent and answers no single requests: name a model for this step (kestrel models)")
+
+
+@dataclass
+class Running:
+    """A program at work."""
+
+    program: Program
+    words: bytearray = field(default_factory=bytearray)
+    """The end of what it wrote to its standard error, and of its lines that are no JSON."""
+
+    async def send(self, line: Mapping[str, Any]) -> None:
+        """Write a line; a program that has closed its input says why in its output."""
+        with suppress(OSError):
+            await self.program.write(json.dumps(line).encode() + b"\n")
+
+    async def lines(self) -> AsyncIterator[Mapping[str, Any] | None]:
+        """Yield the objects that it writes, and `None` whenever it falls silent; returns at the end of its output."""
+        reading = asyncio.ensure_future(self._line())
+        try:
+            while True:
+                done, _ = await asyncio.wait([reading], timeout=_IDLE_S)
+                if not done:
+                    yield None
+                    await asyncio.wait([reading])
+                if not (line := reading.result()):
+                    return
+                reading = asyncio.ensure_future(self._line())
+                with suppress(ValueError, RecursionError):
+                    if isinstance(value := json.loads(line), dict):
+                        yield value
+                        continue
+                self.note(line)
+        finally:
+            reading.cancel()
+
+    async def _line(self) -> bytes:
+        try:
+            return await self.program.stdout.readline()
+        except ValueError as error:
+            raise ModelError(f"the program wrote a line of more than {LONGEST:,} bytes") from error
+
+    def note(self, piece: bytes) -> None:
+        """Keep the end of what is no message."""
+        self.words += piece
+        del self.words[:-_LAST_WORDS]
+
+    async def listen(self) -> None:
+        """Read its standard error until it ends."""
+        while piece := await self.program.stderr.read(65_536):
+            self.note(piece)
+
+    async def how_it_ended(self) -> str:
+        """Return exit code and last words."""
+        code = await self.program.code(1.0)
+        await asyncio.sleep(0.05)  # its last words are on their way
+        how = "it closed its output" if code is None else f"exit code {code}"
+        return f"{how}; it said last: {one_line(self.words.decode('utf-8', 'replace')[-400:], 400)}" if self.words.strip() else how
+
+
+@asynccontextmanager
+async def started(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str], install: str) -> AsyncIterator[Running]:
+    """Start a program at the sandbox level of the task; on leaving, it and all its descendants are gone.
+
+    Beside the workspace it writes its own `state`, which are paths below the home folder. Raises `UsageError` for a program that is not there.
+    """
+    try:
+        running = Running(await start(_launch(argv, task, env, state), limit=LONGEST))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no program {argv[0]!r} on this machine: install it ({install}) and log in to it once") from error
+    except OSError as error:
+        raise UsageError(f"{argv[0]} cannot be started: {error}") from error
+    listening = asyncio.ensure_future(running.listen())
+    try:
+        yield running
+    finally:
+        stopping = asyncio.ensure_future(running.program.stop())
+        while not stopping.done():  # also under cancellation: the process must not stay
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(stopping)
+        listening.cancel()
+
+
+def _launch(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str]) -> Launch:
+    program = program_path(argv[0], task.folder, env)
+    words = [str(program), *argv[1:]]
+    if task.level is Level.S0:
+        return Launch(argv=tuple(words), cwd=str(task.folder), env=env)
+    home = Path(env.get("HOME") or home_folder())
+    places = [home / name for name in state]
+    for place in places:
+        if not place.suffix:  # a program that has never run makes its folders
+            place.mkdir(parents=True, exist_ok=True)
+    # The sandbox has a home of its own; the program finds its login and sessions in the user's.
+    words = [_ENV, f"HOME={home}", *words]
+    return launch_among(
+        task.level,
+        words,
+        read=sorted(installations(program, env)),
+        write=[task.folder, *(place for place in places if place.exists())],
+        folder=task.folder,
+        env=env,
+        sandbox=task.sandbox,
+    )

@@ -1,0 +1,299 @@
+"""Session files of coding agents: what Claude Code keeps under `~/.claude/projects` and Codex under `~/.codex/sessions` (rollout files).
+
+Each line is one JSON object. A line that cannot be read is reported with its number, and the rest of the conversation is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, cast
+
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.evals.importers.imported_run import Asked, Broken, Recording, Records, Said, digest
+
+_SNIFFED: Final = 40
+"""Lines in which a file has to show what it is: a session may begin with notes of the program."""
+_HEAD: Final = 4_096
+_HARNESS: Final = re.compile(r"\s*<([\w-]+)[ >].*</\1>\s*", re.DOTALL)
+"""Text in one element: how both programs mark what they, and not the user, tell the model."""
+
+
+def session_format(path: Path) -> str:
+    """Return `claude-code`, `codex` or `otel` for a file that begins as these do; empty for any other."""
+    with path.open("rb") as file:
+        if path.suffix == ".json":  # one object, perhaps on many lines
+            return "otel" if b'"resourceSpans"' in file.read(_HEAD) else ""
+        for _, line in zip(range(_SNIFFED), file, strict=False):
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(value, dict) and (found := _format_of(value)):
+                return found
+    return ""
+
+
+def _format_of(line: Mapping[str, Any]) -> str:
+    if "resourceSpans" in line:
+        return "otel"
+    if line.get("type") == "session_meta" and isinstance(line.get("payload"), dict):
+        return "codex"
+    return "claude-code" if "sessionId" in line and "uuid" in line and line.get("type") in ("user", "assistant", "system") else ""
+
+
+def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]] | Broken]:
+    """Yield the objects of a file of JSON lines with their numbers, and what is broken in it."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            place = f"{shown_path(path)}:{number}"
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield Broken(place, f"not JSON: {one_line(str(error), 100)}")
+                continue
+            if isinstance(value, dict):
+                yield number, value
+            else:
+                yield Broken(place, "a line of a session is a JSON object")
+
+
+@dataclass
+class _Talk:
+    """A conversation that is being read."""
+
+    said: list[Said] = field(default_factory=list)
+    answers: dict[str, int] = field(default_factory=dict)
+    """By the recording's id of a model's answer, its place in `said`."""
+    lines: list[Any] = field(default_factory=list)
+    system: list[str] = field(default_factory=list)
+    called: set[str] = field(default_factory=set)
+
+    def add(self, one: Said, into: int | None = None) -> None:
+        """Append a message, or add it to the answer of the model that it is a further part of."""
+        self.called.update(asked.id for asked in one.calls)
+        if into is None:
+            self.said.append(one)
+        else:
+            old = self.said[into]
+            self.said[into] = replace(one, text="\n\n".join(filter(None, (old.text, one.text))), calls=(*old.calls, *one.calls))
+
+    def told(self, text: str, at: float | None, *, harness: bool) -> None:
+        """Append what the user said; what the program says before that is part of the system message."""
+        if harness and not self.said:
+            self.system.append(text)
+        else:
+            self.add(Said(role="user", text=text, at=at))
+
+
+def read_claude_code(path: Path) -> Records:
+    """Yield the conversations of a session file of Claude Code.
+
+    Its main thread is one; each branch that the user left by going back to an earlier message, and each sub-agent whose lines are in the
+    file, are others.
+    """
+    threads: dict[str, _Talk] = {}
+    facts: dict[str, Json] = {}
+    root: dict[str, str] = {}
+    """By uuid of a line, the thread that it is in."""
+    length: dict[str, int] = {}
+    """By uuid of a line, how many messages its thread had behind it."""
+    left = 0
+    for found in json_lines(path):
+        if isinstance(found, Broken):
+            yield found
+            continue
+        number, line = found
+        known, parent = str(line.get("uuid") or ""), str(line.get("parentUuid") or "")
+        # A sub-agent's first line has no parent in its thread; its other lines follow that one.
+        name = root.get(parent) or (known if line.get("isSidechain") else "")
+        if not line.get("isSidechain"):
+            name = ""
+        talk = threads.setdefault(name, _Talk())
+        root[known] = name
+        try:
+            if line.get("type") in ("user", "assistant"):
+                facts |= {key: line[key] for key in ("sessionId", "cwd", "version", "gitBranch") if line.get(key)}
+                back = 0 if not (parent or name) else length.get(parent, len(talk.said))
+                if _is_prompt(line) and any(one.role != "tool" for one in talk.said[back:]):
+                    left += 1
+                    yield _claude_recording(path, talk, facts, f"branch {left}")
+                    talk = threads[name] = _before(talk, back)
+                _take_claude(talk, line)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            yield Broken(f"{shown_path(path)}:{number}", f"no line of a session ({type(error).__name__}: {one_line(str(error), 100)})")
+        length[known] = len(talk.said)
+    for number, (name, talk) in enumerate(threads.items()):
+        if talk.said:
+            yield _claude_recording(path, talk, facts, f"sub-agent {number}" if name else "")
+
+
+def _before(talk: _Talk, back: int) -> _Talk:
+    """Return the conversation up to a message, with the answers to the calls until there, which may come in any order."""
+    said, answers = talk.said[:back], {known: place for known, place in talk.answers.items() if place < back}
+    calls = {asked.id for one in said for asked in one.calls}
+    said += [one for one in talk.said[back:] if one.role == "tool" and one.call in calls]
+    return _Talk(said=said, answers=answers, lines=list(talk.lines), system=talk.system, called=calls)
+
+
+def _is_prompt(line: Mapping[str, Any]) -> bool:
+    content = line.get("message", {}).get("content")
+    return line["type"] == "user" and not (isinstance(content, list) and any(part.get("type") == "tool_result" for part in content))
+
+
+def _take_claude(talk: _Talk, line: Mapping[str, Any]) -> None:
+    message, at = line["message"], seconds_of(line.get("timestamp"))
+    content = message["content"]
+    parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    text = text_of(part for part in parts if part["type"] not in ("tool_use", "tool_result", "thinking", "redacted_thinking"))
+    if line["type"] == "assistant":
+        calls = tuple(
+            Asked(tool=str(part["name"]), args=dict(part["input"]), id=str(part["id"])) for part in parts if part["type"] == "tool_use"
+        )
+        usage = message.get("usage") or {}
+        read = [usage.get(f"{kind}input_tokens") for kind in ("", "cache_read_", "cache_creation_")]
+        tokens_in = sum(int(count or 0) for count in read) if usage else None
+        tokens_out = int(usage.get("output_tokens") or 0) if usage else None
+        one = Said(
+            role="assistant",
+            text=text,
+            calls=calls,
+            at=at,
+            tokens_in=tokens_in,
+            tokens_out=tokens_out,
+            model=str(message.get("model") or ""),
+        )
+        known = str(message.get("id") or "")
+        talk.add(one, talk.answers.get(known) if known else None)
+        talk.answers.setdefault(known, len(talk.said) - 1)
+    else:
+        for part in parts:
+            if part["type"] == "tool_result":
+                _answered(talk, str(part["tool_use_id"]), content_text(part.get("content")), at, failed=bool(part.get("is_error")))
+        if text:
+            talk.told(text, at, harness=bool(line.get("isMeta")) or _HARNESS.fullmatch(text) is not None)
+    talk.lines.append(line.get("uuid"))
+
+
+def _answered(talk: _Talk, call: str, text: str, at: float | None, *, failed: bool) -> None:
+    if call not in talk.called:
+        raise ValueError(f"it answers the call {call!r}, which no line before it makes")
+    talk.add(Said(role="tool", text=text, call=call, at=at, error=(text or "failed") if failed else ""))
+
+
+def _claude_recording(path: Path, talk: _Talk, facts: Mapping[str, Json], part: str) -> Recording:
+    models = [one.model for one in talk.said if one.model and one.model != "<synthetic>"]
+    known = str(facts.get("sessionId") or path.stem)
+    return Recording(
+        format="claude-code",
+        source=f"{shown_path(path)} ({part})" if part else shown_path(path),
+        id=f"{known} {part}".strip(),
+        digest=digest("claude-code", known, talk.lines, [one.text for one in talk.said]),
+        model=models[0] if models else "unknown",
+        system="\n\n".join(talk.system),
+        messages=list(talk.said),
+        facts=dict(facts),
+    )
+
+
+def read_codex(path: Path) -> Records:
+    """Yield the conversation of a rollout file of Codex. Its events repeat what its items say, so only the token counts are read of them."""
+    talk, facts, model, lines = _Talk(), cast("dict[str, Json]", {}), "unknown", 0
+    for found in json_lines(path):
+        if isinstance(found, Broken):
+            yield found
+            continue
+        number, line = found
+        lines += 1
+        try:
+            payload, at = line["payload"], seconds_of(line.get("timestamp"))
+            if line["type"] == "session_meta":
+                facts |= {key: payload[key] for key in ("id", "cwd", "cli_version", "git") if payload.get(key)}
+                talk.system += filter(
+                    None, [str((payload.get("base_instructions") or {}).get("text") or payload.get("instructions") or "")]
+                )
+            elif line["type"] == "turn_context":
+                model = str(payload.get("model") or model)
+            elif line["type"] == "response_item":
+                _take_codex(talk, payload, at)
+            elif line["type"] == "event_msg" and payload.get("type") == "token_count":
+                _count_codex(talk, payload.get("info") or {})
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            yield Broken(f"{shown_path(path)}:{number}", f"no line of a rollout ({type(error).__name__}: {one_line(str(error), 100)})")
+    if talk.said:
+        known = str(facts.get("id") or path.stem)
+        yield Recording(
+            format="codex", source=shown_path(path), id=known, digest=digest("codex", known, lines, [one.text for one in talk.said]),
+            model=model, system="\n\n".join(talk.system), messages=talk.said, facts=facts,
+        )  # fmt: skip
+
+
+def _take_codex(talk: _Talk, item: Mapping[str, Any], at: float | None) -> None:
+    kind = item["type"]
+    if kind == "message" and item["role"] != "assistant":
+        text = text_of(item["content"])
+        if item["role"] in ("developer", "system"):
+            talk.system.append(text)
+        else:
+            talk.told(text, at, harness=_HARNESS.fullmatch(text) is not None)
+        return
+    if kind.endswith("_output"):
+        output = item.get("output")
+        failed = isinstance(output, dict) and output.get("success") is False
+        _answered(
+            talk, str(item["call_id"]), content_text(output.get("content") if isinstance(output, dict) else output), at, failed=failed
+        )
+        return
+    if kind == "message":
+        one = Said(role="assistant", text=text_of(item["content"]), at=at)
+    elif kind in ("function_call", "custom_tool_call", "local_shell_call", "web_search_call"):
+        one = Said(role="assistant", calls=(_codex_call(item),), at=at)
+    else:  # reasoning, which is encrypted, and kinds of later versions
+        return
+    # The items of one answer follow each other; an answer that was counted is complete.
+    further = bool(talk.said) and talk.said[-1].role == "assistant" and talk.said[-1].tokens_in is None
+    talk.add(one, len(talk.said) - 1 if further else None)
+
+
+def _codex_call(item: Mapping[str, Any]) -> Asked:
+    known = str(item.get("call_id") or item.get("id") or "")
+    if item["type"] == "function_call":
+        try:
+            args = json.loads(item["arguments"] or "{}")
+        except ValueError as error:
+            return Asked(tool=str(item["name"]), args={}, id=known, problem=f"its arguments are not JSON: {error}")
+        return Asked(tool=str(item["name"]), args=args, id=known)
+    if item["type"] == "custom_tool_call":
+        return Asked(tool=str(item["name"]), args={"input": item["input"]}, id=known)
+    return Asked(tool=str(item["type"]).removesuffix("_call"), args=dict(item.get("action") or {}), id=known)
+
+
+def _count_codex(talk: _Talk, info: Mapping[str, Any]) -> None:
+    used = info.get("last_token_usage")
+    for place in reversed(range(len(talk.said))):
+        if used and talk.said[place].role == "assistant":
+            if talk.said[place].tokens_in is None:
+                talk.said[place] = replace(talk.said[place], tokens_in=int(used["input_tokens"]), tokens_out=int(used["output_tokens"]))
+            return
+
+
+def seconds_of(stamp: Any) -> float | None:
+    """Return a time in ISO form as seconds since 1970; `None` where there is none. Raises `ValueError` for another form."""
+    return datetime.fromisoformat(str(stamp)).timestamp() if stamp else None
+
+
+def content_text(content: Any) -> str:
+    """Return the text of a result: a text, or parts."""
+    return str(content or "") if not isinstance(content, list) else text_of(content)
+
+
+def text_of(parts: Any) -> str:
+    """Return the texts of parts; a part that is no text is named and not shown."""
+    return "\n\n".join(str(part["text"]) if part.get("text") is not None else f"[{part.get('type', 'part')}]" for part in parts)

@@ -1,0 +1,92 @@
+"""Shared conversation: a follow-up stores what is new in its conversation, and is read with all of it.
+
+`RunStarted.earlier` tells everything that was said before a run. Stored whole in each run, a chat would need room that grows with the
+square of its turns. So where the followed run has an `earlier` itself, the log keeps the difference between the two: the run (`since`) and
+the hash of its first event (`hash`), how many entries of each list or table are those of that run (`kept`), and the rest (`added`).
+First events never change, so this says the same for ever; that they have not been changed behind the log's back is checked by the hash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from kestrel_lab.core.errors import StoreError
+from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.eventlog.hash_chain import START, Read, link, rows_of
+
+_FIRST = "SELECT hash FROM events WHERE run_id = ? AND seq = 1"
+_CHAIN = """
+    WITH RECURSIVE line(id, body) AS (
+        SELECT run_id, body FROM events WHERE run_id = ? AND seq = 1
+        UNION SELECT e.run_id, e.body FROM line JOIN events AS e ON e.run_id = line.body ->> '$.earlier.since' AND e.seq = 1)
+    SELECT id, body FROM line
+"""
+_Earlier = Mapping[str, Any]
+
+
+def stored(read: Read, since: str, base: _Earlier, earlier: dict[str, Json]) -> dict[str, Json]:
+    """Return what the log keeps of `earlier`, that of a run that goes on with the conversation of run `since`, which was given `base`."""
+    rows = read(_FIRST, (since,))
+    if not base or not rows or rows[0][0] is None:  # nothing to share, in another log, or written before events had hashes
+        return earlier
+    kept, added = dict[str, Json](), dict[str, Json]()
+    for name, value in earlier.items():
+        before = base.get(name)
+        if isinstance(value, list) and isinstance(before, list):
+            same = next(
+                (place for place, (old, new) in enumerate(zip(before, value, strict=False)) if old != new), min(len(before), len(value))
+            )
+            kept[name], added[name] = same, value[same:]
+        elif isinstance(value, dict) and isinstance(before, dict) and before.items() <= value.items():
+            kept[name], added[name] = len(before), {key: one for key, one in value.items() if key not in before}
+        else:
+            added[name] = value
+    return {"since": since, "hash": rows[0][0].hex(), "kept": kept, "added": added}
+
+
+def whole(read: Read, run_id: str, earlier: _Earlier) -> dict[str, Json]:
+    """Return the `earlier` that run `run_id` was given, of which the log keeps `earlier`; raises `StoreError` where a part of it is gone."""
+    if "since" not in earlier:
+        return dict(earlier)
+    bodies: dict[Any, str] = dict(read(_CHAIN, (earlier["since"],)))
+    later = []
+    while "since" in earlier:
+        later.append(earlier)
+        if (body := bodies.pop(earlier["since"], None)) is None:
+            raise StoreError(
+                f"the conversation before run {run_id} cannot be read: run {earlier['since']} is not in the log. See: kestrel doctor"
+            )
+        earlier = _earlier_of(earlier["since"], body)
+    told = dict(earlier)
+    for one in reversed(later):
+        told = {name: _joined(told.get(name), one["kept"].get(name, 0), value) for name, value in one["added"].items()}
+    return told
+
+
+def _joined(before: Json, kept: int, added: Json) -> Json:
+    if isinstance(before, list) and isinstance(added, list):
+        return [*before[:kept], *added]
+    return {**before, **added} if kept and isinstance(before, dict) and isinstance(added, dict) else added
+
+
+def _earlier_of(run_id: str, body: str) -> _Earlier:
+    try:
+        told = loads(body)
+    except ValueError as error:
+        raise StoreError(f"event 1 of run {run_id} cannot be read: {error}. See: kestrel doctor") from error
+    return cast("_Earlier", told.get("earlier", {})) if isinstance(told, dict) else {}
+
+
+def changed(read: Read, earlier: _Earlier) -> str:
+    """Return the run whose first event is no longer the one that `earlier`, as the log keeps it, goes on with; empty where all are."""
+    while "since" in earlier:
+        since = str(earlier["since"])
+        rows = [*rows_of(read, since, 0, 1)]
+        if len(rows) != 1 or len(rows[0]) == 1:  # gone, or not to be read
+            return since
+        *columns, digest, _ = rows[0]
+        if digest is None or digest.hex() != earlier["hash"] or link(START, since, *columns) != digest:
+            return since
+        earlier = _earlier_of(since, columns[5].decode())
+    return ""

@@ -1,0 +1,283 @@
+"""A step that another agent's program works on: what it tells becomes the events of the run, its questions become approvals.
+
+The program makes its own calls, so middleware, cache and containment of ours do not apply to them; its sandbox, the run's limits and
+approvals do. A run that is resumed goes on with the program's own session, or in a new one that is told the conversation so far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final, cast
+
+from kestrel_lab.adapters.adapter import Adapter, Decision, Permission, Task, Told, ToolDone, Turn
+from kestrel_lab.core.calls import Call, Danger, Problem
+from kestrel_lab.core.errors import ModelError, RunError, ToolError
+from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, ModelCalled, ModelDelta, Progress, ToolAnswered, ToolCalled
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import Message
+from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.core.step import Step
+from kestrel_lab.runtime.approvals.decide import ApprovalDesk
+from kestrel_lab.runtime.context.images import with_images
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.memory.run_memory import spoken
+from kestrel_lab.tools.sandbox.select import Choice, chosen
+
+GO_ON: Final = "You were stopped in the middle of your work. Go on with it."
+_RESULT: Final = 20_000
+"""Characters of a result that are shown; a longer one is kept whole beside the log."""
+_RETOLD: Final = 4_000
+"""Characters of a result that a program is told again which has lost its session."""
+
+
+async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: ApprovalDesk) -> str:
+    """Have the program of `adapter` work on `step` until it answers; return that answer. Raises what `run_agent` raises."""
+    talk = ctx.state.conversation(step.id)
+    if talk.messages[-1].role == "assistant" and not talk.requests:
+        return talk.messages[-1].text.strip()
+    sandbox = replace(ctx.sandbox, network=True)  # it has to reach its model
+    choice = await chosen(sandbox, ctx.workspace.root)
+    work = _Work(step, adapter, ctx, desk, choice)
+    if not (adapter.capabilities.approvals and choice.wanted):
+        await work.ask_to_begin()
+    work.close_calls("the program was stopped while this call ran; it may have taken effect")
+    resumes = bool(talk.session) and (not talk.borrowed or adapter.capabilities.resume == "any")
+    messages = with_images(await spoken(talk.sent, ctx), ctx.store)
+    last = messages[-1] if messages[-1].role == "user" else Message(role="user", text=GO_ON)
+    prompt = f"{last.text}{_asks_for(step)}"
+    task = Task(
+        prompt=prompt,
+        retold=f"{_retold(messages[:-1] if last is messages[-1] else messages)}{prompt}",
+        folder=ctx.workspace.root,
+        level=choice.level,
+        sandbox=sandbox,
+        ask=work.ask,
+        delta=work.delta,
+        instructions="\n\n".join(filter(None, (ctx.options.instructions, step.instructions))),
+        images=last.images,
+        session=talk.session if resumes else "",
+        copy=talk.borrowed,
+        turns=None if ctx.limits.cycles is None else max(1, ctx.limits.cycles - ctx.state.usage.model_calls),
+        cost_usd=None if ctx.limits.cost_usd is None else max(0.01, ctx.limits.cost_usd - ctx.state.usage.cost_usd),
+    )
+    try:
+        work.ask_model()
+        async with aclosing(adapter.work(task)) as telling:  # type: ignore[type-var]  # every adapter's is a generator
+            async for told in telling:
+                await work.take(told)
+    except (RunError, asyncio.CancelledError) as error:
+        work.broke(error)
+        raise
+    work.close_calls("the program ended without a result of this call")
+    if work.asked or talk.messages[-1].role != "assistant":
+        nothing = ModelError(f"{adapter.name} ended without an answer")
+        work.broke(nothing)
+        raise nothing
+    return talk.messages[-1].text.strip()
+
+
+class _Work:
+    """What a program has told of one step, as far as it is not in the log yet."""
+
+    def __init__(self, step: Step, adapter: Adapter, ctx: RunContext, desk: ApprovalDesk, choice: Choice) -> None:
+        self._step, self._adapter, self._ctx, self._desk, self._choice = step, adapter, ctx, desk, choice
+        self._talk = ctx.state.conversation(step.id)
+        self.asked = ""
+        """The model call that was told to have begun and has no answer."""
+        self._since = self._turned = 0.0
+        self._ours: dict[str, Call] = {}
+        """Calls by the program's ids."""
+        self._denied: set[str] = set()
+        self._held: deque[Told] = deque()
+        """What waits for results of earlier calls: a turn begins in the log when the one before it is complete."""
+
+    async def ask_to_begin(self) -> None:
+        """Ask once for leave of a program that asks for none itself, or that no sandbox holds."""
+        args = {"goal": self._step.goal or self._step.work}
+        danger = Danger.HIGH if self._choice.wanted else Danger.CRITICAL
+        call = Call(id=f"{self._step.id}.start", kind="tool", target=self._adapter.name, args={**args}, step=self._step.id, danger=danger)
+        given = await self._desk.decide(replace(call, sandbox=self._level))
+        if given is not None and not given.granted:
+            raise ToolError(f"{self._adapter.name} was not allowed to begin" + (f": {given.reason}" if given.reason else ""))
+
+    @property
+    def _level(self) -> str:
+        return f"{self._choice}{' with network' if self._choice.level else ''}"
+
+    def ask_model(self) -> None:
+        """Record that the program's model is asked. Raises `LimitError` when no further turn is left."""
+        if self.asked:
+            return
+        self._ctx.check_limits(self._step)
+        self._begin_turn()
+
+    def _begin_turn(self) -> None:
+        cycle = self._talk.cycles + 1
+        self.asked, self._since = f"{self._step.id}.m{cycle}", time.perf_counter()
+        messages = len(self._talk.messages)
+        self._ctx.emit(ModelCalled(call=self.asked, step=self._step.id, model=self._adapter.name, cycle=cycle, messages=messages))
+
+    def delta(self, text: str) -> None:
+        """Show a piece of text."""
+        if self._ctx.listeners and self.asked:
+            self._ctx.tell(ModelDelta(call=self.asked, text=text))
+
+    async def take(self, told: Told) -> None:
+        """Record what the program tells, in an order that a conversation can have."""
+        await self._ctx.give_way()
+        late = isinstance(told, Turn) or (isinstance(told, ToolDone) and told.call not in self._ours)
+        if late and (self._held or self._talk.open_requests):
+            self._held.append(told)
+            return
+        self._record(told)
+        while self._held and not self._talk.open_requests:
+            self._record(self._held.popleft())
+            while (done := next(self._results(), None)) is not None:
+                self._held.remove(done)
+                self._record(done)
+
+    def _results(self) -> Iterator[ToolDone]:
+        return (one for one in self._held if isinstance(one, ToolDone) and one.call in self._ours)
+
+    def _record(self, told: Told) -> None:
+        if isinstance(told, Turn):
+            self._turn(told)
+        elif isinstance(told, ToolDone):
+            self._done(told)
+        else:
+            self._ctx.emit(Progress(text=self._ctx.redactor.text(told.text)))
+
+    def _turn(self, turn: Turn) -> None:
+        if not self.asked:
+            self._begin_turn()
+        cycle, answer, usage = self._talk.cycles, turn.answer, turn.answer.usage
+        calls = [replace(one, id=f"{self._step.id}.{cycle}.{place}") for place, one in enumerate(answer.calls, 1)]
+        for theirs, ours in zip(answer.calls, calls, strict=True):
+            self._ours[theirs.id] = self._call(ours.id, ours.name, self._ctx.redactor.json(ours.args), Danger.SAFE)
+        unpriced = self._ctx.state.meter.unpriced
+        asked, self.asked, self._turned = self.asked, "", time.perf_counter()
+        self._ctx.emit(
+            ModelAnswered(
+                call=asked,
+                step=self._step.id,
+                model=answer.model or self._adapter.name,
+                text=self._ctx.redactor.text(answer.text),
+                calls=[
+                    {"id": one.id, "name": one.name, "args": self._ours[theirs.id].args}
+                    for one, theirs in zip(calls, answer.calls, strict=True)
+                ],
+                tokens_in=usage.tokens_in,
+                tokens_out=usage.tokens_out,
+                tokens_cached=usage.tokens_cached,
+                tokens_cache_written=usage.tokens_cache_written,
+                tokens_reasoning=usage.tokens_reasoning,
+                cost_usd=None if usage.unpriced else usage.cost_usd,
+                seconds=time.perf_counter() - self._since,
+                finish=answer.finish,
+                metered=turn.counted,
+                session=turn.session,
+            )
+        )
+        self._ctx.warn_unpriced(self._adapter, unpriced)
+        if not self._adapter.capabilities.approvals:  # nobody is asked: they run already
+            for one in calls:
+                self._run(self._ours_by(one.id), "")
+
+    def _ours_by(self, known: str) -> Call:
+        return next(call for call in self._ours.values() if call.id == known)
+
+    def _call(self, known: str, tool: str, args: Json, danger: Danger) -> Call:
+        return Call(
+            id=known, kind="tool", target=tool, args=cast("dict[str, Json]", args), step=self._step.id, danger=danger, sandbox=self._level
+        )
+
+    def _run(self, call: Call, leave: str) -> None:
+        danger = call.danger.name if leave else ""  # of a call that was not asked about nobody knows
+        event = ToolCalled(call=call.id, step=call.step, tool=call.target, args=call.args, danger=danger, sandbox=call.sandbox, leave=leave)
+        self._ctx.emit(event)
+
+    def _done(self, done: ToolDone) -> None:
+        call = self._ours.get(done.call)
+        if call is None:
+            self._ctx.emit(Progress(text=f"{self._adapter.name}: a result of a call that it did not make"))
+            return
+        if call.id not in self._ctx.state.begun and call.id not in self._denied:
+            self._run(call, "")
+        whole = self._ctx.redactor.text(done.text)
+        text, cut = head_tail(whole, _RESULT)
+        name, chars = self._ctx.store.results.keep(whole) if cut else ("", 0)
+        kind = "denied" if call.id in self._denied else "failed"
+        problem = Problem(kind=kind, message=text or f"{call.target} failed").as_json() if done.error else None
+        answered = ToolAnswered(
+            call=call.id, step=call.step, tool=call.target, text=text, error=problem, seconds=time.perf_counter() - self._turned,
+            truncated=cut, whole=name, chars=chars, session=done.session,
+        )  # fmt: skip
+        self._ctx.emit(answered)
+        if not self._talk.open_requests and not self._held:
+            self.ask_model()
+
+    async def ask(self, asked: Permission) -> Decision:
+        """Put a question of the program to whoever decides about calls of the run."""
+        request = asked.request
+        known = self._ours.get(request.id)
+        name = known.id if known is not None else f"{self._step.id}.{self._talk.cycles}.sub.{request.id}"  # of a sub-agent's call
+        call = self._call(name, request.name, self._ctx.redactor.json(request.args), asked.danger)
+        given = await self._desk.decide(call)
+        if given is not None and not given.granted:
+            self._denied.add(name)
+            because = f": {given.reason}" if given.reason else ""
+            return Decision(granted=False, reason=f"{request.name} was denied by {given.by}{because}. Do not repeat this call.")
+        args = None if given is None else given.args
+        if known is not None:
+            call = call if args is None else replace(call, args=args)
+            self._ours[request.id] = call
+            self._run(call, _leave(given))
+            await self._ctx.on_disk()
+        return Decision(granted=True, args=args)
+
+    def close_calls(self, why: str) -> None:
+        """Answer what has no answer, so that the conversation is whole."""
+        while self._talk.open_requests or self._held:
+            for request in self._talk.open_requests:
+                problem = Problem(kind="unknown_outcome", message=why).as_json()
+                self._ctx.emit(ToolAnswered(call=request.id, step=self._step.id, tool=request.name, text=why, error=problem))
+            while self._held and not self._talk.open_requests:
+                self._record(self._held.popleft())
+
+    def broke(self, error: BaseException) -> None:
+        """Record that a model call has no answer, and why."""
+        if self.asked:
+            stopped = not isinstance(error, ModelError)
+            kind, text = ("cancelled", "the program was stopped") if stopped else ("failed", str(error))
+            problem = Problem(kind=kind, message=text).as_json()
+            seconds = time.perf_counter() - self._since
+            self._ctx.emit(ModelAnswered(call=self.asked, step=self._step.id, model=self._adapter.name, error=problem, seconds=seconds))
+            self.asked = ""
+
+
+def _leave(given: ApprovalGiven | None) -> str:
+    if given is None:
+        return "its danger asks for nobody's leave"
+    return f"{given.by}: {given.reason}" if given.reason and given.how != "policy" else given.by
+
+
+def _asks_for(step: Step) -> str:
+    return "" if step.schema is None else f"\n\nAnswer with nothing but JSON that fits this JSON Schema:\n{json.dumps(step.schema)}"
+
+
+def _retold(messages: Sequence[Message]) -> str:
+    """Return a conversation as text, for a program that does not have it; empty where there is none."""
+    said = []
+    for message in messages:
+        if message.role == "system":
+            continue
+        calls = "".join(f"\n[call of {call.name}: {json.dumps(call.args, ensure_ascii=False)}]" for call in message.calls)
+        who = f"result of {message.name}" if message.role == "tool" else message.role
+        said.append(f"{who}: {head_tail(message.text, _RETOLD)[0]}{calls}")
+    return f"The conversation so far, in which you are the assistant:\n\n{chr(10).join(said)}\n\nNow:\n\n" if said else ""

@@ -1,0 +1,31 @@
+"""Texts in the arguments of a call, each with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import one_line
+
+
+def name_of(tool: str, args: Mapping[str, Json]) -> str:
+    """A call in a few words: the tool, and the first text it was given."""
+    first = next((text for _, text in leaves(dict(args)) if text.strip()), "")
+    return one_line(f"{tool} {first}".strip(), 120)
+
+
+def leaves(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in `value` with its place, such as `edits[0].new`; keys that a model chose are texts as well."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from leaves(item, f"{place}[{number}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            inner = f"{place}.{key}" if place else key
+            if place:
+                yield f"{inner} (its name)", key
+            yield from leaves(item, inner)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and len(str(value)) > 3:
+        yield place, str(value)

@@ -1,0 +1,284 @@
+"""Tools of the group `cells`: read the notebook that the run works in, insert, edit, delete and run cells, each undoable."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import ConflictError, ToolError
+from kestrel_lab.core.events.union import CellsChanged
+from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.sanitize import head_tail, one_line
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.files.edit import replace_exact, unified_diff
+from kestrel_lab.tools.kernel.documents import Cell, Document, NextInput, Swap, cell_of, document_of, output_text, running_cell
+from kestrel_lab.tools.kernel.kernel_tools import context_of, live_of, previewed, run_live, told
+from kestrel_lab.tools.kernel.live_kernel import LiveKernel, kernel_of, live_shell
+from kestrel_lab.tools.tool import DryRun, Tool, ToolContext
+
+GROUP: Final = "cells"
+_READ_CHARS = 18_000
+_CELL_CHARS = 1_500
+"""Characters of a source and of an output when all cells are read."""
+_MOST_LOGGED = 200_000
+"""Characters of a cell that an event holds; beyond them it is kept without its outputs."""
+_AGENT = re.compile(r"(?m)^\s*(?:\w+\s*=\s*)?%%?kestrel\b")
+_NOWHERE = "there is no notebook here: cells can be read and changed only by a run that was started in one"
+_WRITING: Final[dict[str, Any]] = {
+    "danger_level": Danger.MEDIUM,
+    "effect": "opaque",
+    "version": "1",
+    "parallel_safe": False,
+    "reads": "private",
+    "reaches": "anything",
+}
+"""A cell lies where neither file taint nor the sandbox sees it: after untrusted text every change is asked about."""
+
+
+def cell_tools() -> list[Tool]:
+    """Return `read_notebook`, `insert_cell`, `edit_cell`, `delete_cell` and `run_cell`."""
+    made = [read_notebook, insert_cell, edit_cell, delete_cell, replace(run_cell, dry_run=_dry_run)]
+    return [replace(one, group=GROUP) for one in made]
+
+
+@tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="workspace", reaches="nothing")
+async def read_notebook(ctx: ToolContext, cell: str = "") -> str:
+    """Read the notebook that you work in: its cells with their ids, and what they put out.
+
+    Args:
+        ctx: The run it works for.
+        cell: Id of one cell, to read it whole; by default all cells, long ones shortened.
+
+    """
+    live = _live(ctx)
+    document, cells = await asyncio.to_thread(_read, live)
+    chosen = [_found(cells, cell)] if cell else cells
+    room = _READ_CHARS if cell else min(_CELL_CHARS, max(200, _READ_CHARS // max(1, 2 * len(cells))))
+    here = running_cell(live.shell)
+    parts = [_shown(one, cells.index(one) + 1, room, running=one["id"] == here) for one in chosen]
+    note = "[what ran in this kernel; the notebook itself cannot be read here]\n" if isinstance(document, NextInput) else ""
+    return note + ("\n\n".join(parts) or "[the notebook is empty]")
+
+
+def _preview_insert(args: dict[str, Json], _: ToolContext) -> str:
+    live = _here()
+    cells = _read(live)[1]
+    below = _place(cells, str(args.get("below") or ""), live)
+    where = f"below {_named(cells, below)}" if below else "at the top"
+    return _diff("", str(args.get("source")), f"new {args.get('cell_type')} cell {where}")
+
+
+@tool(**_WRITING, preview=_preview_insert)
+async def insert_cell(source: str, ctx: ToolContext, below: str = "", cell_type: Literal["code", "markdown"] = "code") -> str:
+    """Insert a new cell into the notebook. It is not run: use run_cell.
+
+    Args:
+        source: What stands in the cell.
+        ctx: The run it works for.
+        below: Id of the cell above it; by default the one that runs now.
+        cell_type: Kind of the cell.
+
+    """
+
+    def change(cells: list[Cell], live: LiveKernel) -> Swap:
+        return Swap(None, cell_of(source, cell_type, secrets.token_hex(4)), _place(cells, below, live))
+
+    swap, note = await _carried_out(ctx, change)
+    return f"inserted cell {swap.cell}{note}"
+
+
+def _preview_edit(args: dict[str, Json], _: ToolContext) -> str:
+    cells = _read(_here())[1]
+    cell = _found(cells, str(args.get("cell")))
+    try:
+        after = replace_exact(cell["source"], str(args.get("old")), str(args.get("new")), everywhere=False)
+    except ValueError as error:
+        return f"this edit would fail: {error}"
+    return _diff(cell["source"], after, _named(cells, cell["id"]))
+
+
+@tool(**_WRITING, preview=_preview_edit)
+async def edit_cell(cell: str, old: str, new: str, ctx: ToolContext) -> str:
+    """Replace text in a cell of the notebook. The old text must be exact and occur once. The cell is not run.
+
+    Args:
+        cell: Id of the cell.
+        old: The exact text to replace.
+        new: The text to put in its place.
+        ctx: The run it works for.
+
+    """
+
+    def change(cells: list[Cell], _: LiveKernel) -> Swap:
+        found = _found(cells, cell)
+        return Swap(found, {**found, "source": replace_exact(found["source"], old, new, everywhere=False)})
+
+    swap, note = await _carried_out(ctx, change, cell)
+    assert swap.before is not None
+    assert swap.after is not None
+    return f"edited cell {swap.cell}{note}\n{_diff(swap.before['source'], swap.after['source'], swap.cell)}"
+
+
+def _preview_delete(args: dict[str, Json], _: ToolContext) -> str:
+    cells = _read(_here())[1]
+    cell = _found(cells, str(args.get("cell")))
+    return _diff(cell["source"], "", _named(cells, cell["id"]))
+
+
+@tool(**_WRITING, preview=_preview_delete)
+async def delete_cell(cell: str, ctx: ToolContext) -> str:
+    """Delete a cell of the notebook.
+
+    Args:
+        cell: Id of the cell.
+        ctx: The run it works for.
+
+    """
+
+    def change(cells: list[Cell], live: LiveKernel) -> Swap:
+        found = _found(cells, cell)
+        if found["id"] == running_cell(live.shell):
+            raise ToolError("this cell runs just now, so it cannot be deleted")
+        place = cells.index(found)
+        return Swap(found, None, str(cells[place - 1]["id"]) if place else "")
+
+    swap, note = await _carried_out(ctx, change, cell)
+    return f"deleted cell {swap.cell}{note}"
+
+
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="workspace", reaches="workspace")
+async def run_cell(cell: str, ctx: ToolContext) -> str:
+    """Run a code cell of the notebook as the user would: what comes of it becomes its output, and is returned.
+
+    Args:
+        cell: Id of the cell.
+        ctx: The run it works for.
+
+    """
+    live, about = _live(ctx), context_of(ctx)
+    document, cells = await asyncio.to_thread(_read, live, cell)
+    found = _code_cell(cells, cell, live)
+    known = live.known(ctx.call_id)
+    if known is not None and not live.is_of(known, found["source"]):
+        raise ConflictError(f"cell {found['id']} was changed since it was decided to run it: nothing was run; make the call again")
+    note, ran = await run_live(live, found["source"], about, ctx, cell=True)
+    after = {**found, "outputs": list(ran.outputs), "execution_count": None}
+    swap = Swap(found, after)
+    try:
+        warning = await asyncio.to_thread(document.swap, swap)
+    except (ToolError, ConflictError) as error:
+        live.show(ran)
+        warning = f"its output stands below the running cell instead: {error}"
+    else:
+        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=[_logged(swap)]), ())
+    return note + told(ran) + (f"\n[{warning}]" if warning else "")
+
+
+async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
+    """Preview the code of the cell; what is asked about is this code."""
+    live = live_of(ctx)
+    if live is None:
+        return None
+    try:
+        _, cells = await asyncio.to_thread(_read, live)
+        found = _code_cell(cells, str(args["cell"]), live)
+    except ToolError:  # the call says so
+        return None
+    dry = await previewed(live, found["source"], ctx)
+    return replace(dry, text=f"runs {_named(cells, found['id'])}:\n{found['source']}\n\n{dry.text}")
+
+
+def _live(ctx: ToolContext) -> LiveKernel:
+    if (live := live_of(ctx)) is None:
+        raise ToolError(_NOWHERE)
+    return live
+
+
+def _here() -> LiveKernel:
+    if (shell := live_shell()) is None:
+        raise ToolError(_NOWHERE)
+    return kernel_of(shell)
+
+
+def _read(live: LiveKernel, whole: str = "") -> tuple[Document, list[Cell]]:
+    document = document_of(live)
+    return document, document.read(whole)
+
+
+async def _carried_out(ctx: ToolContext, change: Callable[[list[Cell], LiveKernel], Swap], whole: str = "") -> tuple[Swap, str]:
+    """Make a change of the notebook as it is now, if that is what was approved, and record it; returns it with a note."""
+    live, about = _live(ctx), context_of(ctx)
+
+    def work() -> tuple[Document, Swap, str]:
+        document, cells = _read(live, whole)
+        try:
+            swap = change(cells, live)
+        except ValueError as error:
+            raise ToolError(f"the notebook was not changed: {error}") from None
+        ctx.versions.as_shown()
+        return document, swap, document.swap(swap)
+
+    document, swap, warning = await asyncio.to_thread(work)
+    if not isinstance(document, NextInput):
+        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=[_logged(swap)]), ())
+    return swap, f" ({warning})" if warning else ""
+
+
+def _logged(swap: Swap) -> dict[str, Json]:
+    """Return the change for the log; a cell that is too large is without its outputs there."""
+    before, after = (_short(cell) for cell in (swap.before, swap.after))
+    return Swap(before, after, swap.below).as_json()
+
+
+def _short(cell: Cell | None) -> Cell | None:
+    return cell if cell is None or len(dumps(cell)) <= _MOST_LOGGED else {**cell, "outputs": []}
+
+
+def _found(cells: list[Cell], wanted: str) -> Cell:
+    """Return the cell of that id, or the only one whose id begins so."""
+    found = [cell for cell in cells if cell["id"] == wanted] or [cell for cell in cells if wanted and str(cell["id"]).startswith(wanted)]
+    if len(found) != 1:
+        known = ", ".join(str(cell["id"]) for cell in cells[:30])
+        raise ToolError(f"{'there is no cell' if not found else 'several cells begin with'} {wanted!r}; the cells are: {known or 'none'}")
+    return found[0]
+
+
+def _code_cell(cells: list[Cell], wanted: str, live: LiveKernel) -> Cell:
+    found = _found(cells, wanted)
+    if found["cell_type"] != "code":
+        raise ToolError(f"cell {found['id']} is {found['cell_type']}: only code can be run")
+    if found["id"] == running_cell(live.shell) or _AGENT.search(found["source"]):
+        raise ToolError(f"cell {found['id']} starts an agent: an agent does not run it")
+    return found
+
+
+def _place(cells: list[Cell], below: str, live: LiveKernel) -> str:
+    """Return the id of the cell below which a new one goes: the named one, else the one that runs, else the last."""
+    if below:
+        return str(_found(cells, below)["id"])
+    known = [str(cell["id"]) for cell in cells]
+    here = running_cell(live.shell)
+    return here if here in known else next(reversed(known), "")
+
+
+def _diff(before: str, after: str, name: str) -> str:
+    """Return the change of a cell as a unified diff; cells end without a newline, which is nothing worth saying."""
+    return unified_diff(before and f"{before}\n", after and f"{after}\n", name)
+
+
+def _named(cells: list[Cell], ident: str) -> str:
+    place = next(number for number, cell in enumerate(cells, 1) if cell["id"] == ident)
+    return f"cell {place} ({ident})"
+
+
+def _shown(cell: Cell, number: int, room: int, *, running: bool) -> str:
+    count = cell.get("execution_count")
+    state = "runs now" if running else f"run as [{count}]" if count else "not run" if cell["cell_type"] == "code" else ""
+    head = one_line(f"[{number}] id {cell['id']} · {cell['cell_type']}" + (f" · {state}" if state else ""))
+    output = head_tail(output_text(cell), room)[0]
+    return f"{head}\n{head_tail(cell['source'], room)[0]}" + (f"\n→ {output}" if output else "")

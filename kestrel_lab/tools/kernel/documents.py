@@ -1,0 +1,364 @@
+"""Notebook documents: the cells of the notebook whose kernel this is, read and changed through whatever this machine has.
+
+In this order: the page that shows the notebook (its unsaved cells too); the shared document of jupyter-collaboration; the saved file,
+through the contents API of the Jupyter server that the kernel belongs to, or beside VS Code; else only `set_next_input`.
+A cell is changed only if it still is as expected. All of this blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from kestrel_lab.core.errors import ConflictError, ToolError
+from kestrel_lab.core.json_types import Json
+
+if TYPE_CHECKING:
+    import httpx
+
+Cell = dict[str, Any]
+"""A cell in nbformat's form: `id`, `cell_type`, `source`, `metadata`, and of code `outputs` and `execution_count`."""
+_HTTP_S: Final = 20.0
+_IDS = (4, 5)
+"""The version of nbformat from which cells have ids."""
+
+
+def cell_of(source: str, kind: str, ident: str) -> Cell:
+    """Return a new cell."""
+    code: Cell = {"outputs": [], "execution_count": None} if kind == "code" else {}
+    return {"id": ident, "cell_type": kind, "source": source, "metadata": {}, **code}
+
+
+def output_text(cell: Cell | None) -> str:
+    """Return what a cell has put out, as text; errors as their traceback, images by their type."""
+    parts = []
+    for output in (cell or {}).get("outputs") or ():
+        data = output.get("data") or {}
+        text = output.get("text") or data.get("text/plain") or "\n".join(output.get("traceback") or ())
+        if output.get("output_type") == "error" and not text:
+            text = f"{output.get('ename')}: {output.get('evalue')}"
+        parts += ["".join(text)] if text else []
+        parts += [f"[{kind}]" for kind in data if kind.startswith("image/")]
+    return "\n".join(part.rstrip("\n") for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """One cell in the place of another: an insertion without `before`, a deletion without `after`."""
+
+    before: Cell | None
+    after: Cell | None
+    below: str = ""
+    """The id of the cell above; empty at the top."""
+
+    @property
+    def cell(self) -> str:
+        """The id of the cell."""
+        return str((self.before or self.after or {}).get("id"))
+
+    def undone(self) -> Swap:
+        """Return the change back."""
+        return Swap(self.after, self.before, self.below)
+
+    def left(self, now: Cell | None) -> bool:
+        """Whether a cell is as this change left it: its source, and where only outputs were changed their text."""
+        if not same(now, self.after):
+            return False
+        return not same(self.before, self.after) or now is None or output_text(now) == output_text(self.after)
+
+    def as_json(self) -> dict[str, Json]:
+        """Return the change as an event has it."""
+        return {"before": self.before, "after": self.after, "below": self.below}
+
+    @classmethod
+    def from_json(cls, told: dict[str, Json]) -> Swap:
+        """Return the change that an event tells of."""
+        return cls(cast("Cell | None", told["before"]), cast("Cell | None", told["after"]), str(told["below"]))
+
+
+def same(a: Cell | None, b: Cell | None) -> bool:
+    """Whether two cells have the same source and kind, or neither is there."""
+    if a is None or b is None:
+        return a is b
+    return (a["cell_type"], a["source"]) == (b["cell_type"], b["source"])
+
+
+def swapped(cells: list[Cell], swap: Swap, *, force: bool = False) -> list[Cell]:
+    """Return the cells after a change.
+
+    Raises `ConflictError` where the cell is not as the change expects it; with `force` only where it is not there.
+    """
+    places = {str(cell["id"]): place for place, cell in enumerate(cells)}
+    place = places.get(swap.cell)
+    if swap.before is None:
+        if place is not None or swap.after is None:
+            raise ConflictError(f"there is a cell {swap.cell} already: nothing was changed")
+        if swap.below and swap.below not in places and not force:
+            raise ConflictError(f"the cell {swap.below} above is not there any more: nothing was changed; read the notebook again")
+        place = places.get(swap.below, len(cells) - 1) + 1 if swap.below else 0
+        return [*cells[:place], swap.after, *cells[place:]]
+    if place is None:
+        raise ConflictError(f"the cell {swap.cell} is not there any more: nothing was changed; read the notebook again")
+    if not force and not same(cells[place], swap.before):
+        raise ConflictError(f"the cell {swap.cell} was changed since: nothing was changed; read the notebook again")
+    changed = [] if swap.after is None else [{**cells[place], **swap.after}]
+    return [*cells[:place], *changed, *cells[place + 1 :]]
+
+
+class Document(Protocol):
+    """The cells of one notebook. What it cannot do raises `ToolError`; what would lose somebody's change, `ConflictError`."""
+
+    @property
+    def how(self) -> str:
+        """What carries it out, for the log and `kestrel doctor`."""
+
+    def read(self, whole: str = "") -> list[Cell]:
+        """Return the cells in order; of outputs at least the text, of cells whose id begins with `whole` everything."""
+
+    def swap(self, swap: Swap, *, force: bool = False) -> str:
+        """Make one change if the cell is as expected; returns what a person has to know about it, mostly nothing."""
+
+
+class Host(Protocol):
+    """What a document needs to know of its kernel; `LiveKernel` is one."""
+
+    shell: Any
+    page: Page | None
+
+
+class Page(Document, Protocol):
+    """The document of a page that shows the notebook."""
+
+    def here(self) -> bool:
+        """Whether a page answers."""
+
+
+def document_of(host: Host) -> Document:
+    """Return the best document of this notebook that works now."""
+    if host.page is not None and host.page.here():
+        return host.page
+    from kestrel_lab.tools.kernel.shared_document import shared_document  # imports this module
+
+    server = next(servers_of(kernel_id(host.shell)), None)
+    if server is not None:
+        return shared_document(server) or SavedNotebook(server, host.shell)
+    if name := host.shell.user_ns.get("__vsc_ipynb_file__"):
+        return SavedNotebook(NotebookFile(Path(str(name))), host.shell)
+    return NextInput(host.shell)
+
+
+def kernel_id(shell: Any) -> str:
+    """Return the id by which a Jupyter server knows the kernel of a shell; empty where there is none."""
+    file = Path(str(getattr(getattr(shell.kernel, "parent", None), "connection_file", "") or "")).stem
+    return file.removeprefix("kernel-") if file.startswith("kernel-") else ""
+
+
+# The saved file.
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A notebook as it is saved."""
+
+    notebook: dict[str, Any]
+    version: str
+    modified: float
+    """Seconds since 1970."""
+
+
+class Storage(Protocol):
+    """Where a notebook is saved."""
+
+    @property
+    def how(self) -> str:
+        """What carries it out, in words."""
+
+    def load(self) -> Saved:
+        """Return what is saved."""
+
+    def store(self, notebook: dict[str, Any], version: str) -> None:
+        """Save a notebook if what is there still has that version, else raise `ConflictError`."""
+
+
+_NEWER = "the file of the notebook was changed by something else meanwhile: nothing was changed; read the notebook again"
+_UNSAVED = "the notebook has changes that are not saved, so its file must not be changed: ask the user to save it (Ctrl+S), then try again"
+
+
+@dataclass(frozen=True, slots=True)
+class JupyterServer:
+    """The contents API of the server that the kernel belongs to."""
+
+    url: str
+    token: str
+    path: str
+    """The notebook, as the server names it."""
+    how: str = "the contents API of the Jupyter server"
+
+    def load(self) -> Saved:
+        """Return what the server has."""
+        model = self._ask("GET", {"content": "1", "type": "notebook", "hash": "1"})
+        return Saved(model["content"], _version(model), datetime.fromisoformat(model["last_modified"]).timestamp())
+
+    def store(self, notebook: dict[str, Any], version: str) -> None:
+        """Save a notebook if the server's has that version."""
+        # The API has no conditional request: JupyterLab compares in the same way before it saves.
+        if _version(self._ask("GET", {"content": "0", "hash": "1"})) != version:
+            raise ConflictError(_NEWER)
+        self._ask("PUT", {}, {"type": "notebook", "format": "json", "content": notebook})
+
+    def _ask(self, method: str, params: dict[str, str], body: dict[str, Any] | None = None) -> dict[str, Any]:
+        from urllib.parse import quote
+
+        import httpx
+
+        try:
+            with connected(self.url, self.token) as client:
+                answer = client.request(method, f"api/contents/{quote(self.path)}", params=params, json=body).raise_for_status()
+        except httpx.HTTPError as error:
+            raise ToolError(f"the Jupyter server did not carry it out: {type(error).__name__}: {error}") from error
+        return dict(answer.json())
+
+
+def _version(model: dict[str, Any]) -> str:
+    return str(model.get("hash") or model["last_modified"])
+
+
+def connected(url: str, token: str) -> httpx.Client:
+    """Return a client for a Jupyter server of this machine."""
+    import httpx
+
+    return httpx.Client(base_url=url, headers={"Authorization": f"token {token}"} if token else {}, timeout=_HTTP_S, trust_env=False)
+
+
+def servers_of(kernel: str) -> Iterator[JupyterServer]:
+    """Yield the running servers of this user that have a notebook with that kernel."""
+    import httpx
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    # What `jupyter server list` reads; the package that has the function need not be installed beside a kernel.
+    for file in sorted(Path(jupyter_runtime_dir()).glob("jpserver-*.json")) if kernel else ():
+        try:
+            told = json.loads(file.read_text(encoding="utf-8"))
+            os.kill(int(told["pid"]), 0)
+            with connected(told["url"], told.get("token", "")) as client:
+                sessions = client.get("api/sessions").raise_for_status().json()
+            for session in sessions:
+                if session["type"] == "notebook" and (session["kernel"] or {}).get("id") == kernel:
+                    yield JupyterServer(told["url"], told.get("token", ""), session["path"])
+        except (OSError, ValueError, KeyError, TypeError, httpx.HTTPError):  # gone, being written, or another user's
+            continue
+
+
+@dataclass(frozen=True, slots=True)
+class NotebookFile:
+    """A notebook file that an editor without a server has open."""
+
+    path: Path
+    how: str = "the notebook file"
+
+    def load(self) -> Saved:
+        """Return what the file holds."""
+        content = self.path.read_bytes()
+        return Saved(_joined(json.loads(content)), hashlib.sha256(content).hexdigest(), self.path.stat().st_mtime)
+
+    def store(self, notebook: dict[str, Any], version: str) -> None:
+        """Replace the file in one step if it has that version."""
+        if self.load().version != version:
+            raise ConflictError(_NEWER)
+        temporary = self.path.with_name(f".{self.path.name}.kestrel")
+        temporary.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.chmod(self.path.stat().st_mode & 0o777)
+        temporary.replace(self.path)
+
+
+def _joined(notebook: dict[str, Any]) -> dict[str, Any]:
+    """Return the notebook of a file, where texts may be lists of lines, with sources as texts."""
+    for cell in notebook["cells"]:
+        cell["source"] = "".join(cell["source"])
+    return notebook
+
+
+class SavedNotebook:
+    """The document that is the saved file: what the person has not saved is not in it, so it is not changed then."""
+
+    def __init__(self, storage: Storage, shell: Any) -> None:
+        self.how = storage.how
+        self._storage, self._shell = storage, shell
+
+    def read(self, whole: str = "") -> list[Cell]:
+        """Return the saved cells."""
+        return list(self._load().notebook["cells"])
+
+    def swap(self, swap: Swap, *, force: bool = False) -> str:
+        """Change the saved cells; `ConflictError` while the notebook has changes that are not saved."""
+        saved = self._load()
+        if _unsaved(self._shell, saved):
+            raise ConflictError(_UNSAVED)
+        saved.notebook["cells"] = swapped(saved.notebook["cells"], swap, force=force)
+        self._storage.store(saved.notebook, saved.version)
+        return "written into the saved file: the editor asks at its next save whether to reload it, which shows the change ('Revert' in JupyterLab)"
+
+    def _load(self) -> Saved:
+        try:
+            saved = self._storage.load()
+        except (OSError, ValueError) as error:
+            raise ToolError(f"the saved notebook cannot be read: {error}") from error
+        if (saved.notebook["nbformat"], saved.notebook["nbformat_minor"]) < _IDS or not all(
+            "id" in cell for cell in saved.notebook["cells"]
+        ):
+            raise ToolError("the cells of the saved notebook have no ids: it has to be saved once in a newer Jupyter (nbformat 4.5)")
+        return saved
+
+
+def _unsaved(shell: Any, saved: Saved) -> bool:
+    """Whether the cell that runs is not in the saved notebook as it runs: nobody has saved since it was typed."""
+    request = shell.kernel.get_parent("shell") or {}
+    code, began = request.get("content", {}).get("code"), request.get("header", {}).get("date")
+    if not code or not isinstance(began, datetime) or saved.modified > began.timestamp():
+        return False
+    return code not in {cell["source"] for cell in saved.notebook["cells"]}
+
+
+def running_cell(shell: Any) -> str:
+    """Return the id of the cell that runs; empty where the front end does not tell."""
+    request = shell.kernel.get_parent("shell") or {}
+    return str(request.get("metadata", {}).get("cellId") or "")
+
+
+# Nothing but the kernel.
+
+
+class NextInput:
+    """No document: a front end puts one cell below the running one, and what ran before is known from `In` and `Out`."""
+
+    how = "set_next_input"
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+
+    def read(self, whole: str = "") -> list[Cell]:
+        """Return what ran in this kernel as cells without ids."""
+        entered, given = self._shell.user_ns.get("In", []), self._shell.user_ns.get("Out", {})
+        cells = []
+        for number, source in enumerate(entered[1:], 1):
+            cell = cell_of(source, "code", f"In[{number}]")
+            if number in given:
+                cell["outputs"] = [{"output_type": "execute_result", "data": {"text/plain": repr(given[number])[:1_000]}}]
+            cells.append(cell | {"execution_count": number})
+        return cells
+
+    def swap(self, swap: Swap, *, force: bool = False) -> str:
+        """Propose a new cell, the first of an execution only."""
+        if swap.before is not None or swap.after is None:
+            raise ToolError("only new cells can be proposed here: neither a page nor a Jupyter server gives access to the notebook")
+        payload = self._shell.payload_manager
+        if any(one.get("source") == "set_next_input" for one in payload.read_payload()):
+            raise ConflictError("a cell was proposed already: front ends take one of each execution; put everything into that one")
+        self._shell.set_next_input(swap.after["source"])
+        return "it appears below this cell when that ends; only the user can take it away"

@@ -1,0 +1,271 @@
+"""Other people's agents as runners, played by `player.py` from streams in the programs' forms: nothing here asks a real model."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from player import heard, install, stream_of
+
+from kestrel_lab import Lab
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    ModelAnswered,
+    ModelCalled,
+    ModelDelta,
+    Prompted,
+    RunForked,
+    ToolAnswered,
+    ToolCalled,
+)
+from kestrel_lab.core.run_types import Limits
+from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.run import Run
+
+NAMES = ("claude-code", "codex", "gemini", "opencode")
+PROGRAM = {"claude-code": "claude"}
+GOAL = "What is the price?"
+
+
+class Place:
+    """A machine on which agent programs are installed that play streams."""
+
+    def __init__(self, folder: Path) -> None:
+        self.workspace, self.home, self.programs = folder / "work", folder / "home", folder / "programs"
+        (folder / "user").mkdir()
+        self.workspace.mkdir()
+        self.user = folder / "user"
+
+    def plays(self, name: str, stream: list[Any]) -> None:
+        """Install a player of the stream in the place of the program."""
+        install(self.programs, PROGRAM.get(name, name), stream)
+
+    def lab(self, **options: Any) -> Lab:
+        """A lab on that machine."""
+        env = {"PATH": f"{self.programs / 'bin'}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.user)}
+        return Lab(home=self.home, env=env, **options)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A machine with nothing installed."""
+    return Place(tmp_path)
+
+
+def of(events: Any, *kinds: type[Any]) -> list[Any]:
+    """The events of these kinds."""
+    return [event for event in events if isinstance(event, kinds)]
+
+
+async def ended(place: Place, name: str, **options: Any) -> tuple[Any, list[Any]]:
+    """A run of that runner, and its events."""
+    async with place.lab(**options.pop("lab", {})) as lab:
+        run = await lab.start(GOAL, runner=name, workspace=place.workspace, **{"approve": "auto", **options}).wait()
+        return run, list(run.events())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_stream_becomes_the_events_of_a_run(place: Place, name: str) -> None:
+    """Three turns, two calls of which one fails, tokens as the program counts them, and the sandbox that held it: the same for every program."""
+    place.plays(name, stream_of(name))
+    run, events = asyncio.run(ended(place, name))
+    assert run.status == "COMPLETE", run.reason
+    assert (run.answer, run.model) == ("The price is 3.", name)
+    turns, results = of(events, ModelAnswered), of(events, ToolAnswered)
+    assert [(turn.text, len(turn.calls)) for turn in turns] == [("I look.", 1), ("", 1), ("The price is 3.", 0)]
+    assert [(result.text, result.error is not None) for result in results] == [("price = 3", False), ("exit code 1", True)]
+    assert all("S" in call.sandbox and call.args for call in of(events, ToolCalled))
+    assert (run.usage.tokens_in, run.usage.tokens_out, run.usage.tokens_cached, run.usage.unmetered) == (75, 40, 60, 0)
+    told = run.usage.cost_usd if name in ("claude-code", "opencode") else run.usage.unpriced
+    assert told == pytest.approx(0.0123 if name in ("claude-code", "opencode") else 1)
+    assert [event.call for event in of(events, ModelCalled)] == [turn.call for turn in turns]
+
+
+def test_questions_of_the_program_are_approvals(place: Place) -> None:
+    """Claude Code waits for the answer; a denied call is one in the log, and a rule decides as for any call."""
+    place.plays("claude-code", stream_of("claude-code"))
+    asked: list[ApprovalAsked] = []
+
+    async def approver(question: ApprovalAsked) -> ApprovalGiven:
+        asked.append(question)
+        return ApprovalGiven(
+            call=question.call, granted=len(asked) == 1, by="ann", how="click", reason="" if len(asked) == 1 else "not now"
+        )
+
+    _, events = asyncio.run(ended(place, "claude-code", approve="ask", approver=approver))
+    assert [(question.tool, question.args, question.danger) for question in asked] == [("Bash", {"command": "python shop.py"}, "HIGH")]
+    assert of(events, ToolCalled)[1].leave == "ann"
+    sent = heard(place.workspace)[-1]["response"]["response"]  # type: ignore[index]
+    assert sent == {"behavior": "allow", "updatedInput": {"command": "python shop.py"}}
+    _, events = asyncio.run(ended(place, "claude-code", approve="ask", approver=approver))
+    assert of(events, ToolAnswered)[1].error["kind"] == "denied" and len(of(events, ToolCalled)) == 1
+    assert "not now" in heard(place.workspace)[-1]["response"]["response"]["message"]  # type: ignore[index]
+    rules = [{"tool": "Bash", "command": "python ...", "verdict": "allow"}]
+    _, events = asyncio.run(ended(place, "claude-code", approve="ask", rules=rules, approver=approver))
+    assert "rule" in of(events, ToolCalled)[1].leave and len(asked) == 2
+
+
+@pytest.mark.parametrize("name", ["codex", "gemini", "opencode"])
+def test_a_program_that_asks_nobody_is_asked_about(place: Place, name: str) -> None:
+    """Leave is needed before it begins; without it, it never starts."""
+    place.plays(name, stream_of(name))
+    run, events = asyncio.run(ended(place, name, approve="deny"))
+    assert run.status == "FAILED" and "was not allowed to begin" in run.reason
+    assert [given.granted for given in of(events, ApprovalGiven)] == [False]
+    assert not (place.workspace / "heard.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("limit", "ends"), [({"cycles": 1}, "1 model turns"), ({"cost_usd": 0.004}, "$0.004"), ({"tokens": 30}, "30 tokens")]
+)
+def test_a_limit_ends_the_program(place: Place, limit: dict[str, Any], ends: str) -> None:
+    """Turns, dollars and tokens are counted as the program tells them; past a limit it is gone, however it goes on."""
+    stream = stream_of("opencode")
+    place.plays("opencode", [*stream[:4], {"player": "hang"}])
+    run, events = asyncio.run(ended(place, "opencode", limits=Limits(**limit)))
+    assert run.status == "FAILED" and ends in run.reason
+    assert len(of(events, ModelAnswered)) == 1 and len(of(events, ToolAnswered)) == 1
+
+
+def test_a_program_that_hangs_is_ended_at_the_limit_of_time(place: Place) -> None:
+    """No process is left, and the model call says that it was stopped."""
+    place.plays("codex", [*stream_of("codex")[:4], {"player": "hang"}])
+    run, events = asyncio.run(ended(place, "codex", limits=Limits(seconds=3)))
+    assert run.status == "FAILED" and "3 s" in run.reason
+    assert of(events, ModelAnswered)[-1].error["kind"] == "cancelled"
+    argv = [
+        Path(f"/proc/{one}/cmdline").read_bytes() for one in os.listdir("/proc") if one.isdigit() and Path(f"/proc/{one}/cmdline").exists()
+    ]
+    assert not [line for line in argv if str(place.programs).encode() in line and b"player.py" in line]
+
+
+@pytest.mark.parametrize(("stream", "says"), [
+    ([{"player": "exit", "code": 3, "words": "no login\n"}], "codex ended without an answer: exit code 3; it said last: no login"),
+    ([{"type": "turn.failed", "error": {"message": "quota"}}], "codex failed: quota"),
+    ([{"type": "item.completed", "item": {"id": "x"}}], "codex wrote a line that cannot be understood (KeyError"),
+    (["hello", {"player": "exit", "code": 0, "words": ""}], "it said last: hello"),
+])  # fmt: skip
+def test_a_program_that_fails_says_why(place: Place, stream: list[Any], says: str) -> None:
+    """Its exit code and last words, its own error, or the line that could not be read are the reason."""
+    place.plays("codex", stream)
+    run, events = asyncio.run(ended(place, "codex"))
+    assert run.status == "FAILED" and says in run.reason
+    assert of(events, ModelAnswered)[-1].error["kind"] == "failed"
+
+
+def test_a_program_that_is_not_there_says_how_to_get_it(place: Place) -> None:
+    """The error names the program and how it is installed."""
+    with pytest.raises(UsageError, match=r"no program 'codex' .*npm install -g @openai/codex"):
+        asyncio.run(ended(place, "codex", lab={"sandbox": "S0"}))
+
+
+def test_an_interrupted_run_goes_on_in_the_session_of_the_program(place: Place) -> None:
+    """It is started with the id of its session and told to go on; an open call is answered as of unknown outcome."""
+    stream = stream_of("claude-code")
+    place.plays("claude-code", [*stream[:9], {"player": "hang"}])
+
+    async def stopped() -> str:
+        async with place.lab() as lab:
+            second = asyncio.Event()
+            run = lab.start(GOAL, runner="claude-code", workspace=place.workspace, approve="auto")
+            async for event in run.events():
+                if isinstance(event, ToolAnswered):
+                    second.set()
+                if second.is_set():
+                    break
+            run.interrupt()
+            return run.id
+
+    known = asyncio.run(stopped())
+    place.plays("claude-code", [*stream[:2], *stream[12:]])
+
+    async def resumed() -> tuple[Run, list[Any]]:
+        async with place.lab() as lab:
+            run = await lab.resume(known)
+            return run, list(run.events())
+
+    run, events = asyncio.run(resumed())
+    assert (run.status, run.answer) == ("COMPLETE", "The price is 3.")
+    argv, _, told = heard(place.workspace)[-3:]
+    assert "--resume=5f0c2a1e-0000-4000-8000-000000000001" in argv["argv"] and "--fork-session" not in argv["argv"]  # type: ignore[index]
+    assert "stopped in the middle" in told["message"]["content"][0]["text"]  # type: ignore[index]
+    assert of(events, ModelAnswered)[-1].session.endswith("@a4")
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex"])
+def test_a_fork_goes_on_from_its_place(place: Place, name: str) -> None:
+    """Claude Code takes up a copy of its session behind the message in question; another program is told the conversation in a new one."""
+    place.plays(name, stream_of(name))
+
+    async def forked() -> list[Any]:
+        async with place.lab() as lab:
+            run = await lab.run(GOAL, runner=name, workspace=place.workspace, approve="auto")
+            at = [record.seq for record in run.records() if isinstance(record.event, ModelCalled)][1]
+            again = await lab.fork(run.id, at=at)
+            return list(again.events())
+
+    events = asyncio.run(forked())
+    assert len(of(events, RunForked)) == 1
+    argv = [line["argv"] for line in heard(place.workspace) if "argv" in line][-1]  # type: ignore[index,operator]
+    if name == "claude-code":
+        assert [word for word in argv if word.startswith(("--resume", "--fork"))] == [
+            "--resume=5f0c2a1e-0000-4000-8000-000000000001", "--fork-session", "--resume-session-at=u1",
+        ]  # fmt: skip
+    else:
+        assert "resume" not in argv and "price = 3" in argv[-1] and GOAL in argv[-1]
+
+
+def test_a_follow_up_tells_the_conversation(place: Place) -> None:
+    """A run that follows another one of any runner tells it what was said."""
+    place.plays("codex", stream_of("codex"))
+
+    async def followed() -> None:
+        async with place.lab() as lab:
+            first = await lab.run(GOAL, runner="codex", workspace=place.workspace, approve="auto")
+            await lab.run("And with tax?", follow=first, approve="auto")
+
+    asyncio.run(followed())
+    said = [line["argv"] for line in heard(place.workspace) if "argv" in line][-1][-1]  # type: ignore[index,operator]
+    assert "The price is 3." in said and said.endswith("And with tax?")
+
+
+def test_the_sandbox_holds_the_program(place: Place, tmp_path: Path) -> None:
+    """It writes the workspace and its own folder and nothing else."""
+    stream = [
+        {"player": "write", "path": str(path)} for path in (tmp_path / "user" / ".codex" / "a", tmp_path / "user" / "b", tmp_path / "c")
+    ]
+    place.plays("codex", [*stream, *stream_of("codex")])
+    run, _ = asyncio.run(ended(place, "codex"))
+    assert run.answer == "The price is 3."
+    there = [(tmp_path / name).exists() for name in ("user/.codex/a", "user/b", "c")]  # what it writes elsewhere is gone with its sandbox
+    assert there == [True, False, False]
+
+
+def test_a_runner_is_named_wherever_a_model_is(place: Place, tmp_path: Path) -> None:
+    """As `runner=` with a model of its own, as a model's name, and in a suite's configuration."""
+    place.plays("codex", stream_of("codex"))
+    run, _ = asyncio.run(ended(place, "codex", model="gpt-x"))
+    assert run.model == "codex:gpt-x" and heard(place.workspace)[0]["argv"][4:6] == ["-m", "gpt-x"]  # type: ignore[index]
+    suite = tmp_path / "shop.yaml"
+    suite.write_text(
+        "name: shop\nscenarios: [{id: price, goal: What is the price?, checks: [{answer_contains: '3'}]}]\nconfigs:\n"
+        "  - {name: theirs, runner: codex, model: gpt-x}\n  - {name: also, model: 'codex:gpt-x'}\n"
+    )
+    assert [config.model for config in load_suite(suite).configs] == ["codex:gpt-x", "codex:gpt-x"]
+    with place.lab() as lab:
+        frame = lab.eval_sync(suite).frame
+    assert frame[["config", "outcome"]].to_numpy().tolist() == [["theirs", "pass"], ["also", "pass"]]
+    with pytest.raises(UsageError, match="names what it runs"):
+        asyncio.run(ended(place, "acp:x", model="y"))
+
+
+def test_text_is_shown_while_it_is_written(place: Place) -> None:
+    """Pieces that the program streams are pieces of the model call under way."""
+    place.plays("claude-code", stream_of("claude-code"))
+    seen: list[Any] = []
+    asyncio.run(ended(place, "claude-code", lab={"listeners": [lambda _, event: seen.append(event)]}))
+    (delta,) = of(seen, ModelDelta)
+    assert (delta.call, delta.text) == ("answer.m1", "I look.") and not of(seen, Prompted)

@@ -1,0 +1,73 @@
+"""What a release needs beside the code says the same as `pyproject.toml` and can be read by the programs it is for."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import yaml
+
+import kestrel_lab
+from bench.distribution import newest_changes
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def requirements(lines: list[str]) -> dict[str, str]:
+    """Return names with their bounds."""
+    return {m[1]: m[2].strip() for line in lines if (m := re.match(r"([\w-]+)\s*(.*)", line))}
+
+
+def test_the_conda_recipe_requires_what_the_package_requires() -> None:
+    """Every requirement with the same bound, those of the build too, and the same command."""
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    host, run = (requirements(recipe["requirements"][part]) for part in ("host", "run"))
+    wanted = requirements(PROJECT["project"]["dependencies"]) | {"python": PROJECT["project"]["requires-python"]}
+
+    assert run == wanted
+    assert requirements(PROJECT["build-system"]["requires"]).items() <= host.items()
+    assert recipe["build"]["python"]["entry_points"] == [f"{k} = {v}" for k, v in PROJECT["project"]["scripts"].items()]
+
+
+def test_the_version_is_that_of_the_build() -> None:
+    """`kestrel --version` says what was installed; a build from a checkout takes it from the newest tag."""
+    said = subprocess.run(
+        [sys.executable, "-m", "kestrel_lab", "--version"], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+
+    assert said == f"kestrel {kestrel_lab.__version__}\n"
+    assert "version" in PROJECT["project"]["dynamic"]
+
+
+def test_everything_that_a_release_installs_is_pinned() -> None:
+    """The programs that `make dist` uses stand in their requirements file with one version each."""
+    pinned = requirements((ROOT / "requirements-release.txt").read_text(encoding="utf-8").splitlines())
+
+    assert set(requirements(PROJECT["dependency-groups"]["release"])) <= set(pinned)
+    assert all(version.startswith("==") for name, version in pinned.items())
+
+
+def test_the_files_of_the_repository_can_be_read() -> None:
+    """Workflows, templates and hooks are YAML or JSON, and the commands of the Makefile that they call exist."""
+    places = [*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml"]
+    texts = [path.read_text(encoding="utf-8") for path in places]
+    assert len([yaml.safe_load(text) for text in texts]) >= 6
+    container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text(encoding="utf-8"))
+    assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).is_file()
+
+    called = set(re.findall(r"\bmake ([a-z-]+)", "\n".join([*texts, container["postCreateCommand"]])))
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    assert called
+    assert called <= targets
+
+
+def test_the_notes_of_a_release_are_the_newest_chapter_of_the_changelog() -> None:
+    """They begin with a heading of that chapter and end before the next version."""
+    notes = newest_changes()
+    assert notes.startswith("### ")
+    assert "\n## " not in notes

@@ -1,0 +1,178 @@
+"""Follow-ups store what is new in their conversation, are read with all of it, and notice a change of what they share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from kestrel_lab import Lab, tool
+from kestrel_lab.core.errors import Damaged
+from kestrel_lab.core.events.union import ModelCalled, RunStarted
+from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.eventlog import shared_conversation
+from kestrel_lab.testing import ScriptedModel
+
+TURNS = 20
+TALK = [
+    text for number in range(1, TURNS + 1) for text in (f"question {number}", f"page {number} " + "x" * 400, f"answer to question {number}")
+]
+
+
+@tool(name="page", danger_level="safe", effect="pure", reads="untrusted", reaches="nothing")
+def page(number: int) -> str:
+    """Return a page that others wrote."""
+    return f"page {number} " + "x" * 400
+
+
+class Asked:
+    """Reads a page in each turn, and keeps what it was sent last."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def __call__(self, request: ModelRequest) -> object:
+        self.texts = [message.text for message in request.messages if message.role != "system" and message.text]
+        question = next(message.text for message in reversed(request.messages) if message.role == "user")
+        return f"answer to {question}" if request.messages[-1].role == "tool" else [("page", {"number": int(question.split()[1])})]
+
+
+@pytest.fixture
+def model() -> Asked:
+    """What the labs of a test ask."""
+    return Asked()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, model: Asked) -> Iterator[Lab]:
+    """A lab with an empty log."""
+    opened = lab_of(tmp_path, model)
+    yield opened
+    opened.close()
+
+
+def lab_of(home: Path, model: Asked) -> Lab:
+    """A lab over the log in `home`, as another process opens it."""
+    return Lab(home, ScriptedModel(model), tools=[page], env={})
+
+
+async def talk(lab: Lab, turns: int, run: Any = None, *, first: int = 1) -> Any:
+    """The last run of a conversation of so many more turns."""
+    for number in range(first, first + turns):
+        run = await lab.run(f"question {number}", follow=run)
+        assert run.status == "COMPLETE", run.reason
+    return run
+
+
+def first_events(lab: Lab) -> list[int]:
+    """How long the first event of each run is in the log, in the order of the runs."""
+    lab.store.flush()
+    return [
+        size for (size,) in lab.store.query("SELECT length(body) FROM events JOIN runs ON id = run_id WHERE seq = 1 ORDER BY created_at")
+    ]
+
+
+def test_a_long_conversation_takes_room_for_what_is_new(lab: Lab, model: Asked) -> None:
+    """The twentieth turn stores as much as the third, and its model is sent, and its log tells, all that was said."""
+    run = asyncio.run(talk(lab, TURNS))
+    sizes = first_events(lab)
+    assert sizes[-1] <= 1.05 * sizes[2]
+    assert model.texts == TALK[:-1]
+    started = lab.get(run.id).events()[0]
+    assert isinstance(started, RunStarted)
+    assert [message["text"] for message in started.earlier["messages"] if message.get("text")] == TALK[: 3 * (TURNS - 1)]  # type: ignore[union-attr,index]
+    assert len(started.earlier["sources"]) == TURNS - 1  # type: ignore[arg-type]  # the taint of each page is known
+
+
+def test_a_fork_in_the_middle_and_what_follows_it_have_the_conversation_up_to_there(lab: Lab, model: Asked, tmp_path: Path) -> None:
+    """Read by another process: a fork of the tenth run is sent ten turns, and so is a run that follows the fork."""
+    run = asyncio.run(talk(lab, TURNS))
+    tenth = lab.session.history.conversation(run.id)[9].id
+    lab.close()
+    again = lab_of(tmp_path, model)
+    asked = next(record.seq for record in again.get(tenth).records() if isinstance(record.event, ModelCalled))
+
+    async def fork() -> Any:
+        forked = await again.fork(tenth, at=asked)
+        assert model.texts == TALK[:29]
+        return await talk(again, 2, forked, first=11)
+
+    last = asyncio.run(fork())
+    assert model.texts == TALK[:35]
+    assert len(again.session.history.conversation(last.id)) == 12  # nine runs, the fork in the place of the tenth, and two that follow it
+    again.close()
+
+
+def test_an_interrupted_run_in_the_middle_is_resumed_with_the_conversation(lab: Lab, model: Asked, tmp_path: Path) -> None:
+    """A run of the middle that was broken off goes on in another process with all that was said before it, and can be followed."""
+
+    async def broken_off() -> str:
+        run = lab.start("question 10", follow=await talk(lab, 9))
+        run.live.ctx.listeners.append(lambda event: run.live.interrupt() if event.type == "tool_answered" else None)
+        with pytest.raises(asyncio.CancelledError):
+            await run.wait()
+        return str(run.id)
+
+    name = asyncio.run(broken_off())
+    lab.close()
+    again = lab_of(tmp_path, model)
+
+    async def go_on() -> None:
+        await talk(again, 10, await again.resume(name), first=11)
+
+    asyncio.run(go_on())
+    assert model.texts == TALK[:-1]
+    assert first_events(again)[-1] <= 1.05 * first_events(again)[2]
+    again.close()
+
+
+def test_a_log_of_before_is_gone_on_with(lab: Lab, model: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that hold their whole conversation, as all did once, are read, and followed by runs that hold what is new."""
+    with monkeypatch.context() as before:
+        before.setattr(shared_conversation, "stored", lambda _read, _since, _base, earlier: earlier)
+        run = asyncio.run(talk(lab, 10))
+    asyncio.run(talk(lab, 10, lab.get(run.id), first=11))
+    assert model.texts == TALK[:-1]
+    sizes = first_events(lab)
+    assert sizes[9] > 1.5 * sizes[2] and sizes[-1] <= 1.05 * sizes[11]
+
+
+def test_what_is_changed_in_a_shared_event_is_damage(lab: Lab, model: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follow-up whose conversation was changed in another run's first event is told to be damaged, and is not gone on with.
+
+    The mutant that does not check the first events of other runs takes it for whole.
+    """
+    last = asyncio.run(talk(lab, 5))
+    third = lab.session.history.conversation(last.id)[2].id
+    lab.close()
+    raw = apsw.Connection(str(tmp_path / "kestrel.db"))
+    raw.execute("DROP TRIGGER events_update")
+    raw.execute("UPDATE events SET body = replace(body, 'page 2 x', 'page 9 x') WHERE run_id = ? AND seq = 1", (third,))
+    raw.close()
+    again = lab_of(tmp_path, model)
+    damage = again.store.damage(last.id)
+    assert damage is not None and third in damage.what
+    with pytest.raises(Damaged):
+        asyncio.run(talk(again, 1, last.id, first=6))
+    monkeypatch.setattr(shared_conversation, "changed", lambda _read, _earlier: "")
+    assert again.store.damage(last.id) is None
+    again.close()
+
+
+def test_a_shared_event_that_is_gone_is_named(lab: Lab, model: Asked, tmp_path: Path) -> None:
+    """Where the run with the earlier part is no longer in the log, that is damage, not a shorter conversation."""
+    last = asyncio.run(talk(lab, 4))
+    third = lab.session.history.conversation(last.id)[2].id
+    lab.close()
+    raw = apsw.Connection(str(tmp_path / "kestrel.db"))
+    raw.execute("DROP TRIGGER events_delete")
+    raw.execute("DELETE FROM events WHERE run_id = ?", (third,))
+    raw.close()
+    again = lab_of(tmp_path, model)
+    assert again.store.damage(last.id) is not None
+    assert again.get(last.id).damage is not None
+    again.close()
