@@ -27,6 +27,8 @@ class Conversation:
     """Texts of those already answered, by call."""
     images: dict[str, tuple[ImagePart, ...]] = field(default_factory=dict)
     """Images of these answers, by call."""
+    values: dict[str, Json] = field(default_factory=dict)
+    """These answers as JSON, of calls that did not fail, where that is in the log."""
     text: str = ""
     """What the assistant said last."""
     finish: str = "stop"
@@ -70,11 +72,22 @@ class Conversation:
     """What it and those that it delegates may use together; see `StepStarted.limits`."""
     used: dict[str, float] = field(default_factory=dict)
     """What its own calls have used of `cost_usd`, `tokens` and `seconds`."""
-
     session: str = ""
     """By what the program of another agent can go on with it."""
     borrowed: bool = False
     """Whether that session is of the run that this one was forked from."""
+
+    def begin_turn(self) -> None:
+        """Forget the answers of the last turn, which are messages by now."""
+        self.answers, self.images, self.values = {}, {}, {}
+
+    def take_answer(self, event: ToolAnswered) -> None:
+        """Keep the answer of a call until those of its turn are complete."""
+        self.answers[event.call] = event.text
+        if event.images:
+            self.images[event.call] = read_images(event.images)
+        if event.error is None and (event.given or event.value is not None):
+            self.values[event.call] = event.text if event.given else event.value
 
     def use(self, **amounts: float) -> None:
         """Count what a call has used."""
@@ -92,7 +105,7 @@ class Conversation:
         if event.session:
             self.session, self.borrowed = event.session, False
         self.requests = tuple([read_request(call) for call in event.calls])
-        self.answers, self.images = {}, {}
+        self.begin_turn()
         thinking = tuple(ThinkingPart(**part) for part in cast("list[dict[str, str]]", event.thinking)) if event.thinking else ()
         self.messages.append(Message(role="assistant", text=event.text, calls=self.requests, thinking=thinking))
         if not self.requests:

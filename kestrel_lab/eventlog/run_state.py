@@ -398,9 +398,7 @@ class RunState:
             macro.answers[event.call] = event
             return
         self.macros.pop(event.call, None)
-        conversation.answers[event.call] = event.text
-        if event.images:
-            conversation.images[event.call] = read_images(event.images)
+        conversation.take_answer(event)
         if not conversation.requests:
             conversation.value = event.value
             if event.error is not None:
@@ -419,7 +417,7 @@ class RunState:
                 for request in conversation.requests
             ]
             conversation.requests = ()
-            conversation.answers, conversation.images = {}, {}
+            conversation.begin_turn()
 
     def _decided(self, event: ApprovalGiven) -> None:
         question = event.question or event.call

@@ -293,6 +293,7 @@ class Launcher:
             redactor=session.redactor,
             cache=session.cache,
             middleware=tuple(session.options.middleware),
+            hooks=session.options.hooks,
             supervisor=session.supervisor,
             files=session.files,
             dearest=self._dearest,

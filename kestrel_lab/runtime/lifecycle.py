@@ -16,7 +16,7 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_status import STOPPED
 from kestrel_lab.runtime.agent.structured_output import read_typed
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
-from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.run_context import RunContext, at
 from kestrel_lab.runtime.execution.artifacts import answer_value
 from kestrel_lab.runtime.execution.delegation import delegated
 from kestrel_lab.runtime.execution.scheduler import StepScheduler
@@ -62,6 +62,7 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     except asyncio.CancelledError:
         stop(ctx)
         await asyncio.shield(ctx.on_disk())
+        await _after(ctx)
         raise
     except TimeoutError as error:
         if not ctx.clock.expired:  # somebody else's, an approver's for example
@@ -85,6 +86,17 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     else:
         _end(ctx, RunStatus.COMPLETE if end.outcome == "complete" else RunStatus.FAILED, end)
     await ctx.on_disk()
+    await _after(ctx)
+
+
+async def _after(ctx: RunContext) -> None:
+    """Call the hooks for a run that has ended; that one of them fails is reported and changes nothing."""
+    if not ctx.state.status.terminal:
+        return
+    try:
+        await at(ctx, "after_run", answer=ctx.state.answer)
+    except RunError as error:
+        asyncio.get_running_loop().call_exception_handler({"message": f"run {ctx.run_id} has ended, and {error}", "exception": error})
 
 
 def _check_type(ctx: RunContext) -> None:
@@ -127,6 +139,7 @@ async def _defect(ctx: RunContext, error: Exception) -> None:
     reason = "; ".join([reason, *getattr(error, "__notes__", ())])
     _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
     await ctx.on_disk()
+    await _after(ctx)
 
 
 async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
@@ -142,6 +155,7 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         ctx.go(RunStatus.EXECUTING)
     if ctx.state.status is RunStatus.WAITING_APPROVAL and not ctx.state.questions:
         ctx.go(RunStatus.EXECUTING, "decided")
+    await at(ctx, "before_run")
     ctx.delegate = partial(delegated, ctx, desk)
     runner, state = StepRunner(plan, ctx, desk, OPERATIONS), ctx.state
     stages = StageRunner(

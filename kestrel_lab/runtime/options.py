@@ -22,6 +22,7 @@ from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB
 
 if TYPE_CHECKING:
     from kestrel_lab.core.events.union import Event
+    from kestrel_lab.middleware.hooks import Hooks
     from kestrel_lab.runtime.run import Run
 
 RunListener: TypeAlias = "Callable[[Run, Event], None]"
@@ -37,6 +38,7 @@ class SessionChanges(TypedDict, total=False):
     tools: Tools
     models: Mapping[str, Model] | None
     middleware: Iterable[Middleware]
+    hooks: Hooks | None
     listeners: Iterable[RunListener]
     limits: Limits | None
     checkpoint_every: int | None
@@ -81,6 +83,8 @@ class SessionOptions:
     middleware: Iterable[Middleware] = ()
     """Wraps every model call and tool call: hooks before and after thinking and acting. It sees a tool call before its approval; what it
     answers is what is recorded."""
+    hooks: Hooks | None = None
+    """Called before and after each phase of an agent's turn and around each run; see `middleware.hooks`."""
     listeners: Iterable[RunListener] = ()
     """Called with the run and the event for every event of every run, from `run_started` to the last state transition, on the run's
     event loop; must not block."""

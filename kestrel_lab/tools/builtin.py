@@ -13,7 +13,15 @@ from kestrel_lab.tools.web.jira import jira_tools
 from kestrel_lab.tools.web.search_engines import evidence_tools, search_tools
 from kestrel_lab.tools.web.tools import http_tools, page_tools
 
-NEEDS = {"github": "GITHUB_TOKEN", "jira": "JIRA_URL and JIRA_API_TOKEN", "brave": "BRAVE_API_KEY"}
+NEEDS = {
+    "github": "GITHUB_TOKEN",
+    **dict.fromkeys(("fetch_pull_request", "get_pull_request_diff", "list_merged_prs"), "GITHUB_TOKEN, GITHUB_ORG and GITHUB_REPO"),
+    "jira": "JIRA_URL and JIRA_API_TOKEN",
+    **dict.fromkeys(
+        ("get_jira_issue", "search_jira_issues", "get_my_project_issues", "get_assigned_issues"), "JIRA_BASE_URL and JIRA_API_TOKEN"
+    ),
+    "brave": "BRAVE_API_KEY",
+}
 """Variables that tools need, by the beginning of their names."""
 
 

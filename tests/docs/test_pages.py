@@ -125,7 +125,7 @@ def test_files_are_read(block: Block, project: Path) -> None:
     file.write_text(block.text)
     if "scenarios" in data:
         assert len(load_suite(file).scenarios) == len(data["scenarios"])
-    elif "steps" in data:
+    elif "kind" in data:
         assert load_plan(file, "how bees dance").steps
     else:
         assert set(data) == {"routes"}

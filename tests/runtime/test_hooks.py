@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.calls import Call, Result
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, ToolAnswered
 from kestrel_lab.core.protocols import Handler
+from kestrel_lab.middleware.hooks import MOMENTS, Hooks, Phase
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingMiddleware, ScriptedModel
@@ -88,3 +90,66 @@ def test_an_approver_that_times_out_ends_the_run(tmp_path: Path) -> None:
     session.close()
     assert (run.status, run.outcome) == ("FAILED", "error")
     assert "TimeoutError" in run.reason
+
+
+MOMENTS_OF_A_RUN = [
+    "before_run",
+    *("before_think", "after_think", "before_act", "after_act", "before_observe", "after_observe", "before_decide", "after_decide"),
+    *("before_think", "after_think", "before_decide", "after_decide"),
+    "after_run",
+]
+
+
+def test_hooks_are_called_before_and_after_each_phase_and_around_the_run(tmp_path: Path) -> None:
+    """In order, plain or async, with what there is to know at the moment."""
+    seen: list[Phase] = []
+    hooks = Hooks()
+
+    @hooks.on(*MOMENTS)  # type: ignore[arg-type]  # all of them
+    async def watch(phase: Phase) -> None:
+        await asyncio.sleep(0)
+        seen.append(phase)
+
+    session = Session(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], hooks=hooks)
+    run = asyncio.run(session.run("go"))
+    session.close()
+    assert [phase.moment for phase in seen] == MOMENTS_OF_A_RUN
+    by = {phase.moment: phase for phase in reversed(seen)}  # the first of each moment
+    assert [call.name for call in by["before_act"].calls] == ["double"]
+    assert [call.name for call in by["after_think"].calls] == ["double"]
+    assert list(by["after_act"].answers.values()) == ["4"]
+    assert by["before_observe"].messages[-1].text == "4"
+    assert [phase.goes_on for phase in seen if phase.moment == "after_decide"] == [True, False]
+    assert (seen[-1].answer, seen[-1].status, seen[-1].usage) == ("four", "COMPLETE", run.usage)
+    assert {phase.cycle for phase in seen if phase.moment == "before_think"} == {1, 2}
+
+
+def test_a_hook_that_raises_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    """A constraint of one's own: what it says is the reason; an error after the run only is reported."""
+    hooks = Hooks()
+    reported: list[str] = []
+
+    @hooks.on("before_act")
+    def constraint(phase: Phase) -> None:
+        raise ValueError(f"no {phase.calls[0].name} here")
+
+    @hooks.on("after_run")
+    def late(phase: Phase) -> None:
+        raise OSError("too late")
+
+    async def scene(session: Session) -> Run:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["message"]))
+        return await session.run("go")
+
+    session = Session(tmp_path, model=ScriptedModel(SCRIPT), tools=[double], hooks=hooks)
+    run = asyncio.run(scene(session))
+    assert (run.status, run.reason) == ("FAILED", "the hook 'constraint' at before_act failed: ValueError: no double here")
+    assert not any(isinstance(event, ToolAnswered) for event in run.events())
+    assert reported == [f"run {run.id} has ended, and the hook 'late' at after_run failed: OSError: too late"]
+    session.close()
+
+
+def test_a_moment_that_does_not_exist_is_refused() -> None:
+    """With the nearest name."""
+    with pytest.raises(UsageError, match="did you mean 'before_think'"):
+        Hooks().on("before_thinking")  # type: ignore[arg-type]

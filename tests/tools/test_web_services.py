@@ -105,7 +105,14 @@ def test_tools_are_there_only_with_their_keys() -> None:
     assert not any(name.startswith(("github", "jira", "brave")) for name in always)
     assert box(JIRA_URL="https://j.example", GITHUB_TOKEN="").names == always
     assert set(box(GITHUB_TOKEN="t").names) - set(always) == {"github_search", "github_issue", "github_file", "github_comment"}
+    pulls = {"fetch_pull_request", "get_pull_request_diff", "list_merged_prs"}
+    assert not pulls & set(box(GITHUB_TOKEN="t", GITHUB_ORG="o").names)
+    assert pulls < set(box(GITHUB_TOKEN="t", GITHUB_ORG="o", GITHUB_REPO="r").names)
     assert set(box(JIRA_URL="https://j.example", JIRA_API_TOKEN="t").names) - set(always) == {"jira_search", "jira_issue", "jira_comment"}
+    assert box(JIRA_BASE_URL="https://j.example").names == always
+    assert set(box(JIRA_BASE_URL="https://j.example", JIRA_API_TOKEN="t").names) - set(always) == {
+        *("get_jira_issue", "search_jira_issues", "get_my_project_issues", "get_assigned_issues", "jira_comment")
+    }
     assert set(box(BRAVE_API_KEY="k").names) - set(always) == {"brave_search"}
 
 
@@ -243,6 +250,62 @@ def test_brave_searches_the_web() -> None:
             *("/res/v1/web/search?q=kestrel&count=2&freshness=pw", "/res/v1/web/search?q=kestrel&count=1")
         ]
         assert {one.headers["x-subscription-token"] for one in server.asked} == {"k3y"}
+
+
+def test_pull_requests_of_one_repository_are_read() -> None:
+    """With the repository in the environment: one with its size, what it changes, and those that were merged."""
+    pull = {
+        "number": 7,
+        "state": "closed",
+        "title": "Mend it",
+        "body": "It was broken.",
+        "merged_at": "2026-01-02T03:04:05Z",
+        "user": {"login": "octocat"},
+        "head": {"label": "octocat:mend"},
+        "base": {"ref": "main"},
+        "changed_files": 2,
+        "additions": 10,
+        "deletions": 3,
+    }
+    diff = "diff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b"
+    path = "/api/v3/repos/octocat/Hello-World/pulls"
+    with serving({path: recorded([pull, {**pull, "number": 8, "merged_at": None}]), f"{path}/7": recorded(pull)}) as server:
+        tools = box(GITHUB_TOKEN="t0ken", GITHUB_API_URL=server.url("/api/v3"), GITHUB_ORG="octocat", GITHUB_REPO="Hello-World")
+        assert use(tools, "fetch_pull_request", number=7).split("\n") == [
+            "#7 [merged 2026-01-02T03:04:05Z] Mend it (by octocat)",
+            "octocat:mend → main: 2 files, +10 −3",
+            "",
+            "It was broken.",
+        ]
+        assert use(tools, "list_merged_prs", base="main") == "#7 merged 2026-01-02T03:04:05Z: Mend it"
+        assert server.asked[1].target == f"{path}?state=closed&sort=updated&direction=desc&per_page=100&base=main"
+        server.routes = {f"{path}/7": answer(diff, kind="application/vnd.github.diff; charset=utf-8"), path: recorded([])}
+        assert use(tools, "get_pull_request_diff", number=7) == diff
+        assert server.asked[2].headers["accept"] == "application/vnd.github.diff"
+        assert use(tools, "list_merged_prs") == "no pull request was merged lately"
+        server.routes = {f"{path}/7": recorded({"message": "Not Found"}, "404 Not Found")}
+        with pytest.raises(ValueError, match="404 Not Found: Not Found"):
+            use(tools, "get_pull_request_diff", number=7)
+    with pytest.raises(ValueError, match="is not a repository"):
+        use(box(GITHUB_TOKEN="t", GITHUB_ORG="..", GITHUB_REPO="x"), "list_merged_prs")
+
+
+def test_jira_by_its_base_address_has_the_issues_of_a_project_and_ones_own() -> None:
+    """Under the names that go with that variable; a project is a key and nothing that could be more of a query."""
+    found = recorded({"issues": [JIRA_ISSUE]})
+    with serving({"/rest/api/2/search": found, "/rest/api/2/issue/ED-1": recorded(JIRA_ISSUE)}) as server:
+        tools = box(JIRA_BASE_URL=server.url(), JIRA_API_TOKEN="t0ken")
+        line = "ED-1 [In Progress] Main order flow broken (assigned to Mia Krystof)"
+        assert use(tools, "search_jira_issues", jql="project = ED") == line
+        assert use(tools, "get_my_project_issues", project="ED") == line
+        assert use(tools, "get_assigned_issues", count=3) == line
+        assert use(tools, "get_jira_issue", key="ED-1").startswith(line)
+        asked = [one.target for one in server.asked]
+        assert "jql=project+%3D+%22ED%22+AND+statusCategory" in asked[1]
+        assert "assignee+%3D+currentUser%28%29" in asked[2]
+        assert "maxResults=3" in asked[2]
+        with pytest.raises(ValueError, match="is not a key of a project"):
+            use(tools, "get_my_project_issues", project='ED" OR project = "X')
 
 
 def test_a_key_is_nowhere_to_be_seen() -> None:

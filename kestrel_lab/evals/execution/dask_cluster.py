@@ -83,8 +83,9 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
     # Those with a group are the package's own, which workers have, too.
     own = sorted({tool.name for tool in session.registry.toolbox if not tool.group} - {tool.name for tool in native_tools()})
     options = session.options
-    if own or options.middleware or not (options.model is None or isinstance(options.model, str)):
-        what = f"the tools {', '.join(own)}" if own else "middleware" if options.middleware else f"the model {options.model.name!r}"  # type: ignore[union-attr]  # not a name
+    if own or options.middleware or options.hooks or not (options.model is None or isinstance(options.model, str)):
+        given = {f"the tools {', '.join(own)}": own, "middleware": options.middleware, "hooks": options.hooks}
+        what = next((name for name, value in given.items() if value), f"the model {getattr(options.model, 'name', '')!r}")
         raise UsageError(f"{what} of this session cannot be sent to a cluster: name them in the suite file (tools_from, configs)")
     if kept:
         raise UsageError("folders of trials cannot be kept on a cluster: they are on its workers")

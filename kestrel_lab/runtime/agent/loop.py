@@ -26,7 +26,7 @@ from kestrel_lab.runtime.agent.compaction import make_room
 from kestrel_lab.runtime.agent.tool_calls import run_turn
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.images import with_images
-from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.run_context import RunContext, at
 from kestrel_lab.runtime.memory.run_memory import spoken
 from kestrel_lab.runtime.supervision.model_guard import guarded
 
@@ -48,14 +48,27 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
     talk = ctx.state.conversation(step.id)
     while True:
         gave_way = False
-        if talk.requests:
+        asked = talk.requests
+        if asked:
+            await at(ctx, "before_act", step.id)
             gave_way = await run_turn(step, talk, ctx, desk)
         elif talk.messages[-1].role == "assistant":
-            if talk.messages[-1].text.strip() or talk.finish in WITHHELD or talk.again or not _acted(talk):
+            await at(ctx, "before_decide", step.id)
+            done = talk.messages[-1].text.strip() or talk.finish in WITHHELD or talk.again or not _acted(talk)
+            await at(ctx, "after_decide", step.id, goes_on=not done, answer=talk.messages[-1].text if done else "")
+            if done:
                 return _answer(talk)
             ctx.emit(Prompted(step=step.id, text=SILENT, again=True))
+        answers = {message.call_id: message.text for message in talk.messages[-len(asked) :] if message.role == "tool"} if asked else {}
+        if asked:
+            await at(ctx, "after_act", step.id, answers=answers)
+            await at(ctx, "before_observe", step.id, answers=answers)
         await ctx.give_way(turn=not gave_way)
         await make_room(step, ctx.model_of(step), talk, ctx, lambda asker, asking: _said(asker, asking, ctx))
+        if asked:
+            await at(ctx, "after_observe", step.id, answers=answers)
+            await at(ctx, "before_decide", step.id)
+            await at(ctx, "after_decide", step.id, goes_on=True)
         await _turn(step, talk, ctx)
 
 
@@ -64,7 +77,9 @@ async def _turn(step: Step, talk: Conversation, ctx: RunContext) -> None:
     cycle, model = talk.cycles + 1, ctx.model_of(step)
     call = f"{step.id}.m{cycle}"
     async with ctx.allowance.reserved(call, step.id, cycle, model, lambda: ctx.check_limits(step)):
+        await at(ctx, "before_think", step.id, cycle=cycle)
         await _think(call, cycle, model, step, talk, ctx)
+        await at(ctx, "after_think", step.id)
 
 
 async def _said(step: Step, talk: Conversation, ctx: RunContext) -> str:

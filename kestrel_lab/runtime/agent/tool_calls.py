@@ -7,11 +7,13 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import takewhile
+from typing import Any, cast
 
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
 from kestrel_lab.core.errors import ApprovalRequired, ConflictError, KestrelError, Signal, StoreError, UsageError, gravest, nearest
 from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
+from kestrel_lab.core.expressions.call_references import is_chained, with_answers
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ToolRequest
 from kestrel_lab.core.plan import Step
@@ -56,8 +58,10 @@ async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: Approv
     """
     most, left, turned = ctx.limits.calls_per_turn, talk.open_requests, False
     while left:
-        turned = await run_requests(left[:most], step, ctx, desk) or turned
-        left = left[most:]
+        # A call that refers to an answer of its turn waits for those before it: its arguments are what is asked about.
+        size = next((place for place, request in enumerate(left) if place and is_chained(request.args)), len(left))
+        turned = await run_requests(left[: min(most, size)], step, ctx, desk) or turned
+        left = left[min(most, size) :]
     return turned
 
 
@@ -68,12 +72,13 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     else:  # several calls become tasks, which let the event loop turn over
         ctx.check_going()
     state, toolbox = ctx.state, ctx.tools
+    chained = any(is_chained(request.args) for request in state.conversation(step.id).requests)
     record = RecordAnswer(
         ctx.emit,
         lambda call, value: render(value) if (tool := toolbox.find(call.target)) is None or tool.shown is None else tool.shown(value),
         lambda call: 20_000 if (tool := toolbox.find(call.target)) is None else tool.max_chars,
         begun=lambda call: call.id in state.begun,
-        keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None,
+        keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None or chained,
         store=ctx.store.results.keep,
         interrupted=lambda: ctx.interrupted,
         reader="" if reading.NAME in ctx.toolbox else reading.NAME,
@@ -168,12 +173,21 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext, toolbox: Toolbox
         return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {nearest(request.name, names)}")
     begun = ctx.state.begun.get(request.id)
     try:
-        args = tool.validate(request.args if begun is None else begun.args)
-    except ToolArgumentsError as error:
+        args = tool.validate(_filled(request, step, ctx) if begun is None else begun.args)
+    except (ToolArgumentsError, UsageError) as error:
         return Problem(kind="invalid_arguments", message=str(error))
     # A step's call that failed may have had its effect: made anew, it is asked about like one of unknown outcome.
     tries = ctx.state.conversation(step.id).attempt if step.tool and tool.effect not in REPEATABLE else 1
     return _call(request.id, tool, args, step, attempt=tries if begun is None else begun.attempt + 1)
+
+
+def _filled(request: ToolRequest, step: Step, ctx: RunContext) -> dict[str, Json]:
+    """Return the arguments of a request with what they refer to of the answers before it in its turn; raises `UsageError`."""
+    if not is_chained(request.args):
+        return request.args
+    talk = ctx.state.conversation(step.id)
+    before = [other.id for other in takewhile(lambda other: other.id != request.id, talk.requests)]
+    return cast("dict[str, Json]", with_answers(request.args, {name: talk.values.get(name) for name in before}))
 
 
 async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:

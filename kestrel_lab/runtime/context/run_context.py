@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from typing import Any
 
 from kestrel_lab.core.errors import LimitError, RunError, StoreError
 from kestrel_lab.core.events.union import EVENT_TYPES, BudgetWarned, CheckpointSaved, Event, ModelAnswered, StateTransition, Told
@@ -22,6 +23,7 @@ from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.middleware.hooks import Hooks, Moment, Phase
 from kestrel_lab.models.prompted_tools.model import TextToolModel
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock
@@ -82,6 +84,8 @@ class RunContext:
     """Where answers of pure tools are kept; `None` for nowhere."""
     middleware: tuple[Middleware, ...] = ()
     """What a user put around every call: hooks before and after thinking and acting."""
+    hooks: Hooks | None = None
+    """What a user wants called before and after each phase."""
     listeners: list[Listener] = field(default_factory=list)
     supervisor: RuntimeSupervisor = field(default_factory=RuntimeSupervisor)
     """Health of what runs of the session depend on."""
@@ -411,3 +415,13 @@ class RunContext:
 def _left(limit: float | None, used: float) -> float | None:
     """Seconds that a limit leaves; never none, since a run that begins has to end by itself."""
     return None if limit is None else max(0.001, limit - used)
+
+
+async def at(ctx: RunContext, moment: Moment, step: str = "", **more: Any) -> None:
+    """Call the user's hooks of a moment, of the agent of `step`; raises `RunError` where one raises."""
+    if ctx.hooks is None or not ctx.hooks.wants(moment):
+        return
+    talk = ctx.state.conversations.get(step)
+    told = {} if talk is None else {"cycle": talk.cycles, "messages": tuple(talk.sent), "calls": talk.open_requests}
+    known = {"moment": moment, "run": ctx.run_id, "status": str(ctx.state.status), "usage": ctx.state.usage, "step": step}
+    await ctx.hooks.call(Phase(**{**known, **told, **more}))

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kestrel_lab.adapters.adapter import Adapter
-from kestrel_lab.agents import MakesPlan
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ModelParams
@@ -21,6 +20,9 @@ from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.toolboxes import Tools
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox
+
+if TYPE_CHECKING:
+    from kestrel_lab.agents import MakesPlan
 
 
 class Followed(Protocol):

@@ -31,6 +31,7 @@ from kestrel_lab.core.events.union import (
     ToolAnswered,
     ToolCalled,
 )
+from kestrel_lab.core.expressions.call_references import is_chained
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
@@ -140,13 +141,15 @@ class Taint:
     _traced: dict[str, str] = field(default_factory=dict)
     """By call that was looked at for files, with whose words those that it read are."""
     _asked: dict[str, ApprovalAsked] = field(default_factory=dict)
+    _chained: set[str] = field(default_factory=set)
     _branches: dict[str, str] = field(default_factory=dict)
     """By call of `delegate` without an answer, the step of the sub-agent."""
 
     def context(self, call: Call) -> Context:
         """Return what the author of `call` had read: the model when it was asked, or a step without a model when it began."""
         seen = self._seen.get(call.step)
-        if seen is None or "/" in call.id.removeprefix(call.step):  # no model, or a part of a macro, whose arguments hold earlier answers
+        # No model, or a call whose arguments hold earlier answers: a part of a macro, or one that refers to them.
+        if seen is None or "/" in call.id.removeprefix(call.step) or call.id in self._chained:
             return self._context(call.step)
         return seen
 
@@ -184,16 +187,14 @@ class Taint:
                 self._planned(event.plan)
             case PlanExtended():
                 self._extended(event)
-            case StepStarted() if event.parent:  # its goal was written by a model that read what its parent had read
-                self._into(event.step, self._steps.get(event.parent, ()))
-                self._branches[event.call] = event.step
             case StepStarted():
-                self._begun(event.step)
+                self._begun(event)
             case MemoryRecalled():
                 self._recalled(event)
             case ModelCalled():
                 self._seen[event.step] = self._context(event.step)
             case ModelAnswered():
+                self._chained |= {str(call.get("id")) for call in event.calls if is_chained(call.get("args"))}
                 self._args |= {str(call.get("id")): cast("dict[str, Json]", call.get("args") or {}) for call in event.calls}
             case FilesTainted() if not event.call:
                 self._into(event.step, [event.read])
@@ -266,8 +267,11 @@ class Taint:
             self._grown.setdefault(event.step, []).append(name)
             self._into(name, self._steps.get(event.step, ()))
 
-    def _begun(self, name: str) -> None:
-        step = self._plan.get(name)
+    def _begun(self, event: StepStarted) -> None:
+        name, step = event.step, self._plan.get(event.step)
+        if event.parent:  # its goal was written by a model that read what its parent had read
+            self._into(name, self._steps.get(event.parent, ()))
+            self._branches[event.call] = name
         if step is None:
             return
         consumed = cast("list[str]", step.get("consumes") or [])
@@ -307,8 +311,7 @@ class Taint:
 
     def _called(self, event: ToolCalled) -> None:
         self._args[event.call] = event.args
-        self._levels[event.call] = event.sandbox
-        flow = self._flow(event.tool, event.sandbox)
+        self._levels[event.call], flow = event.sandbox, self._flow(event.tool, event.sandbox)
         call = Call(id=event.call, kind="tool", target=event.tool, args=event.args, step=event.step)
         foreign = self.context(call).untrusted
         self.count(call)

@@ -101,7 +101,9 @@ def _direct(url: Url, exceptions: str) -> bool:
     return False
 
 
-_TEXT = re.compile(r"text/[\w.+-]+|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|javascript|ndjson|x-ndjson|xhtml\+xml)")
+_TEXT = re.compile(
+    r"text/[\w.+-]+|application/(?:[\w.-]+\+)?(?:json|xml|yaml|x-yaml|javascript|ndjson|x-ndjson|xhtml\+xml|vnd\.github(?:\.v3)?\.diff)"
+)
 _MOVED = frozenset({301, 302, 303, 307, 308})
 _OURS = frozenset(
     {

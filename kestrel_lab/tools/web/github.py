@@ -21,13 +21,18 @@ _MOST_COMMENTS = 30
 
 
 def github_tools(reach: Reach) -> list[Tool]:
-    """Return the tools, if the environment has a `GITHUB_TOKEN`; `GITHUB_API_URL` names a server of one's own. Else none."""
+    """Return the tools, if the environment has a `GITHUB_TOKEN`; `GITHUB_API_URL` names a server of one's own. Else none.
+
+    With `GITHUB_ORG` and `GITHUB_REPO` as well there are tools for the pull requests of that repository.
+    """
     token = reach.env.get("GITHUB_TOKEN", "")
     if not token:
         return []
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
     github = service("GitHub", _API, reach.env.get("GITHUB_API_URL", ""), reach, headers)
-    return [_search(github), _issue(github), _file(github), _comment(github)]
+    tools = [_search(github), _issue(github), _file(github), _comment(github)]
+    owner, name = reach.env.get("GITHUB_ORG", ""), reach.env.get("GITHUB_REPO", "")
+    return [*tools, *_pull_requests(github, f"{owner}/{name}")] if owner and name else tools
 
 
 def _search(github: Service) -> Tool:
@@ -104,6 +109,50 @@ def _file(github: Service) -> Tool:
         return foreign(content, "GitHub")
 
     return offered(github_file, Danger.LOW, "idempotent", group="github")
+
+
+def _pull_requests(github: Service, repo: str) -> list[Tool]:
+    def path(number: int | None = None) -> str:
+        return f"/repos/{_repository(repo)}/pulls" + ("" if number is None else f"/{number}")
+
+    async def fetch_pull_request(number: int) -> str:
+        """Read a pull request: its state, branches, size and description.
+
+        Args:
+            number: Of the pull request.
+
+        """
+        one = await github.get(path(number))
+        branches = f"{text_at(one, 'head', 'label')} → {text_at(one, 'base', 'ref')}"
+        size = f"{text_at(one, 'changed_files')} files, +{text_at(one, 'additions')} −{text_at(one, 'deletions')}"
+        state = f"merged {text_at(one, 'merged_at')}" if text_at(one, "merged_at") else text_at(one, "state")
+        head = f"#{number} [{state}] {text_at(one, 'title')} (by {text_at(one, 'user', 'login')})\n{branches}: {size}"
+        return foreign("\n\n".join(part for part in (head, text_at(one, "body")) if part), "GitHub")
+
+    async def get_pull_request_diff(number: int) -> str:
+        """Read what a pull request changes, as a unified diff.
+
+        Args:
+            number: Of the pull request.
+
+        """
+        return foreign(await github.text(path(number), "application/vnd.github.diff"), "GitHub")
+
+    async def list_merged_prs(count: int = 20, base: str = "") -> str:
+        """List the pull requests that were merged last.
+
+        Args:
+            count: Number of results, at most 50, of the hundred closed ones that changed last.
+            base: Only those into this branch; any by default.
+
+        """
+        closed = await github.get(path(), state="closed", sort="updated", direction="desc", per_page=100, base=base)
+        merged = [one for one in entries({"all": closed}, "all") if text_at(one, "merged_at")]
+        rows = [f"#{text_at(one, 'number')} merged {text_at(one, 'merged_at')}: {text_at(one, 'title')}" for one in merged]
+        return foreign("\n".join(rows[: min(max(count, 1), 50)]), "GitHub") if rows else "no pull request was merged lately"
+
+    read = (fetch_pull_request, get_pull_request_diff, list_merged_prs)
+    return [offered(function, Danger.LOW, "idempotent", group="github") for function in read]
 
 
 def _comment(github: Service) -> Tool:

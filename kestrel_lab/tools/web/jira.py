@@ -12,21 +12,30 @@ from kestrel_lab.tools.web.fetch import Reach
 from kestrel_lab.tools.web.json_api import Service, entries, service, text_at
 from kestrel_lab.tools.web.tools import foreign, offered
 
+_PROJECT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}")
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}-[0-9]{1,9}")
 
 
 def jira_tools(reach: Reach) -> list[Tool]:
-    """Return the tools, if the environment has `JIRA_URL` and `JIRA_API_TOKEN`, and `JIRA_EMAIL` for Jira in the cloud. Else none."""
-    url, token, email = (reach.env.get(name, "") for name in ("JIRA_URL", "JIRA_API_TOKEN", "JIRA_EMAIL"))
+    """Return the tools, if the environment has `JIRA_BASE_URL` and `JIRA_API_TOKEN`, and `JIRA_EMAIL` for Jira in the cloud. Else none.
+
+    Where the address is in `JIRA_URL` they have other names, and there are none for one's project and one's own issues.
+    """
+    base, token, email = (reach.env.get(name, "") for name in ("JIRA_BASE_URL", "JIRA_API_TOKEN", "JIRA_EMAIL"))
+    url = base or reach.env.get("JIRA_URL", "")
     if not (url and token):
         return []
     basic = base64.b64encode(f"{email}:{token}".encode()).decode()
     headers = {"Authorization": f"Basic {basic}" if email else f"Bearer {token}", "Accept": "application/json"}
     jira = service("Jira", "", url, reach, headers)
-    return [_search(jira, "/rest/api/2/search/jql" if email else "/rest/api/2/search"), _issue(jira), _comment(jira)]
+    path = "/rest/api/2/search/jql" if email else "/rest/api/2/search"
+    if not base:
+        return [_search(jira, path, "jira_search"), _issue(jira, "jira_issue"), _comment(jira)]
+    own = _own_issues(jira, path)
+    return [_issue(jira, "get_jira_issue"), _search(jira, path, "search_jira_issues"), *own, _comment(jira)]
 
 
-def _search(jira: Service, path: str) -> Tool:
+def _search(jira: Service, path: str, name: str) -> Tool:
     async def jira_search(jql: str, count: int = 20) -> str:
         """Search Jira for issues.
 
@@ -35,14 +44,43 @@ def _search(jira: Service, path: str) -> Tool:
             count: Number of results, at most 50.
 
         """
-        value = await jira.get(path, jql=jql, maxResults=min(max(count, 1), 50), fields="summary,status,assignee")
-        rows = [_line(issue) for issue in entries(value, "issues")]
-        return foreign("\n".join(rows), "Jira") if rows else f"nothing was found for {jql!r}"
+        return await _found(jira, path, jql, count)
 
-    return offered(jira_search, Danger.LOW, "idempotent", group="jira")
+    return offered(jira_search, Danger.LOW, "idempotent", name=name, group="jira")
 
 
-def _issue(jira: Service) -> Tool:
+async def _found(jira: Service, path: str, jql: str, count: int) -> str:
+    value = await jira.get(path, jql=jql, maxResults=min(max(count, 1), 50), fields="summary,status,assignee")
+    rows = [_line(issue) for issue in entries(value, "issues")]
+    return foreign("\n".join(rows), "Jira") if rows else f"nothing was found for {jql!r}"
+
+
+def _own_issues(jira: Service, path: str) -> list[Tool]:
+    async def get_my_project_issues(project: str, count: int = 20) -> str:
+        """List the issues of a project of Jira that are not done, the newest change first.
+
+        Args:
+            project: Its key, such as ABC.
+            count: Number of results, at most 50.
+
+        """
+        if not _PROJECT.fullmatch(project):
+            raise ValueError(f"{project!r} is not a key of a project: write it like ABC")
+        return await _found(jira, path, f'project = "{project}" AND statusCategory != Done ORDER BY updated DESC', count)
+
+    async def get_assigned_issues(count: int = 20) -> str:
+        """List the issues of Jira that are assigned to the user and not done, the newest change first.
+
+        Args:
+            count: Number of results, at most 50.
+
+        """
+        return await _found(jira, path, "assignee = currentUser() AND statusCategory != Done ORDER BY updated DESC", count)
+
+    return [offered(function, Danger.LOW, "idempotent", group="jira") for function in (get_my_project_issues, get_assigned_issues)]
+
+
+def _issue(jira: Service, name: str) -> Tool:
     async def jira_issue(key: str) -> str:
         """Read an issue of Jira with its comments.
 
@@ -56,7 +94,7 @@ def _issue(jira: Service) -> Tool:
         parts += [f"{text_at(one, 'author', 'displayName')}, {text_at(one, 'created')}:\n{text_at(one, 'body')}" for one in comments]
         return foreign("\n\n".join(part for part in parts if part), "Jira")
 
-    return offered(jira_issue, Danger.LOW, "idempotent", group="jira")
+    return offered(jira_issue, Danger.LOW, "idempotent", name=name, group="jira")
 
 
 def _comment(jira: Service) -> Tool:

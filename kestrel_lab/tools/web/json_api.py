@@ -29,6 +29,12 @@ class Service:
         url = self.base + path + (f"?{urlencode(asked)}" if asked else "")
         return self._value(await ask(self.reach, "GET", url, headers=self.headers, follow=False), path)
 
+    async def text(self, path: str, accept: str) -> str:
+        """Return what it answers as text of the media type `accept`; raises like `get`."""
+        answer = await ask(self.reach, "GET", self.base + path, headers={**self.headers, "Accept": accept}, follow=False)
+        self._check(answer, path)
+        return decoded(answer)
+
     async def post(self, path: str, body: Json) -> Json:
         """Return what it answers to something new; raises like `get`."""
         headers = {**self.headers, "Content-Type": "application/json"}
@@ -36,7 +42,8 @@ class Service:
             await ask(self.reach, "POST", self.base + path, headers=headers, body=json.dumps(body).encode(), follow=False), path
         )
 
-    def _value(self, answer: Answer, path: str) -> Json:
+    def _check(self, answer: Answer, path: str) -> None:
+        """Raise `ValueError` for an answer that is an error or was not read, `ConnectionError` for an error that may pass."""
         text = "" if answer.left_out else decoded(answer)
         if not 200 <= answer.status < 300:
             what = {401: "the key is not accepted", 403: "the key may not do that, or has been used too often", 404: f"there is no {path}"}
@@ -44,8 +51,11 @@ class Service:
             raise ConnectionError(msg) if answer.status in {429, 502, 503, 504} else ValueError(msg)
         if answer.left_out:
             raise ValueError(f"the answer of {self.name} was not read: {answer.left_out}")
+
+    def _value(self, answer: Answer, path: str) -> Json:
+        self._check(answer, path)
         try:
-            value: Json = json.loads(text)
+            value: Json = json.loads(decoded(answer))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.name} answered what is not JSON") from error
         return value
