@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.security.taint import Passage, Taint, leaves
+from kestrel_lab.runtime.security.taint import Passage, Taint, bare, leaves
 
 _RUN = 16
 """Characters in a row that two texts do not share by chance."""
@@ -83,7 +83,7 @@ def private_in(args: Mapping[str, Json], taint: Taint, but: Container[str] = ())
 
 
 def _tells(piece: str, said: set[str]) -> bool:
-    left = " ".join(word for word in piece.split() if word.strip("\"'`<>()[]{},;!?").rstrip(".:") not in said)
+    left = " ".join(word for word in piece.split() if bare(word) not in said)
     return len(left) >= _RUN or _TELLING.search(left) is not None
 
 

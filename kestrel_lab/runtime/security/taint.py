@@ -43,6 +43,7 @@ from kestrel_lab.tools.interaction import STATE_EFFECTS
 
 OURS = frozenset({"denied", "invalid_arguments", "unknown_tool", "limit"})
 """Kinds of errors that the engine writes itself: their text comes from no tool."""
+_AROUND = "\"'`<>()[]{},;!?"
 _READ_ALL = frozenset({"verify", "commit"})
 """Operations that read the answers of every step."""
 _WORD = re.compile(r"[^\W\d_]+")
@@ -157,7 +158,7 @@ class Taint:
     @property
     def said(self) -> set[str]:
         """The words of the user, without the punctuation around them."""
-        return {word.strip("\"'`<>()[]{},;!?").rstrip(".:") for text in self.words for word in text.split()}
+        return {bare(word) for text in self.words for word in text.split()}
 
     def named_by_user(self, args: Mapping[str, Json]) -> bool:
         """Whether every text in `args` is an address that stands as a whole in what the user said: it tells nobody anything new."""
@@ -414,6 +415,11 @@ class Taint:
         if self._root and (normal == self._root or normal.startswith(f"{self._root}/")):
             normal = posixpath.relpath(normal, self._root)
         return normal.casefold()
+
+
+def bare(word: str) -> str:
+    """Return a word without the punctuation around it: `(https://a.example/x).` is the address."""
+    return word.lstrip(_AROUND).rstrip(f"{_AROUND}.:")
 
 
 def name_of(tool: str, args: Mapping[str, Json]) -> str:
