@@ -36,7 +36,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
 from kestrel_lab.core.plan import conversation_step
-from kestrel_lab.runtime.security.argument_texts import leaves, name_of
+from kestrel_lab.runtime.security.argument_texts import bare, leaves, name_of
 from kestrel_lab.runtime.security.authority import bare_address, called, stated_effects, wants_of
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
@@ -164,7 +164,7 @@ class Taint:
     @property
     def said(self) -> set[str]:
         """The words of the user, without the punctuation around them."""
-        return {word.strip("\"'`<>()[]{},;!?").rstrip(".:") for text in self.words for word in text.split()}
+        return {bare(word) for text in self.words for word in text.split()}
 
     def named_by_user(self, args: Mapping[str, Json]) -> bool:
         """Whether every text in `args` is an address that stands as a whole in what the user said, with or without its scheme: it tells nobody anything new."""
