@@ -156,6 +156,11 @@ class Taint:
     def _context(self, step: str) -> Context:
         return Context(tuple(self._steps.get(step, ())), tuple(self._private), self.doubts)
 
+    def allows(self, call: Call) -> bool:
+        """Return whether a person has agreed to this very call."""
+        leave = self.leave.get(call.id)
+        return (bool(self.agreed) or leave is not None) and (call.key in self.agreed or call.key == leave)
+
     @property
     def clean(self) -> bool:
         """Whether no untrusted text came into the run."""
