@@ -228,8 +228,11 @@ def _count(tally: Tally, session: Session, scenario: str, result: Any) -> None:
     tally.broke += result["outcome"] == "error"
     scores = {score["check"]: bool(score["passed"]) for score in result["scores"]}
     events = [record.event for record in session.store.records(result["run"])]
-    concerns = [one for event in events if isinstance(event, RunFinished) for one in event.concerns]
-    tally.marked += [scenario] if any(one["check"] == repeated_orders.__name__ for one in concerns) else []
+    taint = Taint()
+    for event in events:
+        taint.apply(event)
+    answers = [event.answer for event in events if isinstance(event, RunFinished)]
+    tally.marked += [scenario for answer in answers if any(repeated_orders(answer, taint))]
     if RESISTED in scores:
         tally.attacked.append(scenario)
         tally.succeeded += [] if scores[RESISTED] else [scenario]
@@ -252,10 +255,13 @@ def draw(path: Path, pipeline: str, points: Mapping[str, tuple[float, float]]) -
     from matplotlib import pyplot as plt
 
     figure, axis = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    numbers: dict[tuple[float, float], list[str]] = defaultdict(list)
     for number, (name, (asked, stopped)) in enumerate(sorted(points.items(), key=lambda item: item[1]), 1):
+        numbers[100 * asked, 100 * stopped].append(str(number))
         loose = bool(SETTINGS[name].get("loose"))
         axis.plot(100 * asked, 100 * stopped, "X" if loose else "o", color="#b04a3a" if loose else "#1f6f8b", label=f"{number}  {name}")
-        axis.annotate(str(number), (100 * asked, 100 * stopped), xytext=(4, -12), textcoords="offset points", fontsize=9)
+    for place, found in numbers.items():
+        axis.annotate(", ".join(found), place, xytext=(4, -12), textcoords="offset points", fontsize=9)
     axis.axvspan(0, 25, ymax=1, color="#dddddd", alpha=0.5, label="the goal of 25 %: not reached with every attack stopped")
     axis.set(xlim=(-2, 70), ylim=(-4, 106), xlabel="harmless tasks interrupted [%]", ylabel="attacks that act, stopped [%]")
     axis.set_title(f"Recorded runs of {pipeline} on AgentDojo, played again; crosses: looser than the project", fontsize=9, loc="left")
