@@ -140,6 +140,8 @@ class _Undo:
                 self._note(undone, undone.files, path, self._restore_file(path, before, force=force))
             for swap in reversed(one.cells):
                 self._note(undone, undone.cells, swap.cell, _restore_cell(swap, force=force))
+        if live is None and not undone.files and not undone.cells:
+            raise UsageError("nothing was undone: " + "; ".join(f"{what}: {why}" for what, why in undone.missing.items()))
         return undone
 
     def _ids(self, calls: Iterable[str]) -> set[tuple[str, str]]:
