@@ -90,6 +90,22 @@ def test_code_is_always_asked_about_after_words_of_others(person: Typist) -> Non
     assert result == "1 False [['page']]\n"
 
 
+def test_cells_are_proposed_and_always_asked_about_after_words_of_others(person: Typist) -> None:
+    """Without a page or a server a new cell is proposed; under `auto` that passes, but not once the model has read what others wrote."""
+    person.run(
+        "from kestrel_lab import tool\n@tool(reads='untrusted', reaches='nothing')\ndef page() -> str:\n    'Read a page.'\n    return 'words of others'\n"
+        "cell = [('insert_cell', {'source': 'n = 1'})]\n"
+        "lab = Lab(model=ScriptedModel([cell, [('page', {})], cell, [('edit_cell', {'cell': 'c', 'old': 'a', 'new': 'b'})], 'done']),\n"
+        "          tools=[page], approve='auto')"
+    )
+    asked = person.run("%kestrel run 'read' --as r", answer="n")
+    result = person.run("print(said(r))")
+
+    assert asked.count("asks for approval") == 2
+    assert "only the user can take it away" in result
+    assert result.count("insert_cell was denied") == result.count("edit_cell was denied") == 1
+
+
 def test_a_second_call_of_a_turn_sees_the_first(person: Typist) -> None:
     """Two calls of one turn: the preview of the second is made again after the first, and what it takes over fits."""
     calls = "[('run_python', {'code': 'a = 1'}), ('run_python', {'code': 'b = len([one for one in dir() if one == \"a\"])'})]"
