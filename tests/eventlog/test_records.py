@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import StoreError
@@ -74,6 +74,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SessionStore]:
 
 @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(event=events)
+@example(event=RunStarted(goal="g", workspace="/w", model="m", follows="r0", earlier={"messages": []}))
 def test_every_event_comes_back_as_it_was(event: Event, store: SessionStore) -> None:
     """Any event of any class, with any text and any JSON in it, is read back equal, and so are its number and time."""
     assert from_json(event.type, to_json(event)) == event
