@@ -83,7 +83,7 @@ class EvalProgress:
             parts += [f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min", f"{duration(left / rate)} left" if left else ""]
         cost = f"${self._cost:.2f}" if self._cost else ""
         parts.append(f"cost {at_least(cost)}" if self._unpriced else cost)
-        parts.append(f"{self.running} trials at once" if self.running else "")
+        parts.append(f"{self.running} trials at once" if self.running > 1 else "")
         parts += [] if self._supervisor is None else held_up(self._supervisor)
         return " · ".join(part for part in parts if part)
 
