@@ -262,6 +262,32 @@ def test_a_runner_is_named_wherever_a_model_is(place: Place, tmp_path: Path) -> 
         asyncio.run(ended(place, "acp:x", model="y"))
 
 
+def test_a_turn_that_begins_before_the_last_is_done_waits_in_the_log(place: Place) -> None:
+    """Results in any order: each belongs to its call, and the conversation is one that can be resumed."""
+    stream = stream_of("claude-code")
+    place.plays("claude-code", [*stream[:7], stream[8], stream[11], stream[7], *stream[12:]])
+    run, events = asyncio.run(ended(place, "claude-code"))
+    assert (run.status, run.answer) == ("COMPLETE", "The price is 3.")
+    told = of(events, ModelAnswered, ToolAnswered)
+    assert [event.text for event in told] == ["I look.", "price = 3", "", "exit code 1", "The price is 3."]
+    assert [event.call for event in told] == ["answer.m1", "answer.1.1", "answer.m2", "answer.2.1", "answer.m3"]
+
+
+def test_codex_counts_a_session_once(place: Place) -> None:
+    """A session that is taken up tells the sum of all its turns: what was counted before is left out."""
+    place.plays("codex", stream_of("codex"))
+
+    async def asked_again() -> Run:
+        async with place.lab() as lab:
+            run = await lab.run(GOAL, runner="codex", workspace=place.workspace, approve="auto", output={"type": "integer"})
+            run.events()
+            return run
+
+    run = asyncio.run(asked_again())
+    assert [line["argv"][4:6] for line in heard(place.workspace)][1:] == [["resume", "01a2076c-01a9-7d60-a0b8-000000000001"]] * 2  # type: ignore[index,call-overload]
+    assert (run.usage.tokens_in, run.status) == (75, "FAILED")
+
+
 def test_text_is_shown_while_it_is_written(place: Place) -> None:
     """Pieces that the program streams are pieces of the model call under way."""
     place.plays("claude-code", stream_of("claude-code"))
