@@ -9,7 +9,7 @@ import pytest
 from player import heard, install, stream_of
 
 from kestrel_lab import Lab
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -193,6 +193,35 @@ def test_an_interrupted_run_goes_on_in_the_session_of_the_program(place: Place) 
     assert "--resume=5f0c2a1e-0000-4000-8000-000000000001" in argv["argv"] and "--fork-session" not in argv["argv"]  # type: ignore[index]
     assert "stopped in the middle" in told["message"]["content"][0]["text"]  # type: ignore[index]
     assert of(events, ModelAnswered)[-1].session.endswith("@a4")
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_a_decision_that_comes_later_holds_when_the_program_asks_again(place: Place, granted: bool) -> None:
+    """With nobody here the run stops and waits; what was decided then answers the same question of the resumed program."""
+    stream = stream_of("claude-code")
+    place.plays("claude-code", stream)
+
+    async def waiting() -> str:
+        async with place.lab() as lab:
+            run = lab.start(GOAL, runner="claude-code", workspace=place.workspace, approve="ask")
+            with pytest.raises(ApprovalRequired):
+                await run.wait()
+            (asked,) = run.questions
+            run.decide(ApprovalGiven(call=asked.call, granted=granted, by="ann", how="command"))
+            return run.id
+
+    known = asyncio.run(waiting())
+    place.plays("claude-code", [*stream[:5], *stream[8:]])
+
+    async def resumed() -> tuple[Run, list[Any]]:
+        async with place.lab() as lab:
+            run = await lab.resume(known)
+            return run, list(run.events())
+
+    run, events = asyncio.run(resumed())
+    assert run.status == "COMPLETE", run.reason
+    assert len(of(events, ApprovalAsked)) == 1
+    assert heard(place.workspace)[-1]["response"]["response"]["behavior"] == ("allow" if granted else "deny")  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])
