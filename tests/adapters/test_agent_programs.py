@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from player import heard, install, stream_of
 
@@ -136,10 +137,8 @@ def test_a_program_that_hangs_is_ended_at_the_limit_of_time(place: Place) -> Non
     run, events = asyncio.run(ended(place, "codex", limits=Limits(seconds=3)))
     assert run.status == "FAILED" and "3 s" in run.reason
     assert of(events, ModelAnswered)[-1].error["kind"] == "cancelled"
-    argv = [
-        Path(f"/proc/{one}/cmdline").read_bytes() for one in os.listdir("/proc") if one.isdigit() and Path(f"/proc/{one}/cmdline").exists()
-    ]
-    assert not [line for line in argv if str(place.programs).encode() in line and b"player.py" in line]
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert not [line for line in lines if f"{place.programs}/player.py" in line]
 
 
 @pytest.mark.parametrize(("stream", "says"), [
