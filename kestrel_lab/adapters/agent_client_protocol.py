@@ -10,6 +10,7 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, cast
 
 from kestrel_lab.adapters.adapter import DANGERS, Capabilities, Decision, Permission, Task, Told, ToolDone, TurnParts
@@ -23,10 +24,12 @@ from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.version import __version__
+from kestrel_lab.host.user import home_folder
 
 ACP: Final = "acp"
-_STATE: Final = tuple(place for one in (CLAUDE_CODE, CODEX, GEMINI, OPENCODE) for place in one.state)
-"""Of a command nobody knows what it keeps where: the places of those that are known."""
+_PROGRAMS: Final = (CLAUDE_CODE, CODEX, GEMINI, OPENCODE)
+_PLACES: Final = (".{}", ".config/{}", ".local/share/{}", ".local/state/{}", ".cache/{}")
+"""Where programs keep their settings and sessions below the home folder."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +62,7 @@ class AcpAdapter:
     async def work(self, task: Task) -> AsyncIterator[Told]:
         """Start the program, prompt it and yield what it tells; see `Adapter.work`."""
         argv = shlex.split(self.command)
-        async with started(argv, task, self.env, _STATE, f"the package that has {argv[0]}") as running:
+        async with started(argv, task, self.env, self._state(argv[0]), f"the package that has {argv[0]}") as running:
             talk = _Talk()
             prompting = asyncio.ensure_future(self._prompt(talk, running, task))
             prompting.add_done_callback(lambda _: talk.told.put_nowait(None))
@@ -75,6 +78,14 @@ class AcpAdapter:
             finally:
                 prompting.cancel()
                 await asyncio.gather(prompting, return_exceptions=True)
+
+    def _state(self, program: str) -> tuple[str, ...]:
+        name = Path(program).name
+        known = next((one for one in _PROGRAMS if name.startswith(one.name.partition("-")[0])), None)
+        if known is not None:
+            return known.state
+        home = Path(self.env.get("HOME") or home_folder())
+        return tuple(place for one in _PLACES if (home / (place := one.format(name))).exists())
 
     async def _prompt(self, talk: _Talk, running: Running, task: Task) -> None:
         from acp import PROTOCOL_VERSION, RequestError, connect_to_agent

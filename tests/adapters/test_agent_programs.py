@@ -5,11 +5,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from player import heard, install, stream_of
 
 from kestrel_lab import Lab
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -136,10 +137,8 @@ def test_a_program_that_hangs_is_ended_at_the_limit_of_time(place: Place) -> Non
     run, events = asyncio.run(ended(place, "codex", limits=Limits(seconds=3)))
     assert run.status == "FAILED" and "3 s" in run.reason
     assert of(events, ModelAnswered)[-1].error["kind"] == "cancelled"
-    argv = [
-        Path(f"/proc/{one}/cmdline").read_bytes() for one in os.listdir("/proc") if one.isdigit() and Path(f"/proc/{one}/cmdline").exists()
-    ]
-    assert not [line for line in argv if str(place.programs).encode() in line and b"player.py" in line]
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert not [line for line in lines if f"{place.programs}/player.py" in line]
 
 
 @pytest.mark.parametrize(("stream", "says"), [
@@ -193,6 +192,35 @@ def test_an_interrupted_run_goes_on_in_the_session_of_the_program(place: Place) 
     assert "--resume=5f0c2a1e-0000-4000-8000-000000000001" in argv["argv"] and "--fork-session" not in argv["argv"]  # type: ignore[index]
     assert "stopped in the middle" in told["message"]["content"][0]["text"]  # type: ignore[index]
     assert of(events, ModelAnswered)[-1].session.endswith("@a4")
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_a_decision_that_comes_later_holds_when_the_program_asks_again(place: Place, granted: bool) -> None:
+    """With nobody here the run stops and waits; what was decided then answers the same question of the resumed program."""
+    stream = stream_of("claude-code")
+    place.plays("claude-code", stream)
+
+    async def waiting() -> str:
+        async with place.lab() as lab:
+            run = lab.start(GOAL, runner="claude-code", workspace=place.workspace, approve="ask")
+            with pytest.raises(ApprovalRequired):
+                await run.wait()
+            (asked,) = run.questions
+            run.decide(ApprovalGiven(call=asked.call, granted=granted, by="ann", how="command"))
+            return run.id
+
+    known = asyncio.run(waiting())
+    place.plays("claude-code", [*stream[:5], *stream[8:]])
+
+    async def resumed() -> tuple[Run, list[Any]]:
+        async with place.lab() as lab:
+            run = await lab.resume(known)
+            return run, list(run.events())
+
+    run, events = asyncio.run(resumed())
+    assert run.status == "COMPLETE", run.reason
+    assert len(of(events, ApprovalAsked)) == 1
+    assert heard(place.workspace)[-1]["response"]["response"]["behavior"] == ("allow" if granted else "deny")  # type: ignore[index]
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])
@@ -260,6 +288,32 @@ def test_a_runner_is_named_wherever_a_model_is(place: Place, tmp_path: Path) -> 
     assert frame[["config", "outcome"]].to_numpy().tolist() == [["theirs", "pass"], ["also", "pass"]]
     with pytest.raises(UsageError, match="names what it runs"):
         asyncio.run(ended(place, "acp:x", model="y"))
+
+
+def test_a_turn_that_begins_before_the_last_is_done_waits_in_the_log(place: Place) -> None:
+    """Results in any order: each belongs to its call, and the conversation is one that can be resumed."""
+    stream = stream_of("claude-code")
+    place.plays("claude-code", [*stream[:7], stream[8], stream[11], stream[7], *stream[12:]])
+    run, events = asyncio.run(ended(place, "claude-code"))
+    assert (run.status, run.answer) == ("COMPLETE", "The price is 3.")
+    told = of(events, ModelAnswered, ToolAnswered)
+    assert [event.text for event in told] == ["I look.", "price = 3", "", "exit code 1", "The price is 3."]
+    assert [event.call for event in told] == ["answer.m1", "answer.1.1", "answer.m2", "answer.2.1", "answer.m3"]
+
+
+def test_codex_counts_a_session_once(place: Place) -> None:
+    """A session that is taken up tells the sum of all its turns: what was counted before is left out."""
+    place.plays("codex", stream_of("codex"))
+
+    async def asked_again() -> Run:
+        async with place.lab() as lab:
+            run = await lab.run(GOAL, runner="codex", workspace=place.workspace, approve="auto", output={"type": "integer"})
+            run.events()
+            return run
+
+    run = asyncio.run(asked_again())
+    assert [line["argv"][4:6] for line in heard(place.workspace)][1:] == [["resume", "01a2076c-01a9-7d60-a0b8-000000000001"]] * 2  # type: ignore[index,call-overload]
+    assert (run.usage.tokens_in, run.status) == (75, "FAILED")
 
 
 def test_text_is_shown_while_it_is_written(place: Place) -> None:

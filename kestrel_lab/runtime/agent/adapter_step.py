@@ -46,7 +46,8 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
     work = _Work(step, adapter, ctx, desk, choice)
     if not (adapter.capabilities.approvals and choice.wanted):
         await work.ask_to_begin()
-    work.close_calls("the program was stopped while this call ran; it may have taken effect")
+    work.keep_decisions()
+    work.close_calls("the program was stopped while this call ran or waited; it may have taken effect")
     resumes = bool(talk.session) and (not talk.borrowed or adapter.capabilities.resume == "any")
     messages = with_images(await spoken(talk.sent, ctx), ctx.store)
     last = messages[-1] if messages[-1].role == "user" else Message(role="user", text=GO_ON)
@@ -94,6 +95,8 @@ class _Work:
         self._ours: dict[str, Call] = {}
         """Calls by the program's ids."""
         self._denied: set[str] = set()
+        self._given: dict[str, ApprovalGiven] = {}
+        """By key of a call, the decision that came when the program no longer waited for it: it holds when it asks again."""
         self._held: deque[Told] = deque()
         """What waits for results of earlier calls: a turn begins in the log when the one before it is complete."""
 
@@ -228,7 +231,7 @@ class _Work:
         known = self._ours.get(request.id)
         name = known.id if known is not None else f"{self._step.id}.{self._talk.cycles}.sub.{request.id}"  # of a sub-agent's call
         call = self._call(name, request.name, self._ctx.redactor.json(request.args), asked.danger)
-        given = await self._desk.decide(call)
+        given = self._given.pop(call.key, None) or await self._desk.decide(call)
         if given is not None and not given.granted:
             self._denied.add(name)
             because = f": {given.reason}" if given.reason else ""
@@ -240,6 +243,13 @@ class _Work:
             self._run(call, _leave(given))
             await self._ctx.on_disk()
         return Decision(granted=True, args=args)
+
+    def keep_decisions(self) -> None:
+        """Keep what was decided about calls that the program could not make any more, because the run had stopped to wait."""
+        for request in self._talk.open_requests:
+            given = self._ctx.state.decisions.get(request.id)
+            if given is not None and request.id not in self._ctx.state.begun:
+                self._given[self._call(request.id, request.name, cast("Json", request.args), Danger.SAFE).key] = given
 
     def close_calls(self, why: str) -> None:
         """Answer what has no answer, so that the conversation is whole."""
