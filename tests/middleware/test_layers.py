@@ -170,7 +170,7 @@ def test_the_intent_is_stored_before_a_call_with_effects() -> None:
 def test_whatever_happens_is_one_answer() -> None:
     """A result, an error and a cancellation each become one `tool_answered`; a signal becomes none: the call is still open."""
     events: list[Event] = []
-    record = RecordAnswer(events.append, str, lambda _: 1000, lambda call: call.attempt > 1)
+    record = RecordAnswer(events.append, lambda _, value: str(value), lambda _: 1000, lambda call: call.attempt > 1)
 
     async def cancelled(call: Call) -> Result:
         raise asyncio.CancelledError
