@@ -60,13 +60,15 @@ class AcpAdapter:
         """Start the program, prompt it and yield what it tells; see `Adapter.work`."""
         argv = shlex.split(self.command)
         async with started(argv, task, self.env, _STATE, f"the package that has {argv[0]}") as running:
-            talk = _Talk(task)
+            talk = _Talk()
             prompting = asyncio.ensure_future(self._prompt(talk, running, task))
             prompting.add_done_callback(lambda _: talk.told.put_nowait(None))
             try:
                 while (told := await talk.told.get()) is not None:
                     if isinstance(told, _Question):
                         told.answer.set_result(await task.ask(told.permission))
+                    elif isinstance(told, str):
+                        task.delta(told)
                     else:
                         yield told
                 prompting.result()
@@ -116,9 +118,8 @@ class _Question:
 class _Talk:
     """The client's side of a session: turns what the agent tells into what an adapter tells, in order."""
 
-    def __init__(self, task: Task) -> None:
-        self._task = task
-        self.told: asyncio.Queue[Told | _Question | None] = asyncio.Queue()
+    def __init__(self) -> None:
+        self.told: asyncio.Queue[Told | _Question | str | None] = asyncio.Queue()
         self.session, self.silent = "", False
         self._parts = TurnParts()
         self._kinds: dict[str, str] = {}
@@ -140,7 +141,7 @@ class _Talk:
                 if self._parts.calls:
                     self._flush()
                 self._parts.text += text
-                self._task.delta(text)
+                self.told.put_nowait(text)
             case "tool_call" | "tool_call_update":
                 self._call(update)
             case "usage_update" if update.cost is not None and update.cost.currency == "USD":

@@ -17,6 +17,7 @@ from kestrel_lab.core.messages import ModelAnswer, ToolRequest
 from kestrel_lab.tools.sandbox.levels import Level
 
 _NO_CALL: Final = frozenset({"agent_message", "reasoning", "error", "todo_list"})
+_COUNTED: Final = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_output_tokens")
 _ABOUT: Final = frozenset({"id", "type", "status", "aggregated_output", "exit_code", "result", "error"})
 """Fields of an item that are no arguments."""
 
@@ -26,13 +27,16 @@ def _argv(task: Task, model: str) -> Sequence[str]:
     held = ("--dangerously-bypass-approvals-and-sandbox",) if task.level > Level.S0 else ("--sandbox", "workspace-write")
     more = ["--json", "--skip-git-repo-check", *held, *(("-m", model) if model else ())]
     prompt = task.said(resumed=bool(task.session))
-    return ["codex", "exec", *more, *(("resume", task.session) if task.session else ()), "--", prompt]
+    return ["codex", "exec", *more, *(("resume", task.session.partition("@")[0]) if task.session else ()), "--", prompt]
 
 
 class _Reader(Reader):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self._thread, self._parts = "", TurnParts()
+        # A session that is taken up goes on counting where it was counted last.
+        counted = task.session.partition("@")[2]
+        self._before = [int(number) for number in counted.split(",")] if counted else [0, 0, 0, 0]
         self._told: set[str] = set()
 
     def take(self, line: Mapping[str, Any]) -> Iterable[Told]:
@@ -44,14 +48,10 @@ class _Reader(Reader):
         elif kind == "turn.completed":
             self.ended = True
             used = line.get("usage") or {}
-            usage = Usage(
-                tokens_in=int(used.get("input_tokens") or 0),
-                tokens_out=int(used.get("output_tokens") or 0),
-                tokens_cached=int(used.get("cached_input_tokens") or 0),
-                tokens_reasoning=int(used.get("reasoning_output_tokens") or 0),
-                unpriced=1,
-            )
-            yield self._parts.turn(ModelAnswer(usage=usage), self._thread)
+            counted = [int(used.get(name) or 0) for name in _COUNTED]
+            read, written, cached, thought = (max(0, now - then) for now, then in zip(counted, self._before, strict=True))
+            usage = Usage(tokens_in=read, tokens_out=written, tokens_cached=cached, tokens_reasoning=thought, unpriced=1)
+            yield self._parts.turn(ModelAnswer(usage=usage), f"{self._thread}@{','.join(map(str, counted))}")
         elif kind == "turn.failed":
             raise ModelError(f"codex failed: {(line.get('error') or {}).get('message') or 'it does not say why'}")
         elif kind == "error":

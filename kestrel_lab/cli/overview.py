@@ -28,7 +28,7 @@ Then [bold]kestrel run "Which files define the public API?"[/bold]
 """
 PANELS: Final = {
     "Run agents": ("run", "chat", "orchestrate", "resume", "cancel", "fork", "websearch", "plans", "plan"),
-    "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo"),
+    "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
     "Measure": ("eval", "compare", "import", "scenario", "notebook"),
     "What agents may do and know": ("tools", "mcp", "macros", "memory", "search", "index", "rules", "taint", "trust"),
     "Set up": ("doctor", "models", "config", "schema", "time"),
@@ -60,6 +60,7 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 """What the application with all commands is made with, too."""
 COMMANDS: Final = {
+    "acp": "Run as an agent inside an editor that speaks the agent client protocol (ACP): it starts this command and talks to it.",
     "trust": "Trust the settings of this project as they are now: show what they weaken, and apply them from now on.",
     "import": "Import what other tools recorded: runs to show, fork, score and compare like our own, and their rates with 95 % intervals.",
     "compare": "Run a suite at two commits, where results are missing, and show what changed.",

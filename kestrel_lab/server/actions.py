@@ -1,4 +1,4 @@
-"""A client's decision on a waiting call: checked against exactly what was asked, recorded once, refused with the reason."""
+"""Decisions of clients on waiting calls: each is checked against exactly what was asked, and recorded once or refused with the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ASKED = "SELECT body FROM events WHERE run_id = ? AND ref = ? AND type = 'appro
 
 
 def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
-    """Record what `by` decides; the run goes on at once, whichever process works on it. Blocks until it is on disk."""
+    """Record the decision of `by`; the run continues at once, in whichever process works on it. Blocks until the decision is on disk."""
     try:
         row = session.store.run(message.run)
     except UsageError as error:
@@ -59,7 +59,7 @@ def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
 
 
 def _earlier(session: Session, message: Decision) -> Refused | None:
-    """Return the message for a client whose decision came second."""
+    """Return the reply to a client that decided after another one."""
     record = session.store.decision(message.run, message.question)
     if record is None:
         return None
@@ -71,7 +71,7 @@ def _earlier(session: Session, message: Decision) -> Refused | None:
 
 
 def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | None:
-    """Why the decision is none on what was asked."""
+    """Return the refusal of a decision that does not fit the question; `None` if it fits."""
     if row.status.terminal:
         return Refused(re=message.id, code="ended", message=f"run {row.id} is {row.status}: nothing waits for a decision")
     if message.key != asked.key:
@@ -90,7 +90,7 @@ def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | No
 
 
 def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
-    """Edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when nobody here knows the tool."""
+    """Return edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when this process does not know the tool."""
     run = session.history.live.get(row.id)
     if run is not None and run.live is not None and run.live.working:
         return run.live.completed(asked, args)
@@ -102,11 +102,11 @@ def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[s
         raise UsageError(str(error)) from error
 
 
-# Stopping a run on request: one of this process is told to, any other is taken over and ended in the log.
+# Stopping a run on request: a run of this process is cancelled, any other is taken over and ended in the log.
 
 
 async def stop(session: Session, message: Cancel, *, by: str) -> Reply:
-    """End the run CANCELLED, unless it has ended.
+    """End the run as CANCELLED, unless it has ended.
 
     What another process does in a run that was taken from it is written no more, and it ends when it notices, at the
     latest before its next call with an effect; only the effect of a call under way may still come.

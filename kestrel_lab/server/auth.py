@@ -22,7 +22,7 @@ from kestrel_lab.server.protocol import ErrorCode, Refused
 
 TOKEN_BYTES: Final = 32
 _FAILURES: Final = 20
-"""Wrong tokens within `_WINDOW_S`, after which more of them are not even looked at; the right one always is."""
+"""Wrong tokens within `_WINDOW_S` after which further wrong ones are refused unread; the right token is always accepted."""
 _WINDOW_S: Final = 60.0
 
 HEADERS: Final = {
@@ -41,12 +41,12 @@ HEADERS: Final = {
 
 
 def new_token() -> str:
-    """256 random bits, as text that fits an address's fragment."""
+    """Return 256 random bits as text that can stand in the fragment of an address."""
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
 def refusal(status: int, code: ErrorCode, message: str, todo: str = "", **headers: str) -> Response:
-    """A response that says why not, in the words of the protocol."""
+    """Return a response that refuses a request, with a message of the protocol as its body."""
     refused = Refused(code=code, message=message, todo=todo)
     return Response(refused.line(), status, headers=dict(headers), media_type="application/json")
 
@@ -66,7 +66,7 @@ class Guard:
         self._failures: deque[float] = deque(maxlen=_FAILURES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that may not come through, or pass it on."""
+        """Refuse a request that is not authorised; pass any other on to the application."""
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
@@ -82,7 +82,7 @@ class Guard:
         await (self._app if refused is None else refused)(scope, receive, with_headers)
 
     def refused(self, method: str, path: str, query: bytes, headers: Headers) -> Response | None:
-        """Why a request may not come through; `None` if it may."""
+        """Return the refusal of a request that is not authorised; `None` for one that is."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
             return refusal(
@@ -98,12 +98,12 @@ class Guard:
         return self._stranger(headers)
 
     def _foreign(self, method: str, path: str, headers: Headers) -> Response | None:
-        """Return the refusal of a page of another site, whatever its browser has added to the request."""
+        """Return the refusal of a request that a page of another site has sent; `None` for any other."""
         origins, site = headers.getlist("origin"), headers.get("sec-fetch-site", "none")
         if any(origin not in self._origins for origin in origins):
             return refusal(403, "forbidden", "pages of other sites may not talk to this server")
         if site not in {"same-origin", "none"}:
-            # Following a link to the page is no more than looking at a file.
+            # Following a link to the page only reads a static file.
             followed = method == "GET" and path == "/" and headers.get("sec-fetch-mode") == "navigate"
             if not (followed and headers.get("sec-fetch-dest") == "document"):
                 return refusal(403, "forbidden", "pages of other sites may not talk to this server")

@@ -1,4 +1,4 @@
-"""One client of the protocol in the same program: what every transport carries messages to and from."""
+"""A client of the protocol within the server's process; every transport passes messages between such a client and the outside."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from kestrel_lab.server.controller import Control
 
 _ROOM: Final = 256
-"""Messages that wait for a client; then whatever reads the log for it waits too, and nothing else."""
+"""Messages that are queued for a client; when the queue is full, only the readers of the log for this client wait."""
 _FOLLOWED: Final = 32
-"""Runs that one client may follow at once."""
+"""The largest number of runs that one client follows at once."""
 _LIST_S: Final = 0.2
-"""Between two looks at the list of runs for one client."""
+"""Seconds between two readings of the list of runs for one client."""
 _WAKE: Final = object()
 
 
 class Link:
-    """A client; iterate over it, or `receive`, for what the server says, beginning with `hello`."""
+    """A client. Iterating over it, or calling `receive`, gives the messages of the server, the first of which is `hello`."""
 
     def __init__(self, control: Control, *, how: str, person: bool) -> None:
         self._control = control
@@ -45,9 +45,9 @@ class Link:
         self._person = person
         self._queue: asyncio.Queue[ServerMessage | object | None] = asyncio.Queue(_ROOM)
         self._reports: dict[str, Told] = {}
-        """The newest of each job; older ones nobody needs."""
+        """The newest progress message of each job; it replaces older ones."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """What is done for the client: followed runs by id, and the list under no name."""
+        """Background tasks of the client: one per followed run, by id, and that of the list of runs under the empty name."""
         self._followed: dict[str, Follower] = {}
         self._closed = False
         control.links.add(self)
@@ -56,7 +56,7 @@ class Link:
         self._queue.put_nowait(control.hello())
 
     async def send(self, message: ClientMessage | Mapping[str, Any] | str | bytes) -> None:
-        """Say something to the server. What it replies is received in its turn; waits while the client does not read."""
+        """Send a message to the server; its reply arrives among the other messages. Waits while the client does not read."""
         if isinstance(message, Mapping):
             message = dumps(dict(message))
         read = read_message(message) if isinstance(message, str | bytes) else message
@@ -84,11 +84,11 @@ class Link:
                 await self._put(await self._control.handle(read, how=self._how))
 
     async def refuse(self, refused: Refused) -> None:
-        """Reply to what never became a message."""
+        """Send the reply to input that was not a message."""
         await self._put(refused)
 
     async def receive(self) -> ServerMessage:
-        """The next message; raises `EOFError` when the link is closed."""
+        """Return the next message; raises `EOFError` when the link is closed."""
         while True:
             if self._reports and self._queue.empty():
                 return self._reports.pop(next(iter(self._reports)))
@@ -99,7 +99,7 @@ class Link:
                 return found  # type: ignore[return-value]  # neither mark
 
     async def __aiter__(self) -> AsyncIterator[ServerMessage]:
-        """Messages until the link is closed."""
+        """Yield the messages until the link is closed."""
         while True:
             try:
                 yield await self.receive()
@@ -107,7 +107,7 @@ class Link:
                 return
 
     def report(self, message: Told) -> None:
-        """Tell a client that watches of a job's progress, of which only the newest counts; never waits."""
+        """Queue the progress of a job for a client that watches; it replaces the job's older progress, and the call never waits."""
         if "" not in self._tasks:
             return
         self._reports[message.job] = message
@@ -115,13 +115,13 @@ class Link:
             self._queue.put_nowait(_WAKE)
 
     def leave(self) -> None:
-        """Decide nothing any more: a run that asks waits for this client no longer. Its messages go on."""
+        """Note that the client makes no more decisions, so that runs stop waiting for it; it still receives messages."""
         if self._person:
             self._person = False
             self._control.attendance.left()
 
     async def settled(self) -> None:
-        """Wait until the client has every message of the runs it follows that the log has."""
+        """Wait until every event that the log has of the followed runs has been queued for the client."""
         for name, follower in list(self._followed.items()):
             if (task := self._tasks.get(name)) is not None:
                 told = asyncio.create_task(follower.settled.wait())
@@ -129,18 +129,18 @@ class Link:
                 told.cancel()
 
     async def quiet(self) -> None:
-        """Wait until all of that was received too: what is still open then is open now."""
+        """Wait until the client has received all of these messages as well."""
         await self.settled()
         while not self._queue.empty() and not self._closed:  # noqa: ASYNC110  # a queue tells when it is full, not when it is empty
             await asyncio.sleep(0.01)
 
     async def ended(self, run: str) -> None:
-        """Wait until the client has the last message of a run it follows."""
+        """Wait until the last message of a followed run has been queued."""
         if (task := self._tasks.get(run)) is not None:
             await asyncio.wait({task})
 
     async def close(self) -> None:
-        """Follow nothing any more; again does nothing."""
+        """End all following and close the link; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -153,7 +153,7 @@ class Link:
             self._queue.put_nowait(None)
 
     def drop(self) -> None:
-        """Throw away what was not received: nobody will, and whoever waits to say something waits no longer."""
+        """Discard the messages that were not received, which releases senders that wait for room in the queue."""
         while not self._queue.empty():
             self._queue.get_nowait()
 
@@ -162,7 +162,7 @@ class Link:
             await self._queue.put(message)
 
     def _run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` in the background, in place of what was done under that name."""
+        """Run `work` in the background; it replaces the earlier task of that name."""
         if (before := self._tasks.pop(name, None)) is not None:
             before.cancel()
         task = self._tasks[name] = asyncio.create_task(work)
@@ -201,7 +201,7 @@ class Link:
         await self._put(Accepted(re=message.id, run=message.run))
 
     async def _list(self, message: Watch, count: int, known: dict[str, RunSummary]) -> None:
-        """Tell of what is new in the list: only its last state counts, however much happened between."""
+        """Send the runs of the list that have changed, each in its newest state."""
         tail = self._control.tail
         try:
             while True:

@@ -34,10 +34,10 @@ from kestrel_lab.server.run_stream import Follower, Tail
 
 
 class Attendance:
-    """The number of clients that can decide now."""
+    """Counts the clients that can decide now."""
 
     def __init__(self, *, always: bool = False) -> None:
-        """`always`: somebody may come at any time, as to a page that is served."""
+        """With `always` a client may connect at any time, as to a page that is served, so nobody is ever taken to be gone."""
         self._always = always
         self._count = 0
         self._nobody = asyncio.Event()
@@ -45,38 +45,38 @@ class Attendance:
             self._nobody.set()
 
     def came(self) -> None:
-        """Somebody is there."""
+        """Count a client that has connected."""
         self._count += 1
         self._nobody.clear()
 
     def left(self) -> None:
-        """One of them is there no longer."""
+        """Count a client that has left."""
         self._count -= 1
         if not self._count and not self._always:
             self._nobody.set()
 
     def end(self) -> None:
-        """Stop waiting for clients: none will come any more."""
+        """Note that no further client will connect."""
         self._always = False
         self._nobody.set()
 
     async def over(self) -> None:
-        """Return once nobody is there."""
+        """Return as soon as no client is connected."""
         await self._nobody.wait()
 
 
 @dataclass
 class Attended:
-    """The approver of a run that clients decide on: their decisions come through the log, this one only waits for them."""
+    """The approver of a run that clients decide on. It only waits: the decisions themselves come through the log."""
 
     attendance: Attendance
     patience_s: float | None = None
-    """After so many seconds without an answer the answer is no; `None` waits."""
+    """Seconds after which a question without an answer is denied; `None` waits without a limit."""
     run: str = ""
-    """Its id, once it has one."""
+    """The id of the run, once it has one."""
 
     async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
-        """Wait; raises `ApprovalRequired`, which leaves the run waiting in the log, when nobody is there."""
+        """Wait for the decision; raises `ApprovalRequired`, which leaves the run waiting in the log, when no client is connected."""
         try:
             async with asyncio.timeout(self.patience_s):
                 await self.attendance.over()
@@ -87,7 +87,7 @@ class Attended:
 
 
 class Control:
-    """Answers the messages of clients; enter it on the event loop that its runs work on."""
+    """Carries out the messages of clients. Enter it on the event loop of its runs."""
 
     def __init__(
         self,
@@ -121,9 +121,9 @@ class Control:
         self.links: set[Link] = set()
         self.followers: set[Follower] = set()
         self._own: dict[str, asyncio.Task[None]] = {}
-        """Runs that were begun here, until they end."""
+        """The runs that were started here and have not ended."""
         self.jobs: dict[str, Told] = {}
-        """How far jobs are that go on, for whoever comes later."""
+        """The newest progress of each running job, for clients that connect later."""
 
     async def __aenter__(self) -> Self:
         await self.tail.__aenter__()
@@ -132,7 +132,7 @@ class Control:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Disconnect everybody; runs that wait for them are left waiting in the log, others that were started here are interrupted."""
+        """Disconnect all clients. Runs that wait for a decision stay waiting in the log; other runs that were started here are interrupted."""
         self.session.change(listeners=tuple(one for one in self.session.options.listeners if one is not self._listener))
         self.attendance.end()
         for link in list(self.links):
@@ -180,12 +180,12 @@ class Control:
         return report
 
     def follow(self, run: str, *, after: int = 0, view: bool = False) -> Follower:
-        """A follower of the run; raises `UsageError` when there is no such run or event."""
+        """Return a follower of the run; raises `UsageError` when there is no such run or event."""
         patience = self.patience_s if run in self._own else None
         return Follower(self.session.store, self.tail, run, after=after, view=view, patience_s=patience)
 
     async def handle(self, message: Answer | Approve | Deny | Cancel | Start | Resume, *, how: str = "command") -> Reply:
-        """Obey a message, or say why not."""
+        """Carry out a message and return the reply, which says why if it was refused."""
         try:
             if isinstance(message, Start | Resume):
                 return self._begin(message)
@@ -198,7 +198,7 @@ class Control:
             return Refused(re=message.id, code="refused", message=str(error), todo="try again")
 
     def adopt(self, run: Run, approver: Attended) -> None:
-        """Count a run that was begun with `approver` among those begun here."""
+        """Register a run that was started with `approver` as one that was started here."""
         approver.run = run.id
         self._own[run.id] = task = asyncio.create_task(self._await(run), name=f"kestrel control {run.id}")
         task.add_done_callback(lambda _: self._own.pop(run.id, None))
@@ -226,7 +226,7 @@ class Control:
         return Accepted(re=message.id, run=run.id)
 
     async def _await(self, run: Run) -> None:
-        """Wait for the end of a run, and send clients what the log does not say of it."""
+        """Wait for the end of a run and send clients the error, if any, that its log does not contain."""
         ends: tuple[Run | BaseException] = await asyncio.gather(run.wait(), return_exceptions=True)
         found = ends[0]
         if isinstance(found, Exception) and not isinstance(found, ApprovalRequired):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 VERSION: Final = 1
 MESSAGE_BYTES: Final = 64 * 1024
-"""The longest message that a client may send."""
+"""The length of the longest message that a client may send."""
 
 Seq = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -43,7 +43,7 @@ ErrorCode = Literal[
 
 
 class _FromClient(BaseModel):
-    """What a client may say."""
+    """A message of a client."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -52,7 +52,7 @@ class _FromClient(BaseModel):
 
 
 class Watch(_FromClient):
-    """List the newest runs, tell whenever one of them changes or a new one begins, and how far long jobs are."""
+    """Send the list of the newest runs, every change of it, and the progress of long jobs."""
 
     type: Literal["watch"] = "watch"
     limit: Annotated[int, Field(ge=1, le=500)] = 50
@@ -60,7 +60,7 @@ class Watch(_FromClient):
 
 
 class Subscribe(_FromClient):
-    """Follow a run from the event after number `after`, of whichever process it is."""
+    """Follow a run of any process, beginning with the event after number `after`."""
 
     type: Literal["subscribe"] = "subscribe"
     run: Name
@@ -69,14 +69,14 @@ class Subscribe(_FromClient):
 
 
 class Unsubscribe(_FromClient):
-    """Follow a run no longer; without a run, end `watch`."""
+    """Stop following a run; without a run, end `watch`."""
 
     type: Literal["unsubscribe"] = "unsubscribe"
     run: str = ""
 
 
 class _Decision(_FromClient):
-    """On what a run waits for."""
+    """A decision on what a run waits for."""
 
     run: Name
     question: Name = Field(description="The `question` of the message that asked.")
@@ -84,14 +84,14 @@ class _Decision(_FromClient):
 
 
 class Answer(_Decision):
-    """Answer what an agent asks; `null` says that there is no answer."""
+    """Answer the question of an agent; `null` means that there is no answer."""
 
     type: Literal["answer"] = "answer"
     text: Words | None
 
 
 class Approve(_Decision):
-    """Let a call go on, with other arguments if `args` is given."""
+    """Approve a call, with edited arguments if `args` is given."""
 
     type: Literal["approve"] = "approve"
     reason: Words = ""
@@ -100,7 +100,7 @@ class Approve(_Decision):
 
 
 class Deny(_Decision):
-    """Forbid a call; the model is told the reason."""
+    """Deny a call; the model receives the reason."""
 
     type: Literal["deny"] = "deny"
     reason: Words = ""
@@ -110,7 +110,7 @@ class Deny(_Decision):
 
 
 class Cancel(_FromClient):
-    """Stop a run; it ends CANCELLED. One that another process works on is taken from it only with `force`."""
+    """End a run as CANCELLED. A run that another process works on is taken over only with `force`."""
 
     type: Literal["cancel"] = "cancel"
     run: Name
@@ -118,7 +118,7 @@ class Cancel(_FromClient):
 
 
 class Bounds(BaseModel):
-    """How far a run that is started may go; what is left out is as configured."""
+    """The limits of a run to start; those that are left out are the configured ones."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -129,7 +129,7 @@ class Bounds(BaseModel):
 
 
 class Start(_FromClient):
-    """Begin a run, in the workspace and under the approval policy of the server."""
+    """Start a run in the workspace and under the approval policy of the server."""
 
     type: Literal["start"] = "start"
     goal: Annotated[str, Field(min_length=1, max_length=20_000)]
@@ -140,7 +140,7 @@ class Start(_FromClient):
 
 
 class Resume(_FromClient):
-    """Go on with a run that no process works on."""
+    """Resume a run that no process works on."""
 
     type: Literal["resume"] = "resume"
     run: Name
@@ -151,14 +151,14 @@ Decision = Answer | Approve | Deny
 
 
 class _FromServer(BaseModel):
-    """What a server may say."""
+    """A message of the server."""
 
     model_config = ConfigDict(frozen=True)
 
     v: Literal[1] = 1
 
     def line(self) -> str:
-        """The message as one line of ASCII: text that is not Unicode goes through as it is."""
+        """Return the message as one line of ASCII, in which lone surrogates are escaped like any other character."""
         return json.dumps(self.model_dump(), separators=(",", ":"))
 
 
@@ -172,7 +172,7 @@ class Hello(_FromServer):
 
 
 class RunSummary(BaseModel):
-    """What a list says of a run."""
+    """A run in the list of runs."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -209,7 +209,7 @@ class RunChanged(_FromServer):
 
 
 class Happened(_FromServer):
-    """Something was recorded; each event of a run comes as exactly one message."""
+    """An event was recorded; each event of a run is sent as exactly one message."""
 
     type: Literal["event"] = "event"
     run: str
@@ -227,7 +227,7 @@ class _Asks(Happened):
 
 
 class Question(_Asks):
-    """An agent asks something that is answered in words."""
+    """An agent asks a question that is answered in words."""
 
     type: Literal["question"] = "question"  # type: ignore[assignment]  # each kind of message has its own word
     text: str
@@ -235,7 +235,7 @@ class Question(_Asks):
 
 
 class ApprovalWanted(_Asks):
-    """A call waits for leave."""
+    """A call waits for approval."""
 
     type: Literal["approval"] = "approval"  # type: ignore[assignment]  # as above
     tool: str
@@ -258,7 +258,7 @@ class Decided(Happened):
 
 
 class Told(_FromServer):
-    """How far something is: a tool of a run, whose event then has a number, or another long job."""
+    """The progress of a tool of a run, whose event has a number, or of another long job."""
 
     type: Literal["progress"] = "progress"
     run: str = ""
@@ -283,7 +283,7 @@ class Delta(_FromServer):
 
 
 class View(_FromServer):
-    """What a screen shows of a run: patches, or with `whole` those that make everything from nothing."""
+    """Patches of the view that a screen shows of a run; with `whole`, patches that build all of it."""
 
     type: Literal["view"] = "view"
     run: str
@@ -297,7 +297,7 @@ class View(_FromServer):
 
 
 class Ended(_FromServer):
-    """A run that was followed has ended, and all of it was told."""
+    """A followed run has ended, and all of its messages have been sent."""
 
     type: Literal["end"] = "end"
     run: str
@@ -305,7 +305,7 @@ class Ended(_FromServer):
 
 
 class Accepted(_FromServer):
-    """The reply to a message that was obeyed."""
+    """The reply to a message that was carried out."""
 
     type: Literal["accepted"] = "accepted"
     re: str = ""
@@ -314,7 +314,7 @@ class Accepted(_FromServer):
 
 
 class Refused(_FromServer):
-    """The reply to a message that was not obeyed: why, and what to do."""
+    """The reply to a message that was refused: the reason, and what to do."""
 
     type: Literal["error"] = "error"
     re: str = ""
@@ -333,14 +333,14 @@ _CLIENT: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessage, Field
 
 
 class ControlSchema(BaseModel):
-    """Both directions, for the published schema."""
+    """The messages of both directions, for the published schema."""
 
     client: Annotated[ClientMessage, Field(discriminator="type")]
     server: Annotated[ServerMessage, Field(discriminator="type")]
 
 
 def read_message(text: str | bytes) -> ClientMessage | Refused:
-    """The client's message, or what is to be answered to something that is none; never raises."""
+    """Return the client's message, or the reply to input that is not a message; never raises."""
     if len(text) > MESSAGE_BYTES:
         return too_large()
     try:
@@ -350,12 +350,12 @@ def read_message(text: str | bytes) -> ClientMessage | Refused:
 
 
 def too_large() -> Refused:
-    """What is answered to a message that is too long."""
+    """Return the reply to a message that is too long."""
     return Refused(code="too_large", message=f"a message has at most {MESSAGE_BYTES:,} bytes", todo="decide with `kestrel approve` instead")
 
 
 def bad_message(error: ValidationError, re: str = "") -> Refused:
-    """What is answered to JSON that is not a message, place by place."""
+    """Return the reply to JSON that is not a message; it names each wrong place."""
     places = []
     for problem in error.errors(include_url=False, include_input=False)[:5]:
         # The input is left out: it may be long, or a secret typed into the wrong window.
@@ -365,7 +365,7 @@ def bad_message(error: ValidationError, re: str = "") -> Refused:
 
 
 def _id_of(text: str | bytes) -> str:
-    """The `id` of a message that is otherwise wrong, so that its sender knows which one it was."""
+    """Return the `id` of a message that is otherwise invalid, so that the sender can tell which one it was."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

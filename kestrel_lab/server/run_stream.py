@@ -1,4 +1,4 @@
-"""A run as a stream of messages, read from the log: the log is the buffer, so a slow reader delays nobody and loses nothing."""
+"""A run as a stream of messages read from the log. The log is the buffer, so a slow reader delays nothing and misses nothing."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from kestrel_lab.views.rows import Change
 from kestrel_lab.views.run_view import RunView
 
 _GATHER_S: Final = 0.01
-"""So long commits of this process are gathered before who follows a run looks for them."""
+"""Seconds for which commits of this process are gathered before followers read them."""
 _FIRST_POLL_S: Final = 0.02
 _LONGEST_POLL_S: Final = 0.25
-"""Between looks for commits of other processes while something goes on; a look costs 20 µs."""
+"""Seconds between two checks for commits of other processes while there is activity; a check costs 20 µs."""
 _QUIET_S: Final = 1.0
-"""After so long without a commit the file system is asked to say when there is one."""
+"""Seconds without a commit after which the file system is asked to report the next one."""
 
 
 class Tail:
-    """Watches a log for everybody who follows something in it: says that it has grown, not how.
+    """Watches a log for all followers of its runs: it reports that the log has grown, not by what.
 
     Commits of this process are notified by its store. Only those of other processes are polled for, less and less often
     as long as none comes, and not at all while nothing goes on.
@@ -54,7 +54,7 @@ class Tail:
         self._grown = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self.count = 0
-        """How often it has grown."""
+        """How many times the log has grown."""
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Tail:
             await asyncio.gather(self._watching, return_exceptions=True)
 
     def poke(self) -> None:
-        """Wake everybody as if the log had grown."""
+        """Wake all followers as if the log had grown."""
         self.count += 1
         self._grown.set()
         self._grown = asyncio.Event()
@@ -113,11 +113,11 @@ class Tail:
 
 
 DELTA_S: Final = 0.05
-"""A screen is told of streamed text so often."""
+"""Seconds between two messages with streamed text."""
 _MANY: Final = 200
-"""So many events are made a view of beside the event loop, which runs may work on."""
+"""The number of events above which a view is computed in a thread, so that runs on the event loop are not delayed."""
 _STREAMED: Final = 200_000
-"""Characters of one answer that are streamed; the event that follows has it whole."""
+"""The largest number of characters of one answer that are streamed; the event that follows contains all of it."""
 
 RunMessage = Happened | Question | ApprovalWanted | Decided | Told | Delta | View | Ended
 
@@ -160,16 +160,16 @@ class Follower:
         self._rendered = RenderedChanges(self._view or RunView())
         self._asks: dict[str, tuple[str, str, float | None]] = {}
         self._streaming: dict[tuple[str, bool], list[str]] = {}
-        """Pieces that were not told yet, by call and whether they are reasoning; those of calls the log does not show yet wait for it."""
+        """Pieces that were not sent yet, by call and whether they are reasoning. Pieces of calls that the log does not contain yet wait for it."""
         self._length: dict[str, int] = {}
         self._open: set[str] = set()
-        """Calls of models that were told of and have no answer yet."""
+        """Model calls that were sent and have no answer yet."""
         self._timer: asyncio.TimerHandle | None = None
         self.settled = asyncio.Event()
-        """Set once everything that the log has was told."""
+        """Set as soon as everything in the log has been sent."""
 
     def hear(self, delta: ModelDelta) -> None:
-        """Take a piece of an answer of which the log will have the whole; call on the event loop."""
+        """Take a streamed piece of an answer, which the log will contain in full; call on the event loop."""
         length = self._length.get(delta.call, 0)
         if length > _STREAMED:
             return
@@ -183,7 +183,7 @@ class Follower:
         self._tail.poke()
 
     async def messages(self) -> AsyncIterator[RunMessage]:
-        """Every event once, in order, as soon as the log has it; `end` when the run has ended."""
+        """Yield every event once, in order, as soon as the log contains it; then `end` when the run has ended."""
         first = True
         if self._view is not None and self._seen:
             for record in await asyncio.to_thread(self._store.records, self.run):

@@ -20,12 +20,12 @@ from kestrel_lab.server.client import Link
 from kestrel_lab.server.protocol import MESSAGE_BYTES, Refused, too_large
 
 _FLUSH_S: Final = 5.0
-"""How long what is left to say waits for a reader at the end."""
+"""Seconds that unsent messages wait for a reader at the end."""
 
 
 @contextmanager
 def standard_streams() -> Iterator[tuple[int, int]]:
-    """Descriptors of standard input and output for the protocol alone: meanwhile what else is printed goes to standard error."""
+    """Yield descriptors of standard input and output for the protocol alone; meanwhile other output goes to standard error."""
     sys.stdout.flush()
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -48,13 +48,13 @@ class LineTransport:
         self._loop = asyncio.get_running_loop()
         self._lines: SimpleQueue[tuple[bytes, asyncio.Future[None]]] = SimpleQueue()
         self.closed = asyncio.Event()
-        """Set when the client will say nothing more."""
+        """Set when the client sends no more messages."""
         threading.Thread(target=self._read, name="kestrel control reader", daemon=True).start()
         threading.Thread(target=self._write, name="kestrel control writer", daemon=True).start()
         self._telling = asyncio.create_task(self._tell(), name="kestrel control stdio")
 
     async def finish(self) -> None:
-        """Tell what is left, as far as somebody reads it, and stop."""
+        """Send the remaining messages, as far as the client reads them, and stop."""
         await self._link.close()
         await asyncio.wait({self._telling}, timeout=_FLUSH_S)
         self._telling.cancel()
@@ -72,7 +72,7 @@ class LineTransport:
                 return
 
     def _gone(self) -> None:
-        """Leave the client, which sends nothing more: no run waits for it."""
+        """Note that the client sends no more decisions, so that no run waits for it."""
         self._link.leave()
         self.closed.set()
 
@@ -88,7 +88,7 @@ class LineTransport:
             self._soon(_settle, written, None)
 
     def _read(self) -> None:
-        """Split the input at line ends; a line that is too long is skipped, one without an end is not obeyed."""
+        """Split the input at line ends; a line that is too long is skipped, and a last line without an end is not carried out."""
         held, skipping = b"", False
         while chunk := self._chunk():
             *lines, held = (held + chunk).split(b"\n")
@@ -112,7 +112,7 @@ class LineTransport:
             return b""
 
     def _said(self, what: bytes | Refused) -> None:
-        """Hand in a message and wait until it was taken: who sends faster than is obeyed waits."""
+        """Pass a message to the client and wait until it is taken, which slows a sender that is faster than the server."""
         work = self._link.refuse(what) if isinstance(what, Refused) else self._link.send(what)
         try:
             asyncio.run_coroutine_threadsafe(work, self._loop).result()
@@ -136,7 +136,7 @@ def _settle(written: asyncio.Future[None], error: OSError | None) -> None:
 
 
 async def serve_lines(link: Link, reading: int, writing: int) -> None:
-    """Serve until the client closes its end; what it has asked for by then is answered before this returns."""
+    """Serve until the client closes its end, and answer everything that it has requested by then."""
     transport = LineTransport(link, reading, writing)
     try:
         await transport.closed.wait()

@@ -56,7 +56,7 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
 def _is_missing(subject: Subject, said: Said, name: Mention, *, cited: bool) -> bool:
     files, path = subject.files, name.text
     around = set(said.text[max(0, name.start - 1) : name.end + 1])
-    if not files.whole_listing or around & _PATTERN or files.exists(path):
+    if not files.whole_listing or around & (_PATTERN - {"["} if cited else _PATTERN) or files.exists(path):  # citations are in brackets
         return False
     if not (cited or _is_of_workspace(subject, path) or _is_located(subject, said, name)):
         return False

@@ -54,7 +54,9 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
         axes.scatter(x, height[name], s=20 + 80 * row["score"], color=colour, zorder=2)
         if len(rows) <= _SHOWN_NAMES:
             text = f"{row['score']:.2f} {one_line(plain(row['text']), 24)}"
-            axes.annotate(literal(text), (x, height[name]), xytext=(0, 6), textcoords="offset points", ha="center", fontsize=8)
+            inner = name in children  # lines lead on from it, so its label stands above them
+            side: dict[str, Any] = {"xytext": (0, 8), "ha": "center"} if inner else {"xytext": (8, 0), "ha": "left", "va": "center"}
+            axes.annotate(literal(text), (x, height[name]), textcoords="offset points", fontsize=8, **side)
     axes.scatter(0, height[""], s=30, color=INK, zorder=2)
     axes.set_title(f"Search over {len(rows)} candidate{'s' * (len(rows) != 1)}, with scores; green: the solution", fontsize=10, pad=16)
     axes.set_xlabel("thoughts one after the other")

@@ -147,7 +147,7 @@ def test_a_fork_answers_from_the_recording(tmp_path: Path) -> None:
     lab = Lab(home=tmp_path / "home", approve="auto")
     (name,) = lab.evals.import_runs_sync(tmp_path / "a.json").runs
     at = next(record.seq for record in lab.get(name).records() if isinstance(record.event, ModelAnswered)) - 1
-    with pytest.raises(UsageError, match="Say which model goes on"):
+    with pytest.raises(UsageError, match="Name the model to go on with"):
         asyncio.run(lab.fork(name, at=at))
     fork = asyncio.run(lab.fork(name, at=at, model=ScriptedModel(play, name="mine")))
     assert (fork.status, fork.answer) == ("COMPLETE", "done")

@@ -12,6 +12,9 @@ from kestrel_lab.evals.studies.prompt_injection import measure_injection, victim
 from kestrel_lab.runtime.session import Session
 
 READS = {"get_webpage": ("address", ["private", "untrusted"]), "get_current_day": ("nothing", [])}
+ACCOUNT = ("get_balance", "get_iban", "get_scheduled_transactions", "get_user_info", "get_user_information")
+READS |= dict.fromkeys((*ACCOUNT, "search_contacts_by_name", "search_contacts_by_email"), ("nothing", ["private"]))
+"""What is not as the name of the tool says; the account and the address book hold what the user wrote."""
 
 
 def test_contained_nothing_succeeds_uncontained_everything(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kestrel_lab.evals.stats.power import POWER, detectable_drop, detectable_mean, mcnemar_power
 from scipy.stats import binomtest, ttest_1samp
 from scipy.stats import t as student
 
+from kestrel_lab.evals.stats.difference import POWER, detectable_drop, detectable_mean, mcnemar_power
 from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Interval,
@@ -222,6 +222,14 @@ def test_a_sampled_p_value_is_exact_where_it_matters_and_never_zero():
     p = sign_flip_test(values)
     assert (p * 10_000) == pytest.approx(round(p * 10_000), abs=1e-9) and 0.03 < p < 0.2
     assert 0.5 < sign_flip_test([(-1) ** n * (20.0 + n) for n in range(24)]) <= 1.0
+    many = [1.0 + n / 200 for n in range(200)]  # in several blocks of patterns: all where p is small, those of the first where it is not
+    small, large = (
+        sign_flip_test([*many[:82], *(-value for value in many[82:110]), *many[110:], *many[:20]]),
+        sign_flip_test([*many, *(-v for v in many)]),
+    )
+    assert small == 1 / 10_000 and large == 1.0
+    unsure = sign_flip_test([-value if n % 2 == 0 and n < 176 else value for n, value in enumerate(many)])
+    assert unsure * 10_000 == pytest.approx(round(unsure * 10_000), abs=1e-6) and 1e-4 < unsure < 0.2
     assert sign_flip_test([2.0] * 14 + [-2.0] * 6 + [0.0]) == mcnemar_exact(6, 14)  # of one size: no sample is needed
 
 

@@ -7,12 +7,19 @@ from statistics import fmean, variance
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kestrel_lab.evals.stats.e_values import Evidence
-from kestrel_lab.evals.stats.power import detectable_drop, detectable_mean
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.stats.change_points import find_steps
-from kestrel_lab.evals.stats.difference import Difference, Question, difference, judge_all, over_rounds, overall
+from kestrel_lab.evals.stats.difference import (
+    Difference,
+    Question,
+    detectable_drop,
+    detectable_mean,
+    difference,
+    judge_all,
+    over_rounds,
+    overall,
+)
 from kestrel_lab.evals.stats.intervals_and_tests import (
     Interval,
     mean_interval,
@@ -20,6 +27,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     t_quantile,
     t_test,
 )
+from kestrel_lab.evals.stats.noisy_bisect import Evidence
 from kestrel_lab.evals.stats.pass_at_k import chances, counted_chances, pass_at_k, pass_hat_k
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,16 +28,29 @@ def said(run): return [event.text for event in run.events() if event.type == "to
 """
 
 
-def test_reading_passes_and_changes_are_asked_about(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typist]:
+    """A kernel for the tests that leave it as it was: it takes seconds to begin."""
+    with typist(tmp_path_factory.mktemp("notebook")) as person:
+        yield person
+
+
+@pytest.fixture
+def person(notebook: Typist) -> Typist:
+    """Somebody at that kernel, whose variables are those of the first cell."""
+    notebook.run("%reset -f")
+    notebook.run(SETUP)
+    return notebook
+
+
+def test_reading_passes_and_changes_are_asked_about(person: Typist) -> None:
     """New names are taken over unasked; a change inside of a frame is asked about, run, shown and undone."""
-    with typist(tmp_path) as person:
-        person.run(SETUP)
-        person.run("lab = lab_of('m = df.sales.mean(); m')\n%kestrel run 'mean' --as r", answer="n")
-        adopted = person.run("print(m, kinds(r), said(r))")
-        asked = person.run("lab = lab_of('df[\"month\"] = df.day.dt.month; print(len(df))')\n%kestrel run 'month' --as r", answer="y")
-        executed = person.run("print(list(df.columns), kinds(r), said(r))")
-        undone = person.run("%kestrel undo")
-        after = person.run("print(list(df.columns))\nr.undo()")
+    person.run("lab = lab_of('m = df.sales.mean(); m')\n%kestrel run 'mean' --as r", answer="n")
+    adopted = person.run("print(m, kinds(r), said(r))")
+    asked = person.run("lab = lab_of('df[\"month\"] = df.day.dt.month; print(len(df))')\n%kestrel run 'month' --as r", answer="y")
+    executed = person.run("print(list(df.columns), kinds(r), said(r))")
+    undone = person.run("%kestrel undo")
+    after = person.run("print(list(df.columns))\nr.undo()")
 
     assert adopted == "44.5 ['kernel_previewed', 'kernel_changed'] ['np.float64(44.5)\\n[m: new float64, np.float64(44.5)]']\n"
     assert "run_python (MEDIUM, runs in your kernel) asks for approval" in asked
@@ -47,46 +61,56 @@ def test_reading_passes_and_changes_are_asked_about(tmp_path: Path) -> None:
     assert after.startswith("['day', 'sales']\n")
 
 
-def test_no_level_of_danger_lets_code_into_the_kernel(tmp_path: Path) -> None:
+def test_no_level_of_danger_lets_code_into_the_kernel(person: Typist) -> None:
     """Under `auto` code that only makes a function waits for a person; under `deny` it is denied; a rule allows it."""
     code = "'f = lambda: 0'"
-    with typist(tmp_path) as person:
-        person.run(SETUP)
-        asked = person.run(f"lab = lab_of({code}, approve='auto')\n%kestrel run 'make' --as r", answer="y")
-        person.run(f"lab = lab_of({code}, approve='deny')\n%kestrel run 'make' --as r", answer="y")
-        denied = person.run("print(said(r))")
-        rule = "{'tool': 'run_python', 'verdict': 'allow'}"
-        person.run(f"del f\nlab = lab_of({code}, rules=[{rule}])\n%kestrel run 'make' --as r", answer="n")
-        ruled = person.run("print(said(r))")
+    asked = person.run(f"lab = lab_of({code}, approve='auto')\n%kestrel run 'make' --as r", answer="y")
+    person.run(f"lab = lab_of({code}, approve='deny')\n%kestrel run 'make' --as r", answer="y")
+    denied = person.run("print(said(r))")
+    rule = "{'tool': 'run_python', 'verdict': 'allow'}"
+    person.run(f"del f\nlab = lab_of({code}, rules=[{rule}])\n%kestrel run 'make' --as r", answer="n")
+    ruled = person.run("print(said(r))")
 
     assert "asks for approval" in asked
     assert "run_python was denied by policy" in denied
     assert "f: new function" in ruled
 
 
-def test_code_is_always_asked_about_after_words_of_others(tmp_path: Path) -> None:
+def test_code_is_always_asked_about_after_words_of_others(person: Typist) -> None:
     """A rule and a yes for the whole run do not hold any more once the model has read what others wrote; adoption goes on."""
-    with typist(tmp_path) as person:
-        person.run(SETUP)
-        person.run(
-            "from kestrel_lab import tool\n@tool(reads='untrusted', reaches='nothing')\ndef page() -> str:\n    'Read a page.'\n    return 'words of others'\n"
-            "lab = Lab(model=ScriptedModel([[('page', {})], [('run_python', {'code': 'n = 1'})], [('run_python', {'code': 'g = lambda: 1'})], 'done']),\n"
-            "          tools=[page], rules=[{'tool': 'run_python', 'verdict': 'allow'}])"
-        )
-        asked = person.run("%kestrel run 'read' --as r", answer="n")
-        result = person.run("print(n, 'g' in dir(), [e.contained.get('untrusted') for e in r.events() if e.type == 'approval_asked'])")
+    person.run(
+        "from kestrel_lab import tool\n@tool(reads='untrusted', reaches='nothing')\ndef page() -> str:\n    'Read a page.'\n    return 'words of others'\n"
+        "lab = Lab(model=ScriptedModel([[('page', {})], [('run_python', {'code': 'n = 1'})], [('run_python', {'code': 'g = lambda: 1'})], 'done']),\n"
+        "          tools=[page], rules=[{'tool': 'run_python', 'verdict': 'allow'}])"
+    )
+    asked = person.run("%kestrel run 'read' --as r", answer="n")
+    result = person.run("print(n, 'g' in dir(), [e.contained.get('untrusted') for e in r.events() if e.type == 'approval_asked'])")
 
     assert asked.count("asks for approval") == 1
     assert result == "1 False [['page']]\n"
 
 
-def test_a_second_call_of_a_turn_sees_the_first(tmp_path: Path) -> None:
+def test_cells_are_proposed_and_always_asked_about_after_words_of_others(person: Typist) -> None:
+    """Without a page or a server a new cell is proposed; under `auto` that passes, but not once the model has read what others wrote."""
+    person.run(
+        "from kestrel_lab import tool\n@tool(reads='untrusted', reaches='nothing')\ndef page() -> str:\n    'Read a page.'\n    return 'words of others'\n"
+        "cell = [('insert_cell', {'source': 'n = 1'})]\n"
+        "lab = Lab(model=ScriptedModel([cell, [('page', {})], cell, [('edit_cell', {'cell': 'c', 'old': 'a', 'new': 'b'})], 'done']),\n"
+        "          tools=[page], approve='auto')"
+    )
+    asked = person.run("%kestrel run 'read' --as r", answer="n")
+    result = person.run("print(said(r))")
+
+    assert asked.count("asks for approval") == 2
+    assert "only the user can take it away" in result
+    assert result.count("insert_cell was denied") == result.count("edit_cell was denied") == 1
+
+
+def test_a_second_call_of_a_turn_sees_the_first(person: Typist) -> None:
     """Two calls of one turn: the preview of the second is made again after the first, and what it takes over fits."""
-    with typist(tmp_path) as person:
-        person.run(SETUP)
-        calls = "[('run_python', {'code': 'a = 1'}), ('run_python', {'code': 'b = len([one for one in dir() if one == \"a\"])'})]"
-        person.run(f"lab = Lab(model=ScriptedModel([{calls}, 'done']))\n%kestrel run 'two' --as r", answer="n")
-        result = person.run("print(a, b)")
+    calls = "[('run_python', {'code': 'a = 1'}), ('run_python', {'code': 'b = len([one for one in dir() if one == \"a\"])'})]"
+    person.run(f"lab = Lab(model=ScriptedModel([{calls}, 'done']))\n%kestrel run 'two' --as r", answer="n")
+    result = person.run("print(a, b)")
 
     assert result == "1 1\n"
 
@@ -125,11 +149,9 @@ def named(person: Typist, text: str) -> str:
     return person.run(f"from IPython.core.completer import provisionalcompleter\nwith provisionalcompleter():\n    {listed}")
 
 
-def test_variables_complete_in_a_goal(tmp_path: Path) -> None:
+def test_variables_complete_in_a_goal(person: Typist) -> None:
     """`@` and the beginning of a name, in a line and in the body of a cell."""
-    with typist(tmp_path) as person:
-        person.run(SETUP)
-        cell, line = named(person, "%%kestrel\nlook at @d"), named(person, "%kestrel run look at @it")
+    cell, line = named(person, "%%kestrel\nlook at @d"), named(person, "%kestrel run look at @it")
 
     assert "@df" in cell
     assert "@items" in line

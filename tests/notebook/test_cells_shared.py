@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Document]:
     """The document of a notebook with three cells."""
     root, config = tmp_path_factory.mktemp("notebooks"), tmp_path_factory.mktemp("config")
     write_notebook(root / "t.ipynb", ["a = 1", "b", "c"])
-    with serve(root, config) as url:
+    with chdir(config), serve(root, config) as url:  # its store of documents lies where the server was started
         made = shared_document(JupyterServer(f"{url}/", "", "t.ipynb"))
         assert made is not None
         yield made

@@ -35,7 +35,7 @@ def test_cells_await_block_and_leave_nothing_behind(tmp_path: Path) -> None:
         server = int(ids.read_text().split()[0])
         alive = psutil.pid_exists(server)
     assert answers[:2] == ["done\n", "done\n"]
-    assert "serve works in a terminal only" in answers[2]
+    assert "serve works only in a terminal" in answers[2]
     assert answers[3] == "['ready']\n"
     assert alive
     until(lambda: not psutil.pid_exists(server))

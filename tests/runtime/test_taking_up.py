@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,25 +48,27 @@ def looking(turns: int, by: str = "look") -> list[Turn]:
     return [[(by, {"name": str(number)})] for number in range(turns)]
 
 
-def at_leisure(turns: list[Turn]) -> Callable[[ModelRequest], Turn]:
-    """The same turns from a model that takes its time, so that all events before an answer are on disk when it comes."""
+def at_leisure(session: Session, turns: list[Turn]) -> Callable[[ModelRequest], Turn]:
+    """The same turns from a model that takes its time: all events before an answer are on disk when it comes."""
 
     def play(request: ModelRequest) -> Turn:
-        time.sleep(0.1)
+        session.store.flush()
         return turns[sum(message.role == "assistant" for message in request.messages)]
 
     return play
 
 
-def go(home: Path, turns: list[Turn] | Callable[[ModelRequest], Turn], **options: Any) -> tuple[Session, Run]:
+def go(home: Path, turns: list[Turn], *, leisure: bool = False, **options: Any) -> tuple[Session, Run]:
     """A run of these turns, in a session of its own."""
     session = Session(home, env={}, tools=[look, touch, launch], checkpoint_every=options.pop("every", 10), limits=Limits(cycles=60))
-    return session, asyncio.run(session.run("go", model=ScriptedModel(turns), workspace=home, **options))
+    return session, asyncio.run(
+        session.run("go", model=ScriptedModel(at_leisure(session, turns) if leisure else turns), workspace=home, **options)
+    )
 
 
 def test_a_snapshot_every_few_turns(tmp_path: Path) -> None:
     """Each n-th model turn leaves a snapshot and an event that tells of it; the frame lists the newest; the state is as without."""
-    session, run = go(tmp_path / "a", at_leisure([*looking(34), "done"]), every=4)
+    session, run = go(tmp_path / "a", [*looking(34), "done"], leisure=True, every=4)
     assert run.status is RunStatus.COMPLETE
     told = saved(run)
     assert [reason for _, reason in told] == ["cycles"] * 8
@@ -163,7 +164,7 @@ def test_the_setting_reaches_the_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "kestrel.toml").write_text("checkpoint_every = 2\n")
     lab = Lab(tools=[look], env={})
     # A checkpoint is left out where the disk is too slow for it, which a disk may be now and then.
-    runs = (asyncio.run(lab.run("go", model=ScriptedModel(at_leisure([*looking(4), "done"])))) for _ in range(5))
+    runs = (asyncio.run(lab.run("go", model=ScriptedModel(at_leisure(lab.session, [*looking(4), "done"])))) for _ in range(5))
     assert any(len(saved(run)) == 2 for run in runs)
     lab.close()
     assert Lab(env={"KESTREL_CHECKPOINT_EVERY": "none"}).session.options.checkpoint_every is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import in_process
@@ -9,9 +10,11 @@ import pytest
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
+from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.runtime.approvals import undo
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.testing import ScriptedModel, Turn
 
 THREE = [
     ("write_file", {"path": "a.txt", "content": "two\n"}),
@@ -105,9 +108,9 @@ def test_mutant_without_compare_and_swap_loses_an_edit(folder: Path, monkeypatch
     run = ran(lab_of(folder, THREE[0]), folder)
     (folder / "a.txt").write_text("mine\n")
     monkeypatch.setattr(undo._Undo, "_changed_files", lambda *_: [])
-    asked = run.undo()
-
-    assert (asked.missing, files(folder)["a.txt"]) == ({"a.txt": "it was changed just now"}, b"mine\n")
+    with pytest.raises(UsageError, match=r"nothing was undone: a\.txt: it was changed just now"):
+        run.undo()
+    assert files(folder)["a.txt"] == b"mine\n"
     second = ran(lab_of(folder, THREE[0]), folder)
     (folder / "a.txt").write_text("mine as well\n")
     monkeypatch.setattr(undo, "version_of", lambda _: undo.effects_of(second.records())[0].files["a.txt"]["after"])
@@ -161,3 +164,45 @@ def test_the_command_undoes_a_run_that_is_named(folder: Path, monkeypatch: pytes
     assert "kestrel undo --run RUN" in unnamed.stderr
     assert named.stdout.strip().endswith("(restored a.txt)")
     assert files(folder)["a.txt"] == b"one\n"
+
+
+def test_an_undo_while_the_run_works_is_told_to_its_model(folder: Path) -> None:
+    """Between two calls: the model of the next turn reads that the first was undone, and a resumed run would, too."""
+    told: list[str] = []
+
+    def turn(request: ModelRequest) -> Turn:
+        told[:] = [message.text for message in request.messages if message.role == "tool"]
+        return [[THREE[0]], [THREE[2]], "done"][len(told)]
+
+    async def approver(asked: ApprovalAsked) -> ApprovalGiven:
+        if asked.args["path"] != "a.txt":
+            run.undo()
+        return ApprovalGiven(call=asked.call, granted=True, by="me", how="test")
+
+    async def work() -> Run:
+        nonlocal run
+        run = Lab(model=ScriptedModel(turn), home=folder.parent / "home", approve="ask").start(
+            "change files", workspace=folder, approver=approver
+        )
+        return await run.wait()
+
+    run: Run
+    run = asyncio.run(work())
+
+    assert told[0].endswith("[the user has undone this call since]")
+    assert "undone" not in told[1]
+    assert files(folder) == {"a.txt": b"one\n", "b.bin": b"\0\xff", "sub/new.txt": b"new\n"}
+    assert [event.type for event in run.events()].count("kernel_undone") == 1
+
+
+def test_what_holds_a_secret_is_not_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home has no copy of a key, so a file with one is not restored, and the others are."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-canary-77aa88bb99")
+    (folder / "a.txt").write_text("key=sk-canary-77aa88bb99\n")
+    run = ran(lab_of(folder, THREE[0], THREE[2]), folder)
+
+    assert run.undo().files == ["sub/new.txt"]
+    with pytest.raises(UsageError, match="can be undone"):
+        run.undo()
+    kept = [path for path in (folder.parent / "home").rglob("*") if path.is_file() and b"sk-canary-77aa" in path.read_bytes()]
+    assert kept == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -37,6 +38,10 @@ SCRIPTS: dict[str, list[Any]] = {
         [("edit_file", {"path": "notes.md", "old": "two", "new": "2"}), ("bash", {"command": COMMAND})],
         [("ask_user", {"question": HOSTILE, "options": ["the first", "the second"]})],
         f"tidied. {HOSTILE}",
+    ],
+    "cite": [
+        [("bash", {"command": "wc notes.md"}), ("read_file", {"path": "notes.md"})],
+        f"It begins with **one** [notes.md:1]. I was not allowed to count [answer.1.1]. See [gone.md:1]. {HOSTILE}",
     ],
     "write": [[("write_file", {"path": "a.txt", "content": "hi"})], "written"],
 }
@@ -166,6 +171,26 @@ def test_a_run_is_started_followed_and_decided_on_the_page(page: Page, server: S
     run = session.get(session.store.runs(limit=1)[0].id)
     assert [event.text for event in run.events() if event.type == "tool_answered"][-1] == "the second"
     assert any("too long" in event.text for event in run.events() if event.type == "tool_answered")
+
+
+def test_claims_are_underlined_and_say_what_they_cite(page: Page, server: Server, session: Session) -> None:
+    """Each claim has a line by its state; on focus the cited line, or who denied the cited call, is beside it; Escape takes that away."""
+    page.goto(server.link)
+    started(page, "cite the notes")
+    page.locator(".kst-ask").get_by_role("button", name="Deny").click()
+    answer = page.locator("[data-role=answer]")
+    shown = "element => getComputedStyle(element, '::after').content"
+    for state, words in (("cited", "one"), ("unknown", "the call of bash was denied by ann"), ("wrong", "gone.md does not exist")):
+        claim = answer.locator(f".kst-claim.kst-{state}[tabindex]")
+        expect(claim).to_have_count(1)
+        claim.focus()
+        assert words in claim.evaluate(shown)
+        assert words in (claim.get_attribute("aria-description") or "")
+        if folder := os.environ.get("KESTREL_ARTIFACTS"):
+            page.screenshot(path=Path(folder) / f"serve-{state}.png")
+    page.keyboard.press("Escape")
+    assert claim.evaluate(shown) == "none"
+    assert page.locator("img").count() == 0
 
 
 def test_a_page_outlives_its_server(page: Page, server: Server, session: Session, folder: Path) -> None:

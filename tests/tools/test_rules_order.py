@@ -1,21 +1,25 @@
 """Who decides on a call: tables of policies, rules in any order, and leave that was given before, each against its definition."""
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kestrel_lab.permissions.suggest import covers, offer
 
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.permissions.command_patterns import CommandPattern
+from kestrel_lab.permissions.command_patterns import CommandPattern, covers, offer
 from kestrel_lab.permissions.policy import Policy, Ruling
 from kestrel_lab.permissions.rulebook import Rulebook, rulebook
-from kestrel_lab.runtime.approvals.scope import is_for, standing_leave
+from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave
+from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.tool import Toolbox
 
 LEVELS = tuple(Danger)
 
@@ -218,3 +222,25 @@ def test_standing_leave_is_for_a_tool_a_call_or_calls_like_it() -> None:
     assert standing_leave(like, bash(), "key") and not standing_leave(like, bash("git diff"), "key")
     assert not standing_leave(like, bash(sandbox="S0: none works here"), "key")
     assert not standing_leave(RunState(like={"zsh": ["git status ..."]}), bash(), "key")
+
+
+def test_a_decision_is_bound_to_tool_version_arguments_folder_and_sandbox(tmp_path: Path) -> None:
+    """Any of them makes another key; who asks, and how dangerous it is, does not. A tool that is not there has no version."""
+
+    @tool(name="bash")
+    def run(command: str) -> str:
+        """Run it."""
+        return command
+
+    one, box, place = bash(), Toolbox([run]), Workspace(tmp_path)
+    key = binding(one, box, place)
+    (tmp_path / "in").mkdir()
+    others = [
+        binding(one, Toolbox([replace(run, version="another")]), place),
+        binding(one, Toolbox([]), place),
+        binding(bash("ls"), box, place),
+        binding(one, box, Workspace(tmp_path / "in")),
+        binding(bash(sandbox="S3"), box, place),
+    ]
+    assert len({key, *others}) == 6
+    assert binding(replace(one, id="d", step="s", danger=Danger.SAFE, attempt=2), box, place) == key

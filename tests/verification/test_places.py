@@ -63,6 +63,8 @@ def checks(subject: Subject) -> set[str]:
         ("It is in `shop/carts`.", "files_exist"),
         ("It is in `shop/carts/`.", "files_exist"),
         ("See basket.py:4.", "files_exist"),
+        ("It closes the cart [shop/basket.py:4].", "files_exist"),
+        ("It is named after its page: `shop/[page].py`.", ""),
         ("There is no shop/basket.py.", ""),
         ("`shop/basket.py` was removed.", ""),
         ("Create a new file `shop/basket.py` for it.", ""),

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kestrel_lab.cli.attach import TerminalClient
-from kestrel_lab.cli.frontend import frontend_of
+from kestrel_lab.cli.frontend import Approve, Model, frontend_of
 from kestrel_lab.cli.terminal import TerminalDisplay
 from kestrel_lab.core.errors import UsageError
 
@@ -52,6 +52,20 @@ def serve(
         raise UsageError(f"--workspace {workspace}: there is no such folder")
     work = _serve_lines if stdio else _serve_page
     asyncio.run(work(frontend.lab(), frontend.user, port, allow_start, Path(workspace), approval_timeout))
+
+
+@serving.command(epilog="Example: name `kestrel acp` as the command of an agent in the settings of an editor")
+def acp(
+    ctx: typer.Context,
+    *,
+    model: Model = None,
+    approve: Approve = None,
+) -> None:
+    """Run as an agent inside an editor that speaks the agent client protocol (ACP): it starts this command and talks to it."""
+    _only_in_a_terminal("acp")
+    from kestrel_lab.server.acp_server import serve_acp
+
+    asyncio.run(serve_acp(frontend_of(ctx).lab().session, model=model, approve=approve))
 
 
 @serving.command(epilog="Example: kestrel follow RUN, while a notebook or another terminal works on it")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import folded, label_points, listed, literal, numbered, shown_figure
+from kestrel_lab.core.drawing.matplotlib_figure import INK, folded, label_points, listed, literal, numbered, shown_figure
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.evals.gate_bounds import SUCCESS, is_share
@@ -77,11 +77,16 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
     configs = {name: label for name, label in every.items() if any(r["config"] == name and not math.isnan(r[metric]) for r in records)}
     if not configs:
         raise UsageError(f"{metric} is unknown in all of these trials: there is nothing to draw")
-    figure = shown_figure()(figsize=(8, 1.6 + len(families) * max(0.45, 0.2 * len(configs)) + 0.3 * len(configs)), layout="constrained")
+    named = all(str(record["family"]) == record["config"] for record in records)
+    apart = 1 if named else len(configs)  # a row with one configuration needs no legend, and its point stands in the middle
+    figure = shown_figure()(
+        figsize=(8, 1.6 + len(families) * max(0.45, 0.2 * apart) + (0 if named else 0.3 * len(configs))), layout="constrained"
+    )
     axes = figure.subplots()
     for number, (config, label) in enumerate(configs.items()):
         mine = [record for record in records if record["config"] == config and not math.isnan(record[metric])]
-        places = [families.index(str(record["family"])) + (number - (len(configs) - 1) / 2) * 0.8 / len(configs) for record in mine]
+        aside = 0.0 if named else (number - (len(configs) - 1) / 2) * 0.8 / len(configs)
+        places = [families.index(str(record["family"])) + aside for record in mine]
         values = [Interval(mean=r[metric], low=r[f"{metric}_low"], high=r[f"{metric}_high"], clusters=0, n=0) for r in mine]
         mark = "osD^v"[number // 10 % 5]  # there are ten colours
         axes.errorbar(
@@ -94,10 +99,11 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
             color=f"C{number % 10}",
             label=literal(plain(label)),
         )
-    axes.set_yticks(range(len(families)), [literal(folded(family or "(no family)")) for family in families])
+    titles = [every[family] if named else family or "(no family)" for family in families]
+    axes.set_yticks(range(len(families)), [literal(folded(title)) for title in titles])
     axes.set_ylim(len(families) - 0.5, -0.5)
     for border in range(1, len(families)):
-        axes.axhline(border - 0.5, color="0.8", linewidth=0.8, zorder=0)
+        axes.axhline(border - 0.5, color=INK, alpha=0.4, linewidth=0.8, zorder=0)
     axes.set_title(literal(f"{metric.replace('_', ' ').capitalize()} by {by}"), fontsize=10)
     left_out = (
         f" ({len(every) - len(configs)} configurations of unknown {metric.replace('_', ' ')} left out)" if len(configs) < len(every) else ""
@@ -106,7 +112,8 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
     if is_share(metric):
         axes.set_xlim(-0.02, 1.02)
     axes.grid(axis="x", alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=1 if numbered(list(configs.values())) else 3, fontsize=8, frameon=False)
+    if not named:
+        figure.legend(loc="outside lower center", ncols=1 if numbered(list(configs.values())) else 3, fontsize=8, frameon=False)
     return figure
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.mcp.registry.catalogue import Entry
@@ -149,11 +148,32 @@ def _against(entry: Entry, known: tuple[str, ...], env: Mapping[str, str]) -> li
 
 def lookalike(name: str, known: Iterable[str]) -> str:
     """Return the known name that `name` imitates; empty for none."""
-    names = {_plain(other): other for other in known}
-    near = get_close_matches(_plain(name), names, n=1, cutoff=0.9)
-    return names[near[0]] if near and name not in names.values() else ""
+    plain = _plain(name)
+    for other in known:
+        if name == other:
+            return ""
+    for other in known:
+        if _near(plain, _plain(other), 1 if len(other) < 12 else 2):
+            return other
+    return ""
 
 
 def _plain(name: str) -> str:
     """Return `name` without easily overlooked differences."""
     return re.sub(r"[-_.]", "", name.lower()).translate(str.maketrans("01358", "olesb"))
+
+
+def _near(one: str, other: str, most: int) -> bool:
+    """Return whether the Damerau–Levenshtein distance is at most `most`."""
+    if abs(len(one) - len(other)) > most:
+        return False
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        older, before, row = before, row, [i]
+        for j, b in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
+            if i > 1 and j > 1 and a == other[j - 2] and one[i - 2] == b:
+                cost = min(cost, older[j - 2] + 1)
+            row.append(cost)
+    return row[-1] <= most

@@ -27,7 +27,11 @@ def versions_of(call: Call, ctx: RunContext) -> Versions:
         if shown and shown != preview_key(preview_of(call, ctx)):
             raise ConflictError(f"{call.target} did nothing: what it would change is not what was approved any more; call it again")
 
-    return Versions(known=talk.files, since=talk.began, other=other, as_shown=as_shown, keep=ctx.store.results.keep_bytes)
+    def keep(content: bytes) -> str:
+        text = content.decode("utf-8", "replace")
+        return ctx.store.results.keep_bytes(content) if ctx.redactor.text(text) == text else ""  # what is kept holds no secret
+
+    return Versions(known=talk.files, since=talk.began, other=other, as_shown=as_shown, keep=keep)
 
 
 def earlier_steps(plan: Plan, step: str) -> set[str]:

@@ -25,6 +25,7 @@ from kestrel_lab.tools.kernel.live_kernel import LiveKernel, kernel_of, live_she
 from kestrel_lab.tools.kernel.undo import Undone
 
 _LOST = "what it held is not kept any more"
+_TYPES = tuple(kind.type for kind in (KernelChanged, CellsChanged, ToolAnswered, KernelUndone))
 _RUNS = 50
 """Runs that are looked through for the newest call."""
 _FORCE = "undo with force (--force) if that may be lost"
@@ -40,8 +41,6 @@ class Effect:
     files: dict[str, Any] = field(default_factory=dict)
     """By path, as in `tool_answered`."""
     cells: list[Swap] = field(default_factory=list)
-    at: float = 0.0
-    """When it ended, in seconds since 1970."""
     eid: str = ""
     """Id of its newest event, which begins with the session that wrote it."""
 
@@ -63,7 +62,7 @@ def effects_of(records: Iterable[Record]) -> list[Effect]:
                 continue
             case _:
                 continue
-        found[call].at, found[call].eid = record.at, record.eid
+        found[call].eid = record.eid
     return list(found.values())
 
 
@@ -87,20 +86,16 @@ def undo_calls(store: SessionStore, run: str, call: str = "", *, force: bool = F
 
 
 def newest_run(store: SessionStore) -> str:
-    """Return the run of this session whose call is the next to be undone; empty where there is none."""
+    """Return the newest run of this session that has a call to be undone; empty where there is none."""
     store.flush()
-    ends = [
-        (one.at, row.id)
-        for row in store.runs(limit=_RUNS, trials=False)
-        for one in _own_effects(store, row.id)[-1:]
-        if one.eid.startswith(f"{store.session}-")
-    ]
-    return max(ends, default=(0.0, ""))[1]
+    mine = f"{store.session}-"
+    rows = store.runs(limit=_RUNS, trials=False)
+    return next((row.id for row in rows if any(one.eid.startswith(mine) for one in _own_effects(store, row.id)[-1:])), "")
 
 
 def _own_effects(store: SessionStore, run: str) -> list[Effect]:
     """Return the effects of a run, without those that a fork shares with its parent."""
-    return effects_of(store.records(run, after=store.run(run).forked_at or 0))
+    return effects_of(store.records(run, after=store.run(run).forked_at or 0, types=_TYPES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +135,8 @@ class _Undo:
                 self._note(undone, undone.files, path, self._restore_file(path, before, force=force))
             for swap in reversed(one.cells):
                 self._note(undone, undone.cells, swap.cell, _restore_cell(swap, force=force))
+        if live is None and not undone.files and not undone.cells:
+            raise UsageError("nothing was undone: " + "; ".join(f"{what}: {why}" for what, why in undone.missing.items()))
         return undone
 
     def _ids(self, calls: Iterable[str]) -> set[tuple[str, str]]:

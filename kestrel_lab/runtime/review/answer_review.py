@@ -18,7 +18,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibrated, known_models
 from kestrel_lab.runtime.review.evidence_table import claims_in, deeds_in, looked_at, made_in, subject_in
-from kestrel_lab.runtime.security.repeated_orders import repeated_orders
+from kestrel_lab.runtime.security.repeated_orders import may_order, repeated_orders
 from kestrel_lab.verification.evidence import Backed, evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.workspace_files import Files
@@ -54,10 +54,15 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
     end = RunFinished(outcome="complete", answer=answer)
     if not ctx.ports.look or not answer.strip():
         return end
-    found = await asyncio.to_thread(_review, ctx.state, Path(ctx.workspace.root), answer, await deeds_in(ctx, answer))
-    orders = (
-        () if ctx.containment == "off" else await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now())
-    )
+    deeds = await deeds_in(ctx, answer)
+
+    def look() -> tuple[Review, bool]:
+        ordered = ctx.containment != "off" and ctx.flow.answers_hold(may_order)
+        return _review(ctx.state, Path(ctx.workspace.root), answer, deeds), ordered
+
+    found, ordered = await asyncio.to_thread(look)
+    # Whose words they are is folded from the log only where some answer orders anything.
+    orders = await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now()) if ordered else ()
     told = [one.as_json() for one in (*found.concerns, *orders)]
     actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
     claims = [one.as_json() for one in found.claims]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
+
+_AROUND: Final = "\"'`<>()[]{},;!?"
 
 
 def name_of(tool: str, args: Mapping[str, Json]) -> str:
@@ -29,3 +32,8 @@ def leaves(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
             yield from leaves(item, inner)
     elif isinstance(value, int | float) and not isinstance(value, bool) and len(str(value)) > 3:
         yield place, str(value)
+
+
+def bare(word: str) -> str:
+    """Return a word without the punctuation around it: `(https://a.example/x).` is the address."""
+    return word.lstrip(_AROUND).rstrip(f"{_AROUND}.:")

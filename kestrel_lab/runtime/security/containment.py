@@ -68,8 +68,7 @@ def met(
     if doubted and (reaches := taint.said_of.get((tool.name, "reaches"))) is not None:
         doubted, reach = False, "others" if reaches else reach
     context = taint.context(call)
-    agreed = call.key in taint.agreed or taint.leave.get(call.id) == call.key
-    if not context.untrusted or agreed or (reach == "nothing" and not tool.asks and not doubted):
+    if not context.untrusted or (reach == "nothing" and not tool.asks and not doubted) or taint.allows(call):
         return {}
     private = list(context.private)
     if tool.unsaid and context.doubted == {tool.name} and context.private_tools <= {tool.name}:

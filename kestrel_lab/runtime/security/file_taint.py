@@ -117,13 +117,14 @@ class FileTaint:
         with self._lock:
             self._asked = time.monotonic()
             rows = self.store.query(
-                "SELECT number, f.run_id, body, workspace FROM file_taints AS f JOIN events USING(run_id, seq)"
+                "SELECT number, f.run_id, body, workspace, body ->> 'call', body ->> 'began' FROM file_taints AS f JOIN events USING(run_id, seq)"
                 " JOIN runs ON runs.id = f.run_id WHERE number > ? ORDER BY number",
                 (self._number,),
             )
-            for number, run, body, root in rows:
+            for number, run, body, root, call, began in rows:
                 self._number = number
-                self.take(str(run), str(root), cast("FilesTainted", from_json(FilesTainted.type, cast("dict[str, Json]", loads(body)))))
+                if (run, call, began) not in self._ended:  # else it was this session, which takes its events at once
+                    self.take(str(run), str(root), cast("FilesTainted", from_json(FilesTainted.type, cast("dict[str, Json]", loads(body)))))
             if rows:
                 self._trusted = {str(content) for (content,) in self.store.query("SELECT content FROM file_trust")}
 

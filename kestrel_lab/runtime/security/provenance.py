@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.security.argument_texts import leaves
+from kestrel_lab.runtime.security.argument_texts import bare, leaves
 from kestrel_lab.runtime.security.taint import Passage, Taint
 
 _RUN = 16
@@ -84,15 +84,15 @@ def private_in(args: Mapping[str, Json], taint: Taint, but: Container[str] = ())
 
 
 def _tells(piece: str, said: set[str]) -> bool:
-    left = " ".join(word for word in piece.split() if word.strip("\"'`<>()[]{},;!?").rstrip(".:") not in said)
+    left = " ".join(word for word in piece.split() if bare(word) not in said)
     return len(left) >= _RUN or _TELLING.search(left) is not None
 
 
 def _spelled(texts: Iterable[str], words: str) -> list[str]:
     """Telling words of `words` that stand in `texts` with other signs between their letters."""
-    bare = ["".join(filter(str.isalnum, text.casefold())) for text in texts]
+    spelt = ["".join(filter(str.isalnum, text.casefold())) for text in texts]
     telling = {word: "".join(filter(str.isalnum, word)) for word in _TELLING.findall(words)}
-    return [word for word, letters in telling.items() if len(letters) >= _SPELLED and any(letters in one for one in bare)]
+    return [word for word, letters in telling.items() if len(letters) >= _SPELLED and any(letters in one for one in spelt)]
 
 
 def _known(taint: Taint) -> Iterator[_Known]:

@@ -47,5 +47,10 @@ def repeated_orders(answer: str, taint: Taint) -> Iterator[Issue]:
                 break
 
 
+def may_order(text: str) -> bool:
+    """Return whether a text may hold an order to say something, whoever wrote it."""
+    return _ORDER.search(_LINE_END.sub("\n", text[:_MOST_PASSAGE])) is not None
+
+
 def _words(text: str) -> set[str]:
     return {word.casefold() for word in _WORD.findall(text)}

@@ -36,7 +36,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
 from kestrel_lab.core.plan import conversation_step
-from kestrel_lab.runtime.security.argument_texts import leaves, name_of
+from kestrel_lab.runtime.security.argument_texts import bare, leaves, name_of
 from kestrel_lab.runtime.security.authority import bare_address, called, stated_effects, wants_of
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
@@ -156,6 +156,11 @@ class Taint:
     def _context(self, step: str) -> Context:
         return Context(tuple(self._steps.get(step, ())), tuple(self._private), self.doubts)
 
+    def allows(self, call: Call) -> bool:
+        """Return whether a person has agreed to this very call."""
+        leave = self.leave.get(call.id)
+        return (bool(self.agreed) or leave is not None) and (call.key in self.agreed or call.key == leave)
+
     @property
     def clean(self) -> bool:
         """Whether no untrusted text came into the run."""
@@ -164,7 +169,7 @@ class Taint:
     @property
     def said(self) -> set[str]:
         """The words of the user, without the punctuation around them."""
-        return {word.strip("\"'`<>()[]{},;!?").rstrip(".:") for text in self.words for word in text.split()}
+        return {bare(word) for text in self.words for word in text.split()}
 
     def named_by_user(self, args: Mapping[str, Json]) -> bool:
         """Whether every text in `args` is an address that stands as a whole in what the user said, with or without its scheme: it tells nobody anything new."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from kestrel_lab.core.events.union import Event
+from kestrel_lab.core.events.union import Event, RunStarted, ToolAnswered
 from kestrel_lab.runtime.security.taint import Taint
 
 
@@ -27,6 +27,15 @@ class TaintLog:
             self.taint.apply(event)
         else:
             self._later.append(event)
+
+    def answers_hold(self, sought: Callable[[str], bool]) -> bool:
+        """Return whether any answer of a tool may hold what is `sought`, without folding the taint; true for what a follow-up takes over."""
+        if self._later is None:
+            return any(sought(passage.text) for passage in self.taint.passages)
+        for event in (*self.earlier(), *self._later):
+            if sought(event.text) if isinstance(event, ToolAnswered) else isinstance(event, RunStarted) and event.earlier:
+                return True
+        return False
 
     def now(self) -> Taint:
         """The taint so far."""

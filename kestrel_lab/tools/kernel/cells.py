@@ -175,7 +175,7 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
         live.show(ran)
         warning = f"its output stands below the running cell instead: {error}"
     else:
-        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=[_logged(swap)]), ())
+        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_logged(swap, ctx)), ())
     return note + told(ran) + (f"\n[{warning}]" if warning else "")
 
 
@@ -225,18 +225,22 @@ async def _carried_out(ctx: ToolContext, change: Callable[[list[Cell], LiveKerne
 
     document, swap, warning = await asyncio.to_thread(work)
     if not isinstance(document, NextInput):
-        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=[_logged(swap)]), ())
+        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_logged(swap, ctx)), ())
     return swap, f" ({warning})" if warning else ""
 
 
-def _logged(swap: Swap) -> dict[str, Json]:
-    """Return the change for the log; a cell that is too large is without its outputs there."""
-    before, after = (_short(cell) for cell in (swap.before, swap.after))
-    return Swap(before, after, swap.below).as_json()
+def _logged(swap: Swap, ctx: ToolContext) -> list[dict[str, Json]]:
+    """Return the change for the log: without outputs that are too large or hold a secret, and not at all where a source holds one.
 
+    The log may hold no secret, and a change that it does not hold cannot be undone.
+    """
 
-def _short(cell: Cell | None) -> Cell | None:
-    return cell if cell is None or len(dumps(cell)) <= _MOST_LOGGED else {**cell, "outputs": []}
+    def fit(cell: Cell | None) -> Cell | None:
+        whole = cell is None or (len(dumps(cell)) <= _MOST_LOGGED and ctx.redactor.json(cell) == cell)
+        return cell if whole or cell is None or "outputs" not in cell else {**cell, "outputs": []}
+
+    change = Swap(fit(swap.before), fit(swap.after), swap.below).as_json()
+    return [change] if ctx.redactor.json(change) == change else []
 
 
 def _found(cells: list[Cell], wanted: str) -> Cell:

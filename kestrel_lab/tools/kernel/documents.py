@@ -67,10 +67,11 @@ class Swap:
         return Swap(self.after, self.before, self.below)
 
     def left(self, now: Cell | None) -> bool:
-        """Whether a cell is as this change left it: its source, and where only outputs were changed their text."""
+        """Whether a cell is as this change left it: its source, and where only outputs were changed their text, as far as it was kept."""
         if not same(now, self.after):
             return False
-        return not same(self.before, self.after) or now is None or output_text(now) == output_text(self.after)
+        put_out = output_text(self.after) if same(self.before, self.after) else ""
+        return not put_out or output_text(now) == put_out
 
     def as_json(self) -> dict[str, Json]:
         """Return the change as an event has it."""

@@ -165,7 +165,7 @@ def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext, code: s
             changes=[change.as_json() for change in ran.changes],
             error=ran.error.strip().rpartition("\n")[2],
             undoable=not any(change.lost for change in ran.changes),
-            code=code,
+            code=ctx.redactor.text(code),
         ),
         ran.images,
     )

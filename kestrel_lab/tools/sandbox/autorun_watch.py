@@ -33,12 +33,12 @@ _EXEC = re.compile(rb"(?m)^\s*(?:x|exec)\s")
 """A line of it that names a program; the others pick commits."""
 _BARE = {"HEAD", "objects", "refs"}
 _TICK_NS = 50_000_000
-"""A folder that changed so short a time ago may change again with the same time: it is read anew the next time."""
+"""A folder that changed within this time may change again without a new time stamp, so it is read again next time."""
 _FEW = 500
 _MOST_TOLD = 10
 
 Marks = dict[str, tuple[str, int, int, int]]
-"""Files by their paths, each with what runs or obeys it, as a clause, and with numbers that change when the file does."""
+"""Files by path, each with a clause that says what runs or obeys it, and numbers that change when the file does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +48,27 @@ class _Folder:
     changed: tuple[int, int]
     inner: tuple[str, ...]
     files: tuple[tuple[str, str], ...]
-    """Each with what runs or obeys it."""
+    """Each with a clause that says what runs or obeys it."""
     gitdirs: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class AutorunWatch:
-    """The files beneath `root` that something runs or obeys unasked; only folders that changed since are read again."""
+    """The files beneath `root` that some program runs or obeys unasked; only changed folders are read again."""
 
     root: str
     full: bool = False
-    """Whether there are more folders than are watched."""
+    """Whether the workspace has more folders than are watched."""
     _known: dict[str, _Folder] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def quick(self) -> bool:
-        """Whether the next look takes about a millisecond: the folders are known, and few."""
+        """Whether the next reading takes about a millisecond, because the folders are known and few."""
         return 0 < len(self._known) <= _FEW
 
     def look(self) -> Marks:
-        """Return the files as they are now; a note on a command compares two of these."""
+        """Return the files as they are now; the note on a command compares two such readings."""
         with self._lock:
             found: Marks = {}
             seen: dict[str, _Folder] = {}
@@ -92,7 +92,7 @@ class AutorunWatch:
             return found
 
     def told(self, before: Marks, after: Marks) -> list[str]:
-        """Return notes on what changed between two looks."""
+        """Return notes on what changed between two readings."""
         changed = sorted(path for path, mark in after.items() if before.get(path) != mark)
         names = [f"{os.path.relpath(path, self.root)} ({after[path][0]})" for path in changed[:_MOST_TOLD]]
         more = f" and {len(changed) - _MOST_TOLD} more" if len(changed) > _MOST_TOLD else ""
@@ -118,7 +118,7 @@ class AutorunWatch:
 
 @lru_cache(maxsize=16)
 def autorun_watch(root: str) -> AutorunWatch:
-    """Return the watch of a workspace; what it knows of folders is kept from command to command."""
+    """Return the watch of a workspace, which remembers folders from command to command."""
     return AutorunWatch(root)
 
 

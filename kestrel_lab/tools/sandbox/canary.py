@@ -22,7 +22,7 @@ PROBES = (
     *("settings of the kernel", "settings of git", "link of a worktree"),
 )
 _GIT = "settings of git"
-"""S1 cannot guard a part of what may be written, and says so."""
+"""S1 cannot protect parts of a writable folder, and reports that."""
 _SECONDS = 20.0
 _OLD = "Unknown option"
 Start = Callable[..., Launch]
@@ -97,7 +97,7 @@ def leaks(level: Level, sandbox: Sandbox, start: Start = launch_among) -> list[s
 
 
 def _repository(workspace: Path) -> dict[str, str]:
-    """Make what git takes for a repository; returns what git runs and obeys of it."""
+    """Make a folder that git takes for a repository; returns the files of it that git runs and obeys."""
     for name in ("objects", "refs"):
         (workspace / ".git" / name).mkdir(parents=True)
     (workspace / ".git/HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
@@ -123,7 +123,7 @@ def _worktree(tree: Path, root: Path) -> Path:
 
 
 def _reason(output: str) -> str:
-    """Return why no command could be run, in the words of the program that was to start it."""
+    """Return why no command could be run, as the program that should have started it reported."""
     last = output.strip().splitlines()[-1][:300] if output.strip() else ""
     return (
         f"bubblewrap is too old ({last}): it needs --bind-fd, which 0.10 and security updates of earlier ones have"
@@ -133,7 +133,7 @@ def _reason(output: str) -> str:
 
 
 def why_not(level: Level, sandbox: Sandbox) -> str:
-    """Return why the level cannot be relied on here; empty where it can. Whatever goes wrong in asking is a reason."""
+    """Return why the level cannot be relied on here; empty where it can. A failure of the test is a reason, too."""
     if level is Level.S0:
         return ""
     if not can_launch():

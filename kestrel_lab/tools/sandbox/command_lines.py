@@ -34,11 +34,11 @@ from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
 
 HOME = "/tmp/home"  # noqa: S108  # of the sandbox, which has a /tmp of its own
 _SETTINGS = ("kestrel.toml", ".mcp.json")
-"""What says what an agent may do unasked. A file that is not there yet cannot be guarded."""
+"""Files that decide what an agent may do unasked. A file that does not exist yet cannot be protected."""
 _ENGINE = ".kestrel"
 _NOBODY = "65534"
 _OWN = ("--size", str(2 * 1024**3), "--tmpfs")
-"""A place in memory, with a bound: what fills it does not fill the machine's."""
+"""A file system in memory with a size limit, so that filling it does not fill the machine's memory."""
 
 
 def launch_for(
@@ -72,7 +72,7 @@ def launch_among(
 ) -> Launch:
     """Return how a program is started that sees any number of places: some to read, and some to write.
 
-    A `folder` that is none of them is empty to it.
+    A `folder` that is not one of these places appears empty.
     """
     if level is Level.S0:
         return Launch(argv=tuple(argv), cwd=str(folder), env=env)
@@ -87,7 +87,7 @@ def launch_among(
 
 
 def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) -> None:
-    """Raise `PermissionError` for a workspace that holds what the level must keep out of reach and cannot hide."""
+    """Raise `PermissionError` for a workspace that contains something that the level must hide and cannot."""
     for needed in ("/usr", "/etc", "/dev", "/proc"):
         if within(Path(needed), workspace):
             raise PermissionError(f"the workspace {workspace} contains system folders, so no sandbox can contain a command there")
@@ -98,7 +98,7 @@ def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) 
 
 @cache
 def bwrap_path() -> str | None:
-    """Return where bubblewrap is; `None` where it is not installed."""
+    """Return the path of bubblewrap; `None` where it is not installed."""
     return resolve("bwrap")
 
 
@@ -124,14 +124,14 @@ def _landlocked(
 
 
 class _Source(str):
-    """In the options of a mount: a place that the launcher opens, and bubblewrap is given the number of."""
+    """Stands in the options of a mount for a path that the launcher opens; bubblewrap receives the number of its descriptor."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class _Mounts:
-    """Mounts in the order of their depth, so that what lies in another comes after it; of two in one place the later stands."""
+    """Mounts in order of depth, so that an inner one follows the outer one; of two in the same place the later one counts."""
 
     found: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
     repositories: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
@@ -141,7 +141,7 @@ class _Mounts:
         self.found[name] = (len(Path(name).parts) * 10 + rank, [*options, name])
 
     def readable(self, place: str | Path) -> None:
-        """Mount a path read-only in the same place; a link stays one."""
+        """Mount a path read-only in the same place; a link stays a link."""
         name = str(place)
         if Path(name).is_symlink() and Path(name).parent == Path("/"):
             self.add(name, "--symlink", str(Path(name).readlink()))
@@ -156,14 +156,14 @@ class _Mounts:
         self.add(place, "--bind-fd" if written else "--ro-bind-fd", _Source(source))
 
     def nothing(self, place: Path) -> None:
-        """Mount an empty folder or file in its place, which cannot be written."""
+        """Mount an empty, unwritable folder or file in its place."""
         if place.is_dir():
             self.add(place, "--perms", "0555", "--tmpfs")
         else:
             self.add(place, "--ro-bind", os.devnull)
 
     def options(self) -> tuple[list[str], list[str]]:
-        """Return the words for bubblewrap, and the places that are to be opened for it, in the order of their numbers."""
+        """Return the arguments for bubblewrap, and the paths to open for it, in the order of their descriptor numbers."""
         sources: list[str] = []
         words = []
         for word in (word for _, words in sorted(self.found.values(), key=lambda one: one[0]) for word in words):
@@ -183,7 +183,7 @@ def _wrapped(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[st
         *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", "--cap-drop", "ALL", *_user()),
         *("--die-with-parent", "--new-session", "--seccomp", str(FILTER_FD)),
         *options,
-        *("--remount-ro", "/"),  # what is no mount of its own lies in memory without a bound
+        *("--remount-ro", "/"),  # anything else lies in memory without a limit
         *("--chdir", str(folder), "--"),
         *argv,
     ]
@@ -229,7 +229,7 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
 
 
 def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
-    """Protect what git runs or obeys; of a worktree's repository a command writes only what a commit writes."""
+    """Protect what git runs or obeys; in the repository of a worktree a command can write only what a commit writes."""
     if (pointer := workspace / ".git").is_file() and not pointer.is_symlink():
         mounts.opened(pointer, os.path.realpath(pointer))  # it says where the repository is
     if (own := own_repository(workspace)) is not None:
@@ -250,7 +250,7 @@ def _as_named(found: Path, places: Iterable[Path]) -> Path:
 
 
 def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
-    """Mount a private folder in the place of the repository's; read-only where this user cannot write the repository."""
+    """Mount a private folder in place of the repository's; read-only where this user cannot write to the repository."""
     if not os.access(gitdir, os.W_OK):
         mounts.opened(at, gitdir)
         return
@@ -263,7 +263,7 @@ def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
 
 
 def _settings(workspace: Path) -> Iterable[Path]:
-    """Return the files of settings in the workspace, a `pyproject.toml` only if it holds some."""
+    """Return the settings files in the workspace; a `pyproject.toml` only if it contains settings of kestrel."""
     found = [workspace / name for name in _SETTINGS]
     project = workspace / "pyproject.toml"
     if project.is_file() and settings_in(project.read_bytes()) is not None:
@@ -272,7 +272,7 @@ def _settings(workspace: Path) -> Iterable[Path]:
 
 
 def _machine_mounts(sandbox: Sandbox) -> _Mounts:
-    """Mount the machine read-only, without what belongs to others."""
+    """Mount the machine read-only, without the files of others."""
     mounts = _Mounts()
     mounts.add("/", "--ro-bind", "/")
     for place in private_places():
@@ -307,7 +307,7 @@ def _program_mounts() -> _Mounts:
 
 
 def _hide(mounts: _Mounts, level: Level, places: Sequence[Path], sandbox: Sandbox) -> None:
-    """Hide keys that lie in something that is mounted."""
+    """Hide keys that lie inside a mounted folder."""
     keys = [*secret_places(), *sandbox.hidden, *(place / _ENGINE for place in places)]
     shown: Iterable[Path] = [Path("/")] if level is Level.S2 else [*places, *pythons(), *map(Path, PROGRAMS)]
     covered = [place for place in private_places() if place != Path("/")] if level is Level.S2 else []

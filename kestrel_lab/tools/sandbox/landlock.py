@@ -18,7 +18,7 @@ _VERSION_FLAG = 1
 _BENEATH = 1
 _NO_NEW_PRIVS, _SECCOMP, _CAPBSET_DROP, _SECUREBITS, _AMBIENT = 38, 22, 24, 28, 47
 _NO_ROOT_LOCKED = 0x2F
-"""Being root means nothing by itself, and this cannot be undone."""
+"""Makes root an ordinary user, irrevocably."""
 _MOST_CAPABILITIES = 64
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
@@ -29,7 +29,7 @@ _ALL_FROM_5 = (1 << 16) - 1
 _TCP = 3
 _SCOPES = 3
 TRUNCATES, HAS_TCP, HAS_SCOPES = 3, 4, 6
-"""From which version on truncating, TCP and signals are ruled too."""
+"""The versions from which Landlock also restricts truncating, TCP and signals."""
 
 
 @cache
@@ -52,7 +52,7 @@ def _prctl(*values: int) -> None:
 
 
 def version() -> int:
-    """Return which version of Landlock the kernel has; 0 for none."""
+    """Return the version of Landlock in the kernel; 0 for none."""
     try:
         return _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
     except OSError:
@@ -60,7 +60,7 @@ def version() -> int:
 
 
 def drop_privileges() -> None:
-    """Give up every capability for good, also those that root has by being root."""
+    """Drop every capability for good, including those that root has."""
     _prctl(_NO_NEW_PRIVS, 1)
     if os.geteuid() == 0:
         for capability in range(_MOST_CAPABILITIES):
@@ -113,7 +113,7 @@ def _allow(rules: int, fd: int, access: int) -> None:
 
 
 def filter_calls(program: bytes, *, all_threads: bool = False) -> None:
-    """Put the filter of `seccomp` around this thread and its children, or around the whole process; it cannot be taken away."""
+    """Apply the filter of `seccomp` to this thread and its children, or to the whole process; it cannot be removed."""
     steps = ctypes.create_string_buffer(program, len(program))
     described = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(steps)))
     _prctl(_NO_NEW_PRIVS, 1)

@@ -22,42 +22,42 @@ from kestrel_lab.tools.sandbox.launcher_process import CONTROL_FD
 
 _ROOT = str(Path(__file__).resolve().parents[3])
 _GONE_S = 6.0
-"""How long to wait for the end of everything; the launcher gives up a little earlier."""
+"""Seconds to wait until all processes have ended; the launcher gives up a little earlier."""
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from kestrel_lab.tools.sandbox.launcher_process import serve; serve()"
 
 
 Overgrown = Literal["", "processes", "memory"]
-"""Of what a command had more and more until it was killed for that."""
+"""The resource, processes or memory, of which a command used too much, so that it was killed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """A command and its sandbox; what is not named is as the launcher has it."""
+    """A command and its sandbox; fields that are not set take the launcher's values."""
 
     argv: tuple[str, ...]
     cwd: str
     env: Mapping[str, str]
     program: bytes = b""
-    """A filter of system calls: put around the command, or, without `system`, handed to it as file descriptor 3."""
+    """A filter of system calls. It is applied to the command or, without `system`, passed to it as file descriptor 3."""
     system: tuple[str, ...] = ()
-    """Beneath which Landlock lets every command read; empty for no Landlock."""
+    """Folders beneath which Landlock lets every command read; empty for no Landlock."""
     read: tuple[str, ...] = ()
-    """Beneath which it lets this one read, and below what it may write; no part of these paths may be a link."""
+    """Folders beneath which Landlock lets this command read, and below those that it may write; no part of these paths may be a link."""
     write: tuple[str, ...] = ()
     network: bool = False
     """Whether Landlock lets it use TCP."""
     private: bool = False
-    """Gives it a temporary folder of its own, which is its HOME too, taken away at the end."""
+    """Gives the command a temporary folder of its own, which is also its HOME and is removed at the end."""
     sources: tuple[str, ...] = ()
-    """Places that its program finds open, the first as `SOURCE_FD`; no part of their paths may be a link."""
+    """Paths that are open when its program starts, the first as `SOURCE_FD`; no part of a path may be a link."""
     repositories: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
     """Of each `PrivateGit`: the real folder, the private one, and what is mounted there."""
     memory: int | None = None
-    """Bytes that it and all that comes of it may have; it is killed when they have more."""
+    """Bytes of memory that the command and its descendants may use; with more they are killed."""
     watched: str = ""
-    """The workspace that is searched for files that run by themselves, before and after."""
+    """The workspace that is searched before and after for files that run by themselves."""
     shifted: bool = False
-    """Its program tells a signal that ended the command as shells do: 128 and the number."""
+    """Whether its program reports a signal that ended the command as shells do: as 128 plus its number."""
 
     def message(self) -> bytes:
         """Return the request to the launcher."""
@@ -85,14 +85,14 @@ def can_launch() -> bool:
 
 @dataclass
 class _Launcher:
-    """The launcher of this process, started when it is first needed and again should it have ended."""
+    """The launcher of this process. It is started when first needed, and again if it has ended."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     control: socket.socket | None = None
     owner: int = 0
 
     def send(self, fds: Sequence[int]) -> None:
-        """Have a keeper forked that is given these file descriptors."""
+        """Fork a keeper that receives these file descriptors."""
         with self.lock:
             if self.control is None or self.owner != os.getpid():  # a forked process has its own
                 self._start()
@@ -136,17 +136,17 @@ class Launched:
         self.notes: list[str] = []
 
     async def wait(self) -> int:
-        """Its exit code, negative for the signal that ended it; raises `OSError` if it could not be started."""
+        """Return the exit code, negative for the signal that ended the command; raises `OSError` if it could not be started."""
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """Have everything killed that came of it; harmless when it is gone."""
+        """Kill the command and all its descendants; does nothing when they are gone."""
         self._killed = True
         with suppress(OSError):
             self._talk.shutdown(socket.SHUT_WR)
 
     async def gone(self) -> None:
-        """Wait until nothing of it is left, after `kill`."""
+        """Wait, after `kill`, until none of its processes is left."""
         await asyncio.wait([self._following], timeout=_GONE_S)
         self._following.cancel()
         if self._ended.done():
@@ -196,7 +196,7 @@ def unshifted(code: int) -> int:
 
 
 def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> socket.socket:
-    """Start a command; its streams may be closed here afterwards. The socket tells its end, and closing it kills the command.
+    """Start a command; its streams may be closed here afterwards. The socket reports its end, and closing the socket kills the command.
 
     `report` is a file descriptor that it finds as `REPORT_FD`.
     """

@@ -30,12 +30,12 @@ from kestrel_lab.tools.sandbox.private_gitdir import PrivateGit, remove_tree
 
 CONTROL_FD = 3
 FILTER_FD = 3
-"""Where a command finds its filter of system calls, if it is to put it up itself."""
+"""The file descriptor from which a command reads its filter of system calls, if it applies the filter itself."""
 REPORT_FD = 19
-"""Where a command finds what it may tell whoever asked beside its output, if there is somewhere; no program has a use for that number."""
+"""The file descriptor through which a command may report to its caller beside its output; no program uses that number otherwise."""
 _SUBREAPER = 36
 SOURCE_FD = 40
-"""Where a program that mounts things finds the first of them; it closes them before the command begins."""
+"""The first file descriptor of the paths that a program mounts; the program closes them before the command begins."""
 _HIGH = 300
 """Above the numbers that mean something to a command."""
 _PLACES = (0, 1, 2, REPORT_FD)
@@ -52,7 +52,7 @@ Request = dict[str, Any]
 
 
 def serve() -> None:
-    """Keep one keeper ready for the next command, until whoever asks is gone."""
+    """Keep one keeper ready for the next command until the caller is gone."""
     control = socket.socket(fileno=CONTROL_FD)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -60,7 +60,7 @@ def serve() -> None:
     bound = MAX_FILE if most == resource.RLIM_INFINITY else min(MAX_FILE, most)
     resource.setrlimit(resource.RLIMIT_FSIZE, (bound, bound))
     for fd in map(int, os.listdir("/proc/self/fd")):
-        if fd > CONTROL_FD:  # what whoever asks was started with, and would hand down
+        if fd > CONTROL_FD:  # inherited from the caller, and not for commands
             with suppress(OSError):
                 os.set_inheritable(fd, False)
     gc.disable()  # so that forked processes share memory
@@ -200,7 +200,7 @@ def _memory(content: bytes) -> int:
 
 
 def _wait(child: int, talk: socket.socket, wake: int, repositories: list[PrivateGit], memory: int | None) -> None:
-    """Tell how the command ended; return when the caller wants it gone or is gone, or when nothing of it is left."""
+    """Report how the command ended; return when the caller wants it killed or is gone, or when no process of it is left."""
     bound = None if memory is None else MemoryBound(memory)
     alive, look = True, time.monotonic() + _CHECK_S
     while True:
@@ -235,7 +235,7 @@ def _reaped(child: int) -> int | None:
 
 
 def _overgrown(memory: MemoryBound | None) -> str:
-    """Return what the command has too many or too much of, `processes` or `memory`; empty for nothing."""
+    """Return the resource that the command has used too much of, `processes` or `memory`; empty for none."""
     processes = list(_descendants(os.getpid()))
     if len(processes) > MAX_PROCESSES:
         return "processes"
@@ -251,7 +251,7 @@ def _tell(talk: socket.socket, message: Request) -> bool:
 
 
 def _sweep() -> None:
-    """Kill every process that the command started, also those in sessions of their own, which are children of this one by now."""
+    """Kill every process that the command started, including those in sessions of their own, which have become children of this process."""
     deadline = time.monotonic() + _SWEEP_S
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""Sandbox levels S0 to S3, and the level that was asked for."""
+"""Sandbox levels S0 to S3, and the requested level."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 
 
 class Level(IntEnum):
-    """A sandbox level; a higher one lets less through. All but S0 share the kernel with everything else on the machine."""
+    """A sandbox level; a higher one allows less. At every level commands share the kernel with the rest of the machine."""
 
     S0 = 0
     S1 = 1
@@ -21,17 +21,17 @@ class Level(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """What a command at this level can reach, in one sentence."""
+        """Describe in one sentence what a command at this level can reach."""
         return _MEANING[self]
 
 
 _MEANING = {
     Level.S0: "no sandbox: a command reaches whatever its user can, with a short environment",
-    Level.S1: "Landlock and seccomp: reads the system's programs, writes the workspace; it sees other processes, "
-    "can change modes and times of its user's files, reads a .kestrel folder of others that lies in the workspace, can change what git "
-    "obeys there, which is told, and has no shared memory",
-    Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace is written",
-    Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes are not there",
+    Level.S1: "Landlock and seccomp: a command reads the system's programs and writes to the workspace; it sees other processes, "
+    "can change modes and times of its user's files, can read a .kestrel folder of others that lies in the workspace, can change what git "
+    "obeys there, which is reported, and has no shared memory",
+    Level.S2: "bubblewrap, the machine read-only: home, keys and other processes are hidden, the workspace is writable",
+    Level.S3: "bubblewrap, nothing but programs and the workspace: home, keys and other processes do not exist for a command",
 }
 
 AUTO = "auto"
@@ -42,17 +42,17 @@ _NAMES = (AUTO, *(level.name for level in Level))
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sandbox:
-    """Sandbox settings: a level or the best there is, and whether commands may use the network."""
+    """Sandbox settings: a level, or the highest that works, and whether commands may use the network."""
 
     level: Level | None = None
     """`None`: the highest that works here."""
     network: bool = False
-    """At S1 and above commands have no network without this; with it they have the machine's own, its local services too."""
+    """At S1 and above commands have a network only with this: that of the machine, including its local services."""
     hidden: tuple[Path, ...] = ()
-    """Files and folders that no command sees, besides those that hold keys; S1 cannot hide these inside a workspace."""
+    """Files and folders that are hidden from commands in addition to keys; S1 cannot hide them inside a workspace."""
 
     memory: int | None = int(DEFAULT_MEMORY_GIB * GIB)
-    """Bytes of memory that a command and all it starts may have; `None` for no bound."""
+    """Bytes of memory that a command and its descendants may use; `None` for no limit."""
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ NETWORK = re.compile(
     r"|network is unreachable|fetch failed|connect(?:ion)? ?error|connection refused|failed to (?:connect|fetch|download)|no address associated"
     r"|socket: operation not permitted)"
 )
-"""How programs say that they have no network."""
+"""Messages by which programs report that they have no network."""
 _WRITING = re.compile(r"(?i)read-only file system")
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 _PAGE = resource.getpagesize()
 _PATIENCE = 10
-"""An exact count takes the kernel time: the next one waits so many times as long."""
+"""The pause after an exact count, in multiples of the time that the count took."""
 
 
 @dataclass(slots=True)
 class MemoryBound:
-    """Bytes that the processes of one command may have together."""
+    """A limit on the bytes of memory of all processes of one command."""
 
     most: int
     _free: int = 0
@@ -52,7 +52,7 @@ def _shared_memory() -> int:
 
 
 def _resident(process: int) -> int:
-    """Bytes of memory that a process has, with all it shares; 0 for one that is gone."""
+    """Return the bytes of memory of a process, shared memory included; 0 for one that is gone."""
     try:
         with open(f"/proc/{process}/statm", "rb") as file:
             return int(file.read().split()[1]) * _PAGE
@@ -73,7 +73,7 @@ def _proportional(process: int) -> tuple[int, int]:
 
 
 def _memory_files(processes: Iterable[int]) -> int:
-    """Bytes of memory files (`memfd_create`) that they hold open, each once: nobody needs to map one to fill it."""
+    """Return the bytes of the memory files (`memfd_create`) that the processes hold open, each counted once; such a file can be filled without being mapped."""
     found = {}
     for process in processes:
         folder = f"/proc/{process}/fd"

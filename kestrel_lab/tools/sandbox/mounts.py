@@ -1,4 +1,4 @@
-"""Mounts of the sandbox: which places a command needs to read, and which it must never see."""
+"""Mounts of the sandbox: paths that a command needs to read, and paths that it must never see."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIGURATION = tuple(
         *("nsswitch.conf", "openssl", "os-release", "passwd", "pki", "protocols", "services", "ssl"),
     )
 )
-"""What of /etc programs need; no passwords, no keys of servers."""
+"""The files in /etc that programs need; no passwords, no server keys."""
 NETWORK = ("/etc/resolv.conf", "/etc/host.conf", "/etc/gai.conf")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 """No disks, terminals or shared memory of others."""
@@ -45,7 +45,7 @@ _PASSWORDS = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/
 
 @cache
 def pythons() -> tuple[Path, ...]:
-    """Return the folders of the Python that runs this and of the one it was made from, where they are not the system's."""
+    """Return the folders of the running Python and of its base installation, where they are not system folders."""
     found = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
     named = {Path(os.path.abspath(sys.prefix))}  # scripts in it name it as it was called
     kept = [place for place in found | named if not any(within(place, Path(root)) for root in PROGRAMS)]
@@ -71,12 +71,12 @@ def _usual_secrets(home: Path) -> tuple[Path, ...]:
 
 
 def private_places() -> list[Path]:
-    """Folders that hold what belongs to others: homes, temporary files, sockets."""
+    """Return folders with the files of others: homes, temporary files, sockets."""
     return [home_folder(), Path("/root"), Path("/home"), Path("/tmp"), Path("/var/tmp"), Path("/run"), Path(tempfile.gettempdir())]  # noqa: S108  # to be hidden
 
 
 def within(place: Path, folder: Path) -> bool:
-    """Return whether `place` is `folder` or beneath it, as they are named."""
+    """Return whether `place` is `folder` or beneath it, by their names alone."""
     return f"{place}/".startswith(f"{folder}/" if folder.name else "/")
 
 
@@ -169,7 +169,7 @@ def own_repository(workspace: Path) -> Path | None:
 
 
 def linked_repository(workspace: Path) -> Linked | None:
-    """Return the repository that `workspace` is a worktree of; `None` if it is none, or if only the workspace says so.
+    """Return the repository that `workspace` is a worktree of; `None` if it is not a worktree, or if only the workspace claims to be one.
 
     What a workspace says of itself may have been written by anybody. The repository has to name the workspace
     as one of its worktrees, and to lie outside of it, where no command in the workspace could have made it.

@@ -30,15 +30,15 @@ _STATE = ("rebase-merge", "rebase-apply", "sequencer")
 _KEPT = re.compile(
     r"index|packed-refs|shallow|(?:[A-Z]+_)*HEAD|[A-Z]+_(?:EDIT)?MSG|MERGE_(?:MODE|RR|AUTOSTASH)|AUTO_MERGE|BISECT_[A-Z_]+", re.ASCII
 )
-"""Files of the folder that record where the work stands. Git runs and obeys none of them."""
+"""Files in the folder that record the state of the work. Git neither runs nor obeys any of them."""
 _PASSING = re.compile(r".*\.(?:lock|tmp|new|pid|log)|(?:index|next-index|tmp|gc)[-_.].*|\.tmp.*|kestrel-.*|[A-Z_]+\.patch", re.ASCII)
-"""What git leaves there when it is ended half-way, or needs for one command."""
+"""Files that git leaves there when it is killed, or needs for one command only."""
 _MOST = 5_000
 _PATIENCE_S = 1.0
-"""How long a lock of git's is waited for when a command has ended; one that was left behind is not waited for for ever."""
+"""Seconds to wait for a lock of git's after a command has ended; the lock may have been left behind."""
 _LOCK = ".lock"
 _NEW, _OLD = ".new", ".old"
-"""Ends of names beside a private folder's: what is about to take a place, and what had it."""
+"""Suffixes of names beside a private folder's: of a file that will replace another, and of the replaced file."""
 
 _Mark = tuple[int, int, int]
 
@@ -73,7 +73,7 @@ class PrivateGit:
     """Of each file both sides have: the private and the real one when they were last the same."""
     both: set[str] = field(default_factory=set)
     rest: str = ""
-    """Where the folder is after `end`."""
+    """The path of the folder after `end`."""
 
     def make(self) -> None:
         """Make the folder; what a command left whose keeper was killed is carried over first."""
@@ -173,7 +173,7 @@ class PrivateGit:
 
 
 def _mark(path: str) -> _Mark | None:
-    """Return what tells a regular file from another; `None` for none, and for anything else."""
+    """Return numbers that identify the content of a regular file; `None` for anything else, or no file."""
     try:
         found = os.lstat(path)
     except OSError:
@@ -238,7 +238,7 @@ def _link_tree(source: str, target: str) -> None:
 
 
 def _carry_state(inside: str, outside: str, private: str) -> None:
-    """Make the real folder what the command left of it."""
+    """Bring the real folder into the state in which the command left the private one."""
     if os.path.islink(inside) or _tree(inside) == _tree(outside):
         return
     old, new = private + _OLD, private + _NEW
@@ -259,7 +259,7 @@ def _tree(folder: str) -> dict[str, _Mark | None]:
 
 
 def _recover(real: str, left: str) -> None:
-    """Carry over what a command changed last whose keeper was killed before it could; leave alone what is in use."""
+    """Carry over the last changes of a command whose keeper was killed before it could do so; folders in use are left alone."""
     try:
         fd = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -57,7 +57,7 @@ _DENIED: dict[str, tuple[int, int]] = {
     "clock_settime": (227, 112),
 }
 _NONE = -1
-"""A call that a processor does not have."""
+"""Stands for a system call that a processor does not have."""
 _EFFECTS: dict[str, tuple[int, int]] = {
     # processes: started, signalled, slowed down
     "execve": (59, 221),
@@ -121,7 +121,7 @@ _EFFECTS: dict[str, tuple[int, int]] = {
 _OWN_ONLY = ((302, 261), (203, 122))
 """`prlimit64` and `sched_setaffinity`: of the process itself, which is number 0, and of no other."""
 _FCNTL, _SET_OWNER = (72, 25), (8, 15, 1024)
-"""Who is signalled when a descriptor is ready, or a lease of it is broken."""
+"""Commands of `fcntl` that set which process is signalled when a descriptor is ready or its lease is broken."""
 _THREAD = 0x10000
 _CLONE, _CLONE3, _TRUNCATE = (56, 220), (435, 435), (76, 45)
 _SOCKET, _SOCKETPAIR, _IOCTL = (41, 198), (53, 199), (16, 29)
@@ -130,7 +130,7 @@ _MACHINES = {"x86_64": 0, "amd64": 0, "aarch64": 1, "arm64": 1}
 
 _NEW_NAMESPACES = 0x7E020000
 _TERMINAL_INPUT = (0x5412, 0x541C)
-"""TIOCSTI and TIOCLINUX: typing into the terminal of whoever started this."""
+"""TIOCSTI and TIOCLINUX, which type into the terminal that started this process."""
 _STREAM, _SEQPACKET = 1, 5
 AF_INET, AF_INET6 = 2, 10
 
@@ -143,7 +143,7 @@ _Instruction = tuple[int, int, int, int]
 
 
 def machine() -> int | None:
-    """Return which column of numbers holds here; `None` for a processor that is not known."""
+    """Return the column of numbers for this processor; `None` for an unknown one."""
     return _MACHINES.get(platform.machine().lower())
 
 

@@ -1,4 +1,4 @@
-"""Choice of the sandbox level: the one asked for, or the highest that passes its canary test on this machine."""
+"""Choice of the sandbox level: the requested one, or the highest that passes its canary test on this machine."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _ONE_AT_A_TIME = threading.Lock()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """The level that commands run at, and what became of the higher ones."""
+    """The level at which commands run, and why the higher ones do not work."""
 
     level: Level
     reasons: tuple[tuple[Level, str], ...] = ()
-    """Higher levels that cannot be had, and why."""
+    """Higher levels that do not work here, with the reasons."""
     wanted: bool = True
-    """Whether it is what was asked for, or at least a sandbox."""
+    """Whether it is the requested level or, where none was requested, at least a sandbox."""
 
     def __str__(self) -> str:
-        """Return the level in a few words, with the reason where it is none that holds."""
+        """Return the level in a few words, with the reason where it is not a sandbox."""
         if self.wanted:
             return self.level.name
         return f"{self.level.name}: no sandbox; {_told(self.reasons)}"
 
 
 def verdict(level: Level, sandbox: Sandbox) -> str:
-    """Return why the level cannot be relied on here, empty where it can; tried once in this process for equal settings."""
+    """Return why the level cannot be relied on here, empty where it can; tested once per process for equal settings."""
     key = (level, sandbox.network, bwrap_path())
     with _ONE_AT_A_TIME:
         if key not in _VERDICTS:
@@ -47,7 +47,7 @@ def choose(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choi
     """Return the level for commands in `workspace`, at least `minimum`.
 
     Takes a tenth of a second per level the first time and blocks. A level that was named is that level or nothing: raises
-    `UsageError` that says why it cannot be had and what to install, and likewise when even the best is below
+    `UsageError` that says why it does not work and what to install, and likewise when even the best is below
     `minimum`. Where nothing was named and nothing holds, the choice is S0, not `wanted`: it must be asked about.
     """
     if sandbox.level is not None:
@@ -80,7 +80,7 @@ async def chosen(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -
 
 
 def tried(sandbox: Sandbox) -> bool:
-    """Return whether all that has to be tried for `sandbox` was: nothing is left that takes long."""
+    """Return whether every test that `sandbox` needs has been made, so that the choice takes no time."""
     for level in _BEST_FIRST if sandbox.level is None else (sandbox.level,):
         found = _VERDICTS.get((level, sandbox.network, bwrap_path()))
         if not found:
@@ -98,7 +98,7 @@ def _problem(level: Level, sandbox: Sandbox, workspace: Path) -> str:
 
 
 def _told(reasons: tuple[tuple[Level, str], ...] | list[tuple[Level, str]]) -> str:
-    """Return the reasons as a clause, equal ones once."""
+    """Return the reasons as a clause, each once."""
     grouped: dict[str, list[str]] = {}
     for level, reason in reasons:
         grouped.setdefault(reason, []).append(level.name)

@@ -1,0 +1,210 @@
+"""A session as an ACP agent: editors that speak the agent client protocol run goals, see the calls, and answer the questions.
+
+Source: agentclientprotocol.com, protocol version 1. Each prompt is a run in the log; the prompts of a session are one conversation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from base64 import b64decode
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any, Final, Unpack, cast
+from uuid import uuid4
+
+from kestrel_lab.core.calls import REPEATABLE
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    Event,
+    ModelAnswered,
+    ModelDelta,
+    RunFinished,
+    ToolAnswered,
+    ToolCalled,
+)
+from kestrel_lab.core.messages import ImagePart
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.version import __version__
+from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
+from kestrel_lab.runtime.conversation.chat import Chat
+from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.session import Session
+
+_LONGEST: Final = 50 * 1024 * 1024
+_SCOPES: Final = {"once": "once", "always": "run", "reject": "once"}
+_STOPS: Final = {"cycles": "max_turn_requests", "tokens": "max_tokens"}
+
+
+async def serve_acp(session: Session, **options: Unpack[RunChanges]) -> None:
+    """Serve one editor on standard input and output until the input ends; `options` are those of its runs.
+
+    Whatever else would be written to standard output goes to standard error.
+    """
+    from acp import run_agent, stdio_streams
+
+    reader, writer = await stdio_streams(limit=_LONGEST)
+    with redirect_stdout(sys.stderr):
+        await run_agent(cast("Any", AcpAgent(session, RunOptions(**options))), writer, reader)
+
+
+class AcpAgent:
+    """The agent's side of the protocol. Its methods are the protocol's requests, which the library calls."""
+
+    def __init__(self, session: Session, options: RunOptions) -> None:
+        self._session, self._options = session, options
+        self._chats: dict[str, Chat] = {}
+        self._runs: dict[str, Run] = {}
+        self._client: Any = None
+
+    def on_connect(self, conn: Any) -> None:
+        """Keep the client, which is told and asked."""
+        self._client = conn
+
+    async def initialize(self, protocol_version: int, **about: Any) -> Any:
+        """Say what is understood."""
+        from acp import PROTOCOL_VERSION, InitializeResponse
+        from acp.schema import AgentCapabilities, Implementation, PromptCapabilities
+
+        return InitializeResponse(
+            protocol_version=min(protocol_version, PROTOCOL_VERSION),
+            agent_capabilities=AgentCapabilities(prompt_capabilities=PromptCapabilities(image=True, embedded_context=True)),
+            agent_info=Implementation(name="kestrel-lab", title="kestrel_lab", version=__version__),
+            auth_methods=[],
+        )
+
+    async def new_session(self, cwd: str, **more: Any) -> Any:
+        """Begin a conversation in a folder. MCP servers of the editor are not taken over: those of the settings are used."""
+        from acp import NewSessionResponse, RequestError
+
+        if not Path(cwd).is_dir():  # noqa: ASYNC240  # one look, at the beginning
+            raise RequestError.invalid_params({"cwd": f"there is no folder {cwd!r}"})
+        known = uuid4().hex
+        self._chats[known] = self._session.chat(self._options, workspace=cwd, approver=lambda asked: self._ask(known, asked))
+        return NewSessionResponse(session_id=known)
+
+    async def prompt(self, session_id: str, prompt: list[Any], **more: Any) -> Any:
+        """Carry out the next turn of a conversation."""
+        from acp import PromptResponse, RequestError
+        from acp.schema import Usage
+
+        if (chat := self._chats.get(session_id)) is None:
+            raise RequestError.invalid_params({"sessionId": f"there is no session {session_id!r}"})
+        if session_id in self._runs:
+            raise RequestError.invalid_request({"sessionId": "the turn before is not done: cancel it first"})
+        images = [ImagePart.of(b64decode(part.data), part.mime_type) for part in prompt if part.type == "image"]
+        try:
+            run = chat.begin("\n\n".join(filter(None, map(_text, prompt))), images=images)
+        except KestrelError as error:
+            raise RequestError(-32603, str(error)) from error
+        self._runs[session_id] = run
+        telling = _Telling(self._client, session_id, run)
+        try:
+            await telling.told()
+        finally:
+            del self._runs[session_id]
+        used = run.usage
+        usage = Usage(total_tokens=used.tokens, input_tokens=used.tokens_in, output_tokens=used.tokens_out)
+        return PromptResponse(stop_reason=cast("Any", telling.stop), usage=usage)
+
+    async def cancel(self, session_id: str, **more: Any) -> None:
+        """End the turn under way."""
+        if (run := self._runs.get(session_id)) is not None:
+            run.cancel()
+
+    async def _ask(self, session_id: str, asked: ApprovalAsked) -> ApprovalGiven:
+        """Put a question to the person in the editor; what only words can answer is denied and says so."""
+        from acp.schema import PermissionOption, ToolCallUpdate
+
+        def given(option: str, reason: str = "") -> ApprovalGiven:
+            granted = option in ("once", "always")
+            return ApprovalGiven(
+                call=asked.call, granted=granted, by="editor", how="click", reason=reason, scope=_SCOPES.get(option, "once")
+            )
+
+        if asked.why == "question":
+            return given("reject", "the editor can say yes or no, and no words: ask in your answer")
+        choices = [
+            PermissionOption(option_id="once", name="Allow", kind="allow_once"),
+            PermissionOption(option_id="always", name=f"Allow {asked.tool} for the rest of the run", kind="allow_always"),
+            PermissionOption(option_id="reject", name="Deny", kind="reject_once"),
+        ]
+        why = [] if asked.why == "danger" else [asked.why]
+        content = _content("\n\n".join(filter(None, (*why, asked.preview))))
+        call = ToolCallUpdate(tool_call_id=asked.call, title=_title(asked.tool, asked.args), raw_input=asked.args, content=content)
+        answer = await self._client.request_permission(session_id=session_id, tool_call=call, options=choices)
+        return given(getattr(answer.outcome, "option_id", "reject"))
+
+
+class _Telling:
+    """Tells a client the events of one run as they come."""
+
+    def __init__(self, client: Any, session_id: str, run: Run) -> None:
+        self._client, self._session_id, self._run = client, session_id, run
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._streamed: set[str] = set()
+        self.stop = "end_turn"
+        """Why the turn ended, in the protocol's words."""
+
+    async def told(self) -> None:
+        """Return once the run has ended and all of it is told."""
+        stop = self._run.subscribe(self._events.put_nowait)
+        ending = asyncio.ensure_future(self._run.wait())
+        ending.add_done_callback(lambda _: self._events.put_nowait(None))
+        try:
+            while (event := await self._events.get()) is not None:
+                for update in self._updates(event):
+                    await self._client.session_update(session_id=self._session_id, update=update)
+        finally:
+            stop()
+            if not ending.done():
+                self._run.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        if not ending.cancelled() and isinstance(error := ending.exception(), Exception) and not isinstance(error, ApprovalRequired):
+            raise error
+
+    def _updates(self, event: Event) -> list[Any]:
+        from acp import start_tool_call, update_agent_message_text, update_tool_call
+
+        match event:
+            case ModelDelta():
+                self._streamed.add(event.call)
+                return [update_agent_message_text(event.text)]
+            case ModelAnswered():
+                said = [update_agent_message_text(event.text)] if event.text and event.call not in self._streamed else []
+                calls = [
+                    start_tool_call(str(one["id"]), _title(str(one["name"]), one.get("args")), status="pending", raw_input=one.get("args"))
+                    for one in event.calls
+                ]
+                return [*said, *calls]
+            case ToolCalled():
+                kind = "execute" if event.sandbox else "read" if event.effect in REPEATABLE else "edit"
+                return [update_tool_call(event.call, kind=cast("Any", kind), status="in_progress", raw_input=event.args)]
+            case ToolAnswered():
+                status = "completed" if event.error is None else "failed"
+                return [update_tool_call(event.call, status=cast("Any", status), content=_content(event.text))]
+            case RunFinished():
+                self.stop = "cancelled" if event.outcome == "cancelled" else _STOPS.get(event.limit, "end_turn")
+                return [update_agent_message_text(f"\n\n({event.reason})")] if event.reason else []
+            case _:
+                return []
+
+
+def _title(tool: str, args: Any) -> str:
+    first = next((str(value) for value in args.values()), "") if isinstance(args, dict) else ""
+    return one_line(f"{tool} {first}".strip(), 80)
+
+
+def _content(text: str) -> list[Any]:
+    from acp import text_block, tool_content
+
+    return [tool_content(text_block(text))] if text else []
+
+
+def _text(part: Any) -> str:
+    """Return the text of a part of a prompt: what the person wrote, and what the editor puts beside it."""
+    if part.type == "resource":
+        return f"{part.resource.uri}:\n{getattr(part.resource, 'text', '[binary]')}"
+    return str(part.uri) if part.type == "resource_link" else str(getattr(part, "text", ""))

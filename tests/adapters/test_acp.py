@@ -1,0 +1,148 @@
+"""The agent client protocol from both sides: our client drives our server, a scripted model behind it; and an agent that misbehaves."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kestrel_lab import Lab
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelAnswered, ModelDelta, ToolAnswered, ToolCalled
+
+AGENT = """
+import asyncio, sys
+from acp import run_agent, InitializeResponse, NewSessionResponse, PromptResponse, update_agent_message_text, start_tool_call, update_tool_call, text_block, tool_content
+from acp.schema import PermissionOption, ToolCallUpdate, UsageUpdate, Cost, AgentCapabilities
+
+
+class Agent:
+    def on_connect(self, conn):
+        self.client = conn
+
+    async def initialize(self, protocol_version, **more):
+        return InitializeResponse(protocol_version=1, agent_capabilities=AgentCapabilities())
+
+    async def new_session(self, cwd, **more):
+        return NewSessionResponse(session_id="s1")
+
+    async def prompt(self, session_id, prompt, **more):
+        async def tell(update):
+            await self.client.session_update(session_id=session_id, update=update)
+
+        if "hang" in prompt[-1].text:
+            await asyncio.sleep(86_400)
+        if "die" in prompt[-1].text:
+            sys.stderr.write("out of memory"); sys.stderr.flush()
+            import os; os._exit(7)
+        await tell(update_agent_message_text("I look."))
+        for number in (1, 2):  # two calls of one turn
+            await tell(start_tool_call(f"c{number}", "look", kind="read", status="pending", raw_input={"n": number}))
+        for number in (2, 1):
+            await tell(update_tool_call(f"c{number}", status="completed", content=[tool_content(text_block(f"r{number}"))]))
+        await tell(start_tool_call("c3", "Delete all", kind="delete", status="pending"))
+        options = [PermissionOption(option_id="y", name="Yes", kind="allow_once"), PermissionOption(option_id="n", name="No", kind="reject_once")]
+        call = ToolCallUpdate(tool_call_id="c3", title="Delete all", kind="delete", raw_input={"path": "a"})
+        answer = await self.client.request_permission(session_id=session_id, tool_call=call, options=options)
+        granted = getattr(answer.outcome, "option_id", "") == "y"
+        await tell(update_tool_call("c3", status="completed" if granted else "failed"))
+        await tell(update_agent_message_text("gone" if granted else "kept"))
+        await tell(UsageUpdate(used=1, size=9, cost=Cost(amount=0.5, currency="USD"), session_update="usage_update"))
+        return PromptResponse(stop_reason="end_turn")
+
+    async def cancel(self, session_id, **more):
+        pass
+
+
+asyncio.run(run_agent(Agent()))
+"""
+
+
+async def ran(folder: Path, command: str, goal: str = "Look and delete", **options: Any) -> tuple[Any, list[Any]]:
+    """A run of that ACP agent that has ended, and all that was shown of it."""
+    (folder / "work").mkdir(exist_ok=True)
+    seen: list[Any] = []
+    lab = options.pop("lab", {})
+    env = {**os.environ, "HOME": str(folder)}
+    async with Lab(home=folder / "home", env=env, listeners=[lambda _, event: seen.append(event)], **lab) as made:
+        run = await made.start(goal, runner=f"acp:{command}", workspace=folder / "work", **options).wait()
+        run.events()
+        return run, seen
+
+
+def of(events: list[Any], *kinds: type[Any]) -> list[Any]:
+    """The events of these kinds."""
+    return [event for event in events if isinstance(event, kinds)]
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> str:
+    """The command of a small agent, written for these tests."""
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / "agent.py").write_text(AGENT)
+    program = tmp_path / "agent" / "run"
+    program.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/agent/agent.py\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_an_acp_agent_is_a_runner(tmp_path: Path, agent: str, granted: bool) -> None:
+    """Its calls are events, those of a turn together; its permission request is an approval, and the answer reaches it."""
+    asked: list[ApprovalAsked] = []
+
+    async def approver(question: ApprovalAsked) -> ApprovalGiven:
+        asked.append(question)
+        return ApprovalGiven(call=question.call, granted=granted, by="ann", how="click")
+
+    run, events = asyncio.run(ran(tmp_path, agent, approver=approver))
+    assert run.status == "COMPLETE", run.reason
+    assert [(turn.text, len(turn.calls)) for turn in of(events, ModelAnswered)] == [
+        ("I look.", 2),
+        ("", 1),
+        ("gone" if granted else "kept", 0),
+    ]
+    results = of(events, ToolAnswered)
+    assert [result.text for result in results[:2]] == ["r2", "r1"]
+    assert (results[2].error is None, len(of(events, ToolCalled))) == (granted, 3 if granted else 2)
+    assert [(question.tool, question.args["path"], question.danger) for question in asked] == [("delete", "a", "HIGH")]
+    assert (run.usage.cost_usd, "".join(delta.text for delta in of(events, ModelDelta))) == (0.5, f"I look.{'gone' if granted else 'kept'}")
+
+
+def test_an_agent_that_dies_says_why(tmp_path: Path, agent: str) -> None:
+    """The reason has its exit code and its last words."""
+    run, _ = asyncio.run(ran(tmp_path, agent, "die"))
+    assert run.status == "FAILED" and "exit code 7; it said last: out of memory" in run.reason
+
+
+def test_an_agent_that_hangs_is_ended(tmp_path: Path, agent: str) -> None:
+    """The limit of time ends it."""
+    from kestrel_lab.core.run_types import Limits
+
+    run, _ = asyncio.run(ran(tmp_path, agent, "hang", limits=Limits(seconds=3)))
+    assert run.status == "FAILED" and "3 s" in run.reason
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_our_agent_works_in_an_editor(tmp_path: Path, granted: bool) -> None:
+    """`kestrel acp` as an editor sees it, our own client in its place: text, calls, a question and its answer, and a failure of the model."""
+    rule = {"when": ".", "turns": [[{"tool": "write_file", "args": {"path": "a.txt", "content": "x"}}], "Done."]}
+    (tmp_path / "script.yaml").write_text(json.dumps({"rules": [rule]}))
+    asked: list[ApprovalAsked] = []
+
+    async def approver(question: ApprovalAsked) -> ApprovalGiven:
+        asked.append(question)
+        return ApprovalGiven(call=question.call, granted=granted, by="ann", how="click")
+
+    command = f"{sys.executable} -m kestrel_lab acp --model scripted:{tmp_path}/script.yaml --approve ask"
+    run, events = asyncio.run(ran(tmp_path, command, "Write a file", approver=approver, lab={"sandbox": "S0"}))
+    assert run.status == "COMPLETE", run.reason
+    assert run.answer == "Done."
+    assert [question.args["path"] for question in asked] == ["a.txt"]
+    assert (tmp_path / "work" / "a.txt").exists() is granted
+    (result,) = of(events, ToolAnswered)
+    assert (result.error is None) is granted and [turn.text for turn in of(events, ModelAnswered)] == ["", "Done."]
+    with Lab(home=tmp_path / "work" / ".kestrel") as there:  # its own log has the run too
+        assert there.get(there.runs().index[0]).goal == "Write a file"
