@@ -118,6 +118,30 @@ def test_a_tree_of_thoughts_goes_back_for_a_better_way(session: Session, workspa
     }
 
 
+@pytest.mark.parametrize(
+    ("plan", "args", "answer"),
+    [
+        ("pev", "{}", "a house with walls and a roof"),
+        ("tree_of_thoughts", "{score: {tool: worth, path: where}, enough: 1}", "over the bridge"),
+    ],
+)
+def test_a_strategy_is_a_node_of_a_workflow(session: Session, workspace: Path, tmp_path: Path, plan: str, args: str, answer: str) -> None:
+    """What it grows belongs to it, criteria and scores are found, and the step after it is given its answer."""
+    path = tmp_path / "flow.yaml"
+    path.write_text(f"kind: sequential\nsteps:\n  - {{id: house, workflow: {plan}, args: {args}}}\n  - {{id: tell, goal: tell it}}\n")
+
+    def tells(request: ModelRequest) -> Turn:
+        text = next(message.text for message in request.messages if message.role == "user")
+        return f"told {answer in text}" if text.startswith("tell it") else says(request)
+
+    work = session.run(
+        "a house", plan=path, model=ScriptedModel(tells), tools=tools([].append), workspace=workspace, limits=Limits(cycles=60)
+    )
+    run = asyncio.run(work)
+    assert (run.status, run.answer) == (RunStatus.COMPLETE, "told True"), run.reason
+    assert {step.scope for step in run.plan.steps if step.parent} == {"house"}
+
+
 def test_inputs_are_checked(session: Session, workspace: Path) -> None:
     """An input that a shipped plan does not have is named with the nearest one."""
     with pytest.raises(UsageError, match=r"has no input 'bream'; did you mean 'beam'\?"):

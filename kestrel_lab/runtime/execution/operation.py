@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
@@ -35,6 +35,10 @@ class Scope:
         """The id of the step within its nested workflow, without the number of its turn: what its conditions and its parts call it."""
         name = self.step.id.removeprefix(f"{self.step.scope}/") if self.step.scope else self.step.id
         return name.rpartition("#")[0] if {"round", "turn"} & self.args.keys() else name
+
+    def went(self, name: str) -> dict[str, Any]:
+        """Return how a step went that this one waits for, by its id within the nested workflow; empty for one that it does not wait for."""
+        return cast("dict[str, Any]", self.steps.get(f"{self.step.scope}/{name}" if self.step.scope else name) or {})
 
     @property
     def talk(self) -> Conversation:

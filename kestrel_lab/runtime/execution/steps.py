@@ -127,7 +127,9 @@ class StepRunner:
         if condition is None:
             return True
         try:
-            return condition.holds({**inputs, STEPS: cast("Json", self._went(step))})
+            within = f"{step.scope}/" if step.scope else ""  # a file names its own steps
+            went = {name.removeprefix(within): how for name, how in self._went(step).items()}
+            return condition.holds({**inputs, STEPS: cast("Json", went)})
         except UsageError as error:
             raise RunError(f"the condition of step {step.id!r} cannot be decided: {error}") from error
 
@@ -135,9 +137,8 @@ class StepRunner:
         """How the steps went that `step` waits for."""
         state = self._ctx.state
         known = {other.id: other for other in self.plan.steps}
-        within = f"{step.scope}/" if step.scope else ""
         return {
-            name.removeprefix(within): {
+            name: {
                 "ok": state.finished_steps.get(name, False),
                 "skipped": name in state.skipped_steps,
                 "answer": output(self.plan, known[name], state) if state.finished_steps.get(name) else None,

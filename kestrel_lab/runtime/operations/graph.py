@@ -43,7 +43,7 @@ async def graph(scope: Scope) -> Done:
 
 def _following(scope: Scope, nodes: Mapping[str, Step], edges: Sequence[Edge], wave: Sequence[str], visits: Mapping[str, int]) -> list[str]:
     """Return the nodes of the next wave, in the order of the file."""
-    ran = {node for node in wave if not cast("dict[str, Json]", scope.steps[f"{node}#{visits[node]}"])["skipped"]}
+    ran = {node for node in wave if not scope.went(f"{node}#{visits[node]}")["skipped"]}
     ways = [edge for edge in edges if edge.source in ran]
     led = {edge.target for edge in ways if not edge.when.strip() or parse(edge.when).holds(scope.inputs)}
     return [node for node in nodes if node in led]

@@ -171,7 +171,8 @@ class _Order:
     @property
     def _maker(self) -> Step | None:
         """The step that gave the answer its schema, which a repair keeps; `None` where the answer has none."""
-        makers = (step for step in self._scope.plan.steps if self.artifact in step.produces and step.goal)
+        within = self._scope.step.scope
+        makers = (step for step in self._scope.plan.steps if self.artifact in step.produces and step.goal and step.scope == within)
         return next((step for step in makers if step.schema is not None), None)
 
     def _model(self, repair: int) -> str:

@@ -184,8 +184,8 @@ def _nested(reading: Reading, where: Where, work: WorkEntry) -> Part:
         entry = entry.model_copy(update={"agents": {**agents, **entry.agents}})
         makes = {name for _, other in _works(reading.entry) for name in _makes(reading.entry, other)}
         outside, folder, above = frozenset({*makes, *reading.given}), reading.folder, reading.above
-    if entry.output is not None:
-        raise UsageError("a workflow within another has no output of its own: give the schema to its last agent")
+    if entry.output is not None or entry.acceptance_criteria:
+        raise UsageError("a workflow within another has no output and no acceptance_criteria of its own: give the schema to its last agent")
     later = {name: value for name, value in work.args.items() if not references(value) <= set(reading.scope)}
     known = {name: render(value, reading.scope) for name, value in work.args.items() if name not in later}
     declared = {name: each for name, each in entry.inputs.items() if name not in later}

@@ -60,7 +60,7 @@ async def council(scope: Scope) -> Done:
     rounds, turn = cast("int", args["rounds"]), cast("int", args.get("turn", 0))
     whole = scope.step.id.rpartition("#")[0] if turn else scope.step.id
     if turn == rounds + 2:
-        return Done(output=_decided(scope, whole, cast("dict[str, Any]", scope.steps[f"{name}/{chair.id}"])["answer"]))
+        return Done(output=_decided(scope, whole, scope.went(f"{name}/{chair.id}")["answer"]))
     said = _said(scope, name, whole, members, turn) if turn else {}
     heard = cast("dict[str, Json]", args.get("positions", {}))
     if turn and len(said) < 2:
@@ -101,8 +101,8 @@ def _said(scope: Scope, name: str, whole: str, members: Sequence[Step], turn: in
     """Return what each member said in a round, recorded as events unless that was done before a crash."""
     found: dict[str, Json] = {}
     for member in members:
-        went = cast("dict[str, Any] | None", scope.steps.get(f"{name}/{member.id}#{turn}"))
-        if went is None or not went["ok"]:
+        went = scope.went(f"{name}/{member.id}#{turn}")
+        if not went.get("ok"):
             continue
         body, step = went["answer"], f"{whole}/{member.id}#{turn}"
         claims: list[dict[str, Json]] = [{**claim, "shown": _shown(scope, whole, claim["evidence"])} for claim in body.get("claims", [])]

@@ -27,7 +27,7 @@ async def escalation(scope: Scope) -> Done:
     told: dict[str, Json] = {}
     if turn:
         last = tiers[turn - 1]
-        went = cast("dict[str, Json]", scope.steps[f"{name}/{last.id}"])
+        went = scope.went(f"{name}/{last.id}")
         answer, confidence = _read(went["answer"], last)
         whole = f"{scope.step.id.rpartition('#')[0]}/{last.id}"
         held = [council for step, council in scope.ctx.state.councils.items() if step == whole or step.startswith(f"{whole}/")]
