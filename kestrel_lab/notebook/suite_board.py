@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import KestrelError
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.views.html.elements import macros, paragraph_html, safe
 from kestrel_lab.views.html.run_page import run_html
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
 
 INTERVAL_S = 0.2
+TILES_S = 1.0
+"""Seconds between two pictures of a bar, and of a board of widgets."""
 SAVED_CHARS = 400_000
 """Characters of transcripts that are saved with a board, and of one of them:"""
 TRANSCRIPT_CHARS = 30_000
@@ -109,7 +111,7 @@ class NotebookReporter:
     def __call__(self, done: int, total: int, note: str) -> None:
         """Show `done` of `total` unless something was shown just now; the end is always shown."""
         now = time.monotonic()
-        if done < total and now - self._shown_at < INTERVAL_S:
+        if done < total and now - self._shown_at < (INTERVAL_S if self._tiles is None else TILES_S):
             return
         self._shown_at = now
         if done >= total:
@@ -147,6 +149,8 @@ class LiveTiles:
 
         self._widgets, self._board, self._transcript, self._bar = widgets, board, transcript, bar
         self._buttons: dict[tuple[str, str], Any] = {}
+        self._lines: dict[str, Any] = {}
+        """The row of each scenario."""
         self._head, self._below = widgets.HTML(), widgets.HTML()
         self._rows = widgets.VBox([], layout=widgets.Layout(max_height="420px", overflow="auto"))
         self._only = widgets.Dropdown(options=["all scenarios", "not passed by all"], description="Show")
@@ -160,30 +164,35 @@ class LiveTiles:
         return {**(bundle or {}), **self._bar._repr_mimebundle_()}, metadata
 
     def update(self, bar: Bar) -> None:
-        """Show the board as it is now."""
+        """Show the board as it is now; only widgets whose tile has changed are touched."""
         self._bar = bar
         self._head.value = bar.head
         for scenario, tiles in list(self._board.tiles.items())[:_MOST_ROWS]:
             for config, tile in tiles.items():
                 button = self._buttons.get((scenario, config)) or self._button(scenario, config)
-                button.description, button.button_style = f"{config}: {tile.mark} {tile.text}", _STYLES.get(tile.word, "")
+                button.description, button.button_style = plain(f"{config}: {tile.mark} {tile.text}"), _STYLES.get(tile.word, "")
         self._fill()
 
     def _button(self, scenario: str, config: str) -> Any:
-        button = self._widgets.Button(tooltip=f"show the transcripts of {scenario}", layout=self._widgets.Layout(width="auto"))
+        widgets = self._widgets
+        button = widgets.Button(tooltip=plain(f"show the transcripts of {scenario}"), layout=widgets.Layout(width="auto"))
         button.on_click(lambda _: self._open(scenario, config))
         self._buttons[scenario, config] = button
+        if scenario not in self._lines:
+            name = widgets.HTML(paragraph_html(one_line(scenario, 60)), layout=widgets.Layout(flex="0 1 260px"))
+            self._lines[scenario] = widgets.HBox([name], layout=widgets.Layout(flex_flow="row wrap", align_items="center"))
+        self._lines[scenario].children = (*self._lines[scenario].children, button)
         return button
 
     def _fill(self) -> None:
-        rows, widgets = [], self._widgets
-        for scenario, tiles in list(self._board.tiles.items())[:_MOST_ROWS]:
-            if self._only.index and all(tile.word == "pass" for tile in tiles.values()):
-                continue
-            name = widgets.HTML(paragraph_html(one_line(scenario, 60)), layout=widgets.Layout(flex="0 1 260px"))
-            buttons = [self._buttons[scenario, config] for config in tiles]
-            rows.append(widgets.HBox([name, *buttons], layout=widgets.Layout(flex_flow="row wrap", align_items="center")))
-        self._rows.children = rows
+        """Show the rows that are wanted."""
+        rows = tuple(
+            line
+            for scenario, line in self._lines.items()
+            if not self._only.index or any(tile.word != "pass" for tile in self._board.tiles[scenario].values())
+        )
+        if rows != self._rows.children:
+            self._rows.children = rows
 
     def _open(self, scenario: str, config: str) -> None:
         self._below.value = "".join(self._transcript(run) for run, _ in self._board.tiles[scenario][config].runs)

@@ -122,7 +122,8 @@ class RunReport:
                 raise UsageError(f"run {self._id} has no event {at}: its first is {records[0].seq}, its last {records[-1].seq}")
             return view_of(before)
         view = view_of(records)
-        view.mark(self.evidence.claims if view.cites else ())
+        if view.cites:
+            view.mark(self.evidence.claims)
         stands = self.standing
         if stands.word == INTERRUPTED:  # also where its process was killed and could not say so
             view.interrupt(records[-1].at)

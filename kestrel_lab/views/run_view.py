@@ -421,7 +421,7 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
     answer = plain(event.answer)
     if answer:
         texts = [row for row in view.rows.values() if isinstance(row, TextRow)]
-        numbers = _numbers(answer, view.given)
+        numbers = _numbers(answer, view.given) if view.given else {}
         if texts and texts[-1].text.strip() == answer.strip():
             changes.append(texts[-1].change(role="answer", numbers=numbers))
         else:

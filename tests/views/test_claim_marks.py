@@ -54,13 +54,13 @@ def claims(text: str, *found: tuple[str, str]) -> list[Any]:
 
 def test_each_claim_is_underlined_whatever_markdown_it_is_written_in() -> None:
     """Emphasis, code, rows of tables, items and quotes keep what they mean; a claim that ends within an element is marked in pieces."""
-    text = "**Bold.** `a` is b. Third **is bold. And fourth** here.\n\n| x | y |\n|---|---|\n| 1 | two |\n\n- an item\n\n> quoted\n"
-    states = ["cited", "wrong", "changed", "unknown", "cited", "uncited", "changed"]
-    said = ["**Bold.**", "`a` is b.", "Third **is bold.", "And fourth** here.", "| 1 | two |", "an item", "quoted"]
+    text = "`c` begins it.\n\n**Bold.** `a` is b. Third **is bold. And fourth** here.\n\n| x | y |\n|---|---|\n| 1 | two |\n\n- an item\n\n> quoted\n"
+    states = ["wrong", "cited", "wrong", "changed", "unknown", "cited", "uncited", "changed"]
+    said = ["`c` begins it.", "**Bold.**", "`a` is b.", "Third **is bold.", "And fourth** here.", "| 1 | two |", "an item", "quoted"]
     html = markdown_html(text, claims=claims(text, *zip(said, states, strict=True)))
 
-    pieces = ["Bold.", "a is b.", "Third ", "is bold.", "And fourth", " here.", "1", "two", "an item", "quoted"]
-    kinds = ["cited", "wrong", "changed", "changed", "unknown", "unknown", "cited", "cited", "uncited", "changed"]
+    pieces = ["c begins it.", "Bold.", "a is b.", "Third ", "is bold.", "And fourth", " here.", "1", "two", "an item", "quoted"]
+    kinds = ["wrong", "cited", "wrong", "changed", "changed", "unknown", "unknown", "cited", "cited", "uncited", "changed"]
     assert marks(html) == [*zip(kinds, pieces, strict=True)]
     assert re.sub("</?span[^>]*>", "", html) == markdown_html(text)
     assert html.count("tabindex") == len(said)  # one stop for each claim, not for each piece

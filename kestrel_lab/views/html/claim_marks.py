@@ -69,8 +69,9 @@ def _signed(text: str, placed: Sequence[tuple[Claim, int, int]], signs: str) -> 
 def _shape(tokens: Sequence[Token], signs: str) -> Iterator[tuple[str, str, str, str]]:
     """Yield what the rendering of tokens depends on, without the signs."""
     for token in tokens:
-        content = token.content if token.type != "inline" else ""
-        yield token.type, token.tag, content.translate(dict.fromkeys(map(ord, signs))), str(token.attrs)
+        content = "" if token.type == "inline" else token.content.translate(dict.fromkeys(map(ord, signs)))
+        if content or token.type != "text":  # a sign alone is a text of its own before code
+            yield token.type, token.tag, content, str(token.attrs)
         yield from _shape(token.children or (), signs)
 
 

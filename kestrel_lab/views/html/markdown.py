@@ -39,6 +39,7 @@ _COLOURS: Final = {
     "comment": "var(--jp-mirror-editor-comment-color,#7a8a8a)",
     "name": "var(--jp-mirror-editor-def-color,#2f7fd6)",
 }
+_MARKS: Final = {"kst-formula", "kst-claim", *(f"kst-{name}" for name in (*_COLOURS, *STATES))}
 _MATHML: Final = frozenset(
     [
         "math",
@@ -137,7 +138,6 @@ def markdown_html(text: str, *, styled: bool = False, claims: Sequence[Json] = (
 
     if len(text) > _LONGEST:
         return f"<pre>{escape(text)}</pre>"
-    marks = {"kst-formula", "kst-claim", *(f"kst-{name}" for name in (*_COLOURS, *STATES))}
     styles = {"style"} if styled else set[str]()
     parser, text = _parser(styled), plain(text)
     tokens = marked_tokens(parser, text, claims, numbers, styled=styled) if claims or numbers else parser.parse(text)
@@ -155,7 +155,7 @@ def markdown_html(text: str, *, styled: bool = False, claims: Sequence[Json] = (
             "code": styles,
             **{name: set(_MATHML_ATTRIBUTES) for name in _MATHML},
         },
-        allowed_classes={"span": marks, "code": {"kst-formula"}, "a": {"kst-number-from"}},
+        allowed_classes={"span": _MARKS, "code": {"kst-formula"}, "a": {"kst-number-from"}},
         filter_style_properties={"border-bottom", "color", "background", "padding", "border-radius", "overflow-x"},
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
