@@ -254,7 +254,7 @@ class SessionStore:
                 if isinstance(row[0], int) and after < row[0] <= until:  # a damaged file may give others, and out of their order
                     found.append(_record(run_id, row))
                     after = row[0]
-        if found and isinstance(started := found[0].event, RunStarted) and started.follows:
+        if found and found[0].seq == 1 and isinstance(started := found[0].event, RunStarted) and started.follows:
             found[0] = replace(found[0], event=replace(started, earlier=self._earlier_of(lineage[0][0])))
         return found
 
