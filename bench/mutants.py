@@ -239,6 +239,9 @@ def main() -> None:
         shutil.copytree(
             ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "out", "*_cache", "__pycache__", "node_modules"), symlinks=True
         )
+        subprocess.run(
+            ["git", "init", "--quiet", str(copy)], check=True
+        )  # tests that fail without a repository would seem to notice anything
         copies.put(copy.absolute())
 
     def end_of(mutant: Mutant) -> str:
