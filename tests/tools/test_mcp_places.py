@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.mcp.sandboxing import _places, _program, installation
+from kestrel_lab.mcp.sandboxing import _places, installation, program_path
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def seen(
     env = {"PATH": os.pathsep.join(str(machine / part) for part in path.split(":"))}
     config = ServerConfig(name="a", command=command, **table)
     place = machine / folder
-    read, write = _places(config, place, _program(config.command, place, env), env)
+    read, write = _places(config, place, program_path(config.command, place, env), env)
     return [os.path.relpath(one, machine) for one in read], [os.path.relpath(one, machine) for one in write]
 
 
