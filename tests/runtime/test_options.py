@@ -75,7 +75,9 @@ def test_a_new_option_reaches_the_engine(lab: Lab, monkeypatch: pytest.MonkeyPat
     met: list[str] = []
     monkeypatch.setattr(session_module, "RunOptions", Options)
     monkeypatch.setattr(Session, "start", takes(Changes, Options)(inspect.unwrap(Session.start)))
-    monkeypatch.setattr(RunContext, "begin", lambda ctx, opening, begin=RunContext.begin: (met.append(ctx.options.color), begin(ctx, opening))[1])
+    monkeypatch.setattr(
+        RunContext, "begin", lambda ctx, opening, begin=RunContext.begin: (met.append(ctx.options.color), begin(ctx, opening))[1]
+    )
 
     async def scene() -> None:
         await Session.start(lab.session, "go", approve="auto").wait()
