@@ -17,11 +17,17 @@ _REFERENCE = re.compile(r"\$\{(?:previous|steps\[\d{1,3}\])\.content(?:\.[\w-]+|
 
 def is_chained(args: Json) -> bool:
     """Return whether a value anywhere in `args` refers to an earlier answer."""
-    if isinstance(args, dict):
-        return any(is_chained(value) for value in args.values())
-    if isinstance(args, list):
-        return any(is_chained(value) for value in args)
-    return isinstance(args, str) and _REFERENCE.fullmatch(args) is not None
+    todo = [args]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, str):
+            if _REFERENCE.fullmatch(value):
+                return True
+        elif isinstance(value, dict):
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
+    return False
 
 
 def with_answers(args: Json, before: Mapping[str, Json | None]) -> Json:
