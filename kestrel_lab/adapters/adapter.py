@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeGuard
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
@@ -112,7 +112,6 @@ class Task:
         return "\n\n".join(filter(None, (self.instructions, self.prompt if resumed else self.retold)))
 
 
-@runtime_checkable
 class Adapter(Model, Protocol):
     """A model that brings its own loop and tools: it takes a goal and works on it until it has an answer.
 
@@ -131,6 +130,11 @@ class Adapter(Model, Protocol):
         a limit it was given is reached.
         """
         ...
+
+
+def is_adapter(model: object) -> TypeGuard[Adapter]:
+    """Return whether a model is an adapter; `isinstance` with a Protocol asks for each of its members, in every run."""
+    return hasattr(model, "work")
 
 
 DANGERS: Mapping[str, Danger] = {

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kestrel_lab.adapters.adapter import Adapter
+from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, RunResumed, RunStarted
@@ -90,7 +90,7 @@ class Launcher:
         form = form_for(options.form, usual.form if output is None else NONE, plan)
         plan = verified(plan if output is None else typed(plan, goal, output, form), goal, level, form)
         steps = () if plan is None else foreseen(plan.steps)
-        if isinstance(model, Adapter) and options.tools is None and plan is None:
+        if is_adapter(model) and options.tools is None and plan is None:
             options = replace(options, tools=())  # it brings its own, and no server has to be started for it
         known, late = registry.known_at_once(options.tools, steps)
         if options.tools is None and not options.scenario and (shell := live_shell()) is not None and attended(shell):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from kestrel_lab.adapters.adapter import Adapter
+from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, boundary
 from kestrel_lab.core.events.union import ModelDelta, Progress, Prompted
@@ -43,7 +43,7 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
     one that the provider withheld. Raises `LimitError` when a limit is reached, `ModelError` when the model fails or does nothing at
     all, and `ApprovalRequired` when a call needs a person and none is here.
     """
-    if isinstance(model := ctx.model_of(step), Adapter):
+    if is_adapter(model := ctx.model_of(step)):
         return await run_adapter(step, model, ctx, desk)
     talk = ctx.state.conversation(step.id)
     while True:

@@ -149,7 +149,7 @@ def run_by(runner: str | Adapter, model: str | Model | None) -> str | Model | No
     """Return the model that a runner and a model within it are together, `claude-code:opus` say; raises `UsageError` where they do not go together."""
     if runner in ("", "native"):
         return model
-    if isinstance(runner, Adapter):
+    if not isinstance(runner, str):
         if model is not None:
             raise UsageError(f"runner= is an adapter and model= is {model!r}: give the adapter its model")
         return runner
