@@ -36,7 +36,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Owner = TypeVar("Owner")
 
-_OPENED_WITH: Final = {"provider", "api_base", "cache_url", "containment", "network_home"}
+_OPENED_WITH: Final = {"provider", "api_base", "cache_url", "containment", "network_home", "otel"}
 """Options that hold for as long as a session is open."""
 _TOLD: set[str] = set()
 

@@ -59,6 +59,7 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Toolbox
+from kestrel_lab.views.formatting import count
 from kestrel_lab.views.run_text import run_text
 
 app = typer.Typer(**SETTINGS)
@@ -314,12 +315,25 @@ def show(
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")] = None,
     call: Annotated[str | None, typer.Option(metavar="CALL", help="Print the whole answer to this call; 'all' lists the calls.")] = None,
     at: Annotated[int | None, typer.Option(metavar="EVENT", help="Print the run as it was after the event of this number.")] = None,
+    otlp: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|URL",
+            help="Export the run as OpenTelemetry spans: to a file of OTLP JSON, or to a collector (http://localhost:4318).",
+        ),
+    ] = "",
+    content: Annotated[bool, typer.Option("--content", help="With --otlp: also what was said, asked and answered.")] = False,
     slider: Annotated[
         bool, typer.Option("--slider", help="Notebook: move through the events of the run, and fork it at any of them.")
     ] = False,
 ) -> Any:
     """Show a run: its calls, its answer, what it used and what it waits for."""
-    found = frontend_of(ctx).lab().get(run_id)
+    lab = frontend_of(ctx).lab()
+    found = lab.get(run_id)
+    if otlp:
+        return f"{count(lab.evals.export_otel(found, otlp, content=content), 'span')} of run {found.id} exported to {otlp}"
+    if content:
+        raise UsageError("--content says what --otlp exports: give both")
     if slider:
         return frontend_of(ctx).slider(found)
     if at is not None:

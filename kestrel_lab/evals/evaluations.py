@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.options import EvalOptions, Selection
@@ -193,6 +193,30 @@ class Evaluations:
 
         memory, name = self._session.options.sandbox_memory, run if isinstance(run, str) else run.id
         return await recompute(self._session.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter)
+
+    def export_otel(self, run: str | Run, target: str | Path, *, content: bool = False) -> int:
+        """Export a run of the log as OpenTelemetry spans, to a file of OTLP JSON or to a collector's http address; returns how many.
+
+        The spans follow the GenAI conventions and are computed from the events: the run, its steps, model calls, tool calls, verifiers, and the
+        scores of trials that it is the run of. Only with `content` they hold the goal, messages, arguments, results and error texts. Exported again
+        they have the same ids. Raises `UsageError` for a run that does not exist, where the extra `otel` is absent, and for a
+        collector that does not take them.
+        """
+        from kestrel_lab.evals.stored_trials import trials_of_run
+        from kestrel_lab.runtime.conversation.follow_up import conversation
+        from kestrel_lab.telemetry.otlp import write_spans
+        from kestrel_lab.telemetry.spans import evaluation_span, spans_of
+
+        found = self._session.get(run) if isinstance(run, str) else run
+        spans = spans_of(found.id, found.records(), conversation=conversation(self._session.store, found.id)[0], content=content)
+        last = next(span for span in reversed(spans) if span.key == "run")
+        spans += [
+            evaluation_span(found.id, last, f"{row.suite}/{row.scenario}/{row.id}", row.created_at, scores, content=content)
+            for row in trials_of_run(self._session.store, found.id)
+            if (scores := cast("list[dict[str, Any]]", row.result["scores"]))
+        ]
+        write_spans(spans, target)
+        return len(spans)
 
     async def import_runs(self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None) -> Imported:
         """Import what other tools recorded, from files or folders of them.

@@ -78,6 +78,12 @@ def trial_by_id(store: SessionStore, name: str) -> EvalRow | None:
     return _row(found[0]) if found else None
 
 
+def trials_of_run(store: SessionStore, run_id: str) -> list[EvalRow]:
+    """Return the stored trials whose run this is, oldest first."""
+    sql = f"SELECT {_COLUMNS} FROM eval_runs WHERE json_extract(result_json, '$.run') = ? ORDER BY created_at, id"
+    return [_row(row) for row in store.query(sql, (run_id,))]
+
+
 def store_run(store: SessionStore, run_id: str, events: Sequence[tuple[float, Event]]) -> bool:
     """Store a run that was worked on elsewhere, event by event; returns whether the log did not have all of it before.
 

@@ -6,9 +6,9 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypedDict, TypeVar
 
-from kestrel_lab.core.errors import UnknownOption, nearest
+from kestrel_lab.core.errors import UnknownOption, UsageError, nearest
 from kestrel_lab.core.protocols import Middleware, Model
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.mcp.config import ServerConfig
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from kestrel_lab.core.events.union import Event
     from kestrel_lab.middleware.hooks import Hooks
     from kestrel_lab.runtime.run import Run
+
+OTEL_MODES: Final = ("off", "on", "content")
 
 RunListener: TypeAlias = "Callable[[Run, Event], None]"
 """Receives the events of many runs."""
@@ -54,6 +56,7 @@ class SessionChanges(TypedDict, total=False):
     abstain: float | None
     network_home: bool
     form: str
+    otel: str
     env: Mapping[str, str] | None
     mcp: Mapping[str, ServerConfig | Mapping[str, Any]] | None
     rules: GivenRules
@@ -121,6 +124,9 @@ class SessionOptions:
     form: str = NONE
     """The form that answers must have: `none`, `auto` (chosen by the goal, of runs without a plan) or the name of a contract of
     `answers.contracts`."""
+    otel: str = "off"
+    """Whether spans of runs are sent to an OpenTelemetry collector as they end: `off`, `on`, or `content` (with goals, messages, arguments and
+    results). Needs the extra `otel`; the collector's address is that of the `OTEL_EXPORTER_OTLP_…` variables."""
     env: Mapping[str, str] | None = None
     """Environment variables to read; the process's by default."""
     mcp: Mapping[str, ServerConfig | Mapping[str, Any]] | None = None
@@ -137,6 +143,14 @@ class SessionOptions:
         parse_level(self.verify)
         parse_form(self.form)
         read_mode(self.containment)
+        read_otel_mode(self.otel)
+
+
+def read_otel_mode(text: str) -> str:
+    """Return the mode of the live export of spans, one of `OTEL_MODES`; raises `UsageError` for any other word."""
+    if text not in OTEL_MODES:
+        raise UsageError(f"otel is off, on (spans without what was said) or content (with it), not {text!r}")
+    return text
 
 
 def checked(call: Callable[P, T]) -> Callable[P, T]:

@@ -25,6 +25,7 @@ from kestrel_lab.runtime.context.gatherers import FileGatherer, IndexedGatherer
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges, RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.conversation.chat import Chat
+from kestrel_lab.runtime.conversation.follow_up import conversation
 from kestrel_lab.runtime.launcher import Launcher
 from kestrel_lab.runtime.mcp.discovery import installed_servers
 from kestrel_lab.runtime.mcp.servers import McpServers
@@ -167,6 +168,12 @@ class Session:
         self.history = RunHistory(self.store)
         self.launcher = Launcher(self)
         self.history.run = self.run
+        if options.otel != "off":
+            from kestrel_lab.telemetry.otlp import LiveExport
+
+            self.telemetry = LiveExport(lambda run: conversation(self.store, run)[0], content=options.otel == "content")
+            self._opened.append("telemetry")
+            self.change(listeners=(*options.listeners, self.telemetry))
 
     @property
     def limits(self) -> Limits:

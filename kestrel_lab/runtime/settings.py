@@ -23,6 +23,7 @@ from kestrel_lab.permissions.rulebook import Rulebook
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
 from kestrel_lab.runtime.operations.verify_plan import forms, parse_form
 from kestrel_lab.runtime.operations.verify_plan import parse_level as parse_verify
+from kestrel_lab.runtime.options import OTEL_MODES, read_otel_mode
 from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, lines_of
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB, parse_level
@@ -119,6 +120,10 @@ def _form(value: Any) -> str:
     return parse_form(_text(value))
 
 
+def _otel(value: Any) -> str:
+    return read_otel_mode(("on" if value else "off") if isinstance(value, bool) else _text(value))
+
+
 def _differs(value: Any, default: Any) -> bool:
     """For a setting without an order: whatever differs may let something run."""
     return bool(value != default)
@@ -208,6 +213,12 @@ _KNOWN: dict[str, _Known] = {
     ),
     "network_home": _Known(False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
     "form": _Known("none", _form, f"form that answers have to have: {forms()}", _harmless),
+    "otel": _Known(
+        "off",
+        _otel,
+        "spans of runs to an OpenTelemetry collector (OTEL_EXPORTER_OTLP_ENDPOINT): off, on, content (with texts)",
+        _after(*OTEL_MODES),
+    ),
     "cycles": _Known(_DEFAULTS.cycles, _whole, "most model turns of a run", _more),
     "cost_usd": _Known(_DEFAULTS.cost_usd, _number, "most US dollars of a run", _more),
     "seconds": _Known(
