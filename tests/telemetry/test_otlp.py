@@ -17,9 +17,23 @@ from waits import PATIENCE_S
 from kestrel_lab import Lab, tool
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import Event, ModelAnswered, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    Event,
+    ModelAnswered,
+    ModelCalled,
+    Record,
+    RunStarted,
+    StepRetried,
+    StepStarted,
+    ToolAnswered,
+    ToolCalled,
+    VerifierFinished,
+    VerifierStarted,
+)
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import Limits, RunStatus
+from kestrel_lab.core.step import Step
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.telemetry.spans import spans_of, vendor_name
@@ -363,3 +377,65 @@ def test_the_absent_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_providers_have_the_names_of_the_conventions(model: str, provider: str, name: str) -> None:
     """The provider's name is the conventions' and the model's name is the provider's."""
     assert vendor_name(model) == (provider, name)
+
+
+def test_a_plan_is_a_workflow_of_agents(tmp_path: Path, collector: Collector) -> None:
+    """The run of a plan is `invoke_workflow`, its steps with a goal are agents below it, with their model calls."""
+    plan = Plan(
+        steps=(
+            Step(id="find", goal="find it", produces=("found",)),
+            Step(id="tell", goal="tell it", consumes=("found",)),
+        )
+    )
+    with lab_of(tmp_path / "home", ScriptedModel(lambda _: "done")) as lab:
+        run = lab.run_sync("go", plan=plan, workspace=tmp_path)
+        lab.evals.export_otel(run, collector.address)
+    names = by_name(collector.spans)
+    root = names["invoke_workflow"]
+    assert "gen_ai.agent.name" not in facts(root)
+    agents = [names["invoke_agent find"], names["invoke_agent tell"]]
+    assert [(span.parent_span_id, facts(span)["gen_ai.agent.name"]) for span in agents] == [(root.span_id, "find"), (root.span_id, "tell")]
+    chats = [span.parent_span_id for span in collector.spans if span.name == "chat scripted"]
+    assert chats == [agent.span_id for agent in agents]
+
+
+def test_verdicts_and_attempts_are_told_apart() -> None:
+    """A verdict is an event of a span of its own; a step that is tried again has a second span; what never ended is marked, with the last event's time."""
+    started = RunStarted(goal="g", workspace="", model="m", plan={"steps": []})
+    events = [
+        started,
+        StepStarted(step="s", goal="g"),
+        ModelCalled(call="s.m1", step="s", model="m", cycle=1, messages=1),
+        StepRetried(step="s", attempt=2, error_class="transient", reason=SECRET),
+        StepStarted(step="s", goal="g"),
+        VerifierStarted(step="s", verifier="own"),
+        VerifierFinished(step="s", verifier="own", passed=False, issues=[SECRET]),
+    ]
+    records = [Record(run_id="r", seq=number, eid="", at=float(number), event=event) for number, event in enumerate(events, 1)]
+    spans = spans_of("r", records)
+    assert [(span.name, span.began, span.ended, span.error) for span in spans] == [
+        ("chat m", 3.0, 4.0, None),
+        ("invoke_agent s", 2.0, 4.0, ""),
+        ("evaluate own", 6.0, 7.0, None),
+        ("invoke_agent s", 5.0, 7.0, None),
+        ("invoke_workflow", 1.0, 7.0, None),
+    ]
+    assert len({span.id for span in spans}) == len(spans)
+    assert [span.attributes.get("kestrel.unfinished", False) for span in spans] == [False, False, False, True, True]
+    ((_, verdict),) = spans[2].results
+    assert verdict == {"gen_ai.evaluation.name": "own", "gen_ai.evaluation.score.label": "fail"}
+    ((_, verdict),) = spans_of("r", records, content=True)[2].results
+    assert verdict["gen_ai.evaluation.explanation"] == SECRET
+
+
+def test_a_chat_is_one_conversation(tmp_path: Path, collector: Collector) -> None:
+    """A follow-up has the id of the first run as its conversation and links to the run that it follows."""
+    with lab_of(tmp_path / "home", ScriptedModel(lambda _: "hello")) as lab:
+        runs = [lab.run_sync("one", workspace=tmp_path)]
+        for goal in ("two", "three"):
+            runs.append(lab.run_sync(goal, follow=runs[-1].id, workspace=tmp_path))
+        for run in runs:
+            lab.evals.export_otel(run, collector.address)
+    roots = [span for span in collector.spans if not span.parent_span_id]
+    assert {facts(root)["gen_ai.conversation.id"] for root in roots} == {runs[0].id}
+    assert [[link.span_id for link in root.links] for root in roots] == [[], [roots[0].span_id], [roots[1].span_id]]
