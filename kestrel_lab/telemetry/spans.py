@@ -132,7 +132,6 @@ class SpanFold:
         self._started: RunStarted | None = None
         self._model = ""
         self._steps: dict[str, StepStarted] = {}
-        self._session = 1
         self._times: dict[str, int] = {}
         self._now = 0.0
 
@@ -156,7 +155,7 @@ class SpanFold:
         match event:
             case RunStarted():
                 self._started = event
-                links = (Link(_trace_id(event.follows), _root_id(event.follows), "follow"),) if event.follows else ()
+                links = (Link(_trace_id(event.follows), _span_id(event.follows, "run"), "follow"),) if event.follows else ()
                 self._begin_run(at, event.model, event.model_kind, links)
             case RunForked():
                 self._forked(event, at)
@@ -193,11 +192,10 @@ class SpanFold:
         return []
 
     def _begin(self, key: str, name: str, parent: Span | None, at: float, attributes: Attributes, *, client: bool = False) -> Span:
-        named = f"{self._session}/{key}"
-        self._times[named] = again = self._times.get(named, 0) + 1  # a step that is tried again, for example
+        self._times[key] = self._times.get(key, 0) + 1
         span = Span(
-            key=key, trace=self._trace, id=_span_id(self._run, f"{named}/{again}" if again > 1 else named),
-            parent=0 if parent is None else parent.id, name=name, began=at, client=client, attributes=attributes,
+            key=key, trace=self._trace, id=_span_id(self._run, key, self._times[key]), parent=0 if parent is None else parent.id,
+            name=name, began=at, client=client, attributes=attributes,
         )  # fmt: skip
         self._open[key] = span
         return span
@@ -229,19 +227,15 @@ class SpanFold:
 
     def _forked(self, event: RunForked, at: float) -> None:
         """Leave what is shared to the parent, and begin the trace of the fork."""
-        inner = next(reversed(self._open.values()), None)
-        named = f"{self._session}/{inner.key}" if inner is not None else "1/run"
-        times = self._times.get(named, 1)
-        parted = _span_id(event.parent, f"{named}/{times}" if times > 1 else named)
+        inner = next(reversed(self._open), "run")
+        parted = _span_id(event.parent, inner, self._times.get(inner, 1))
         self._open.clear()
         self._times.clear()
-        self._session = 1
         self._begin_run(at, event.model, event.model_kind, (Link(_trace_id(event.parent), parted, "fork"),))
 
     def _resumed(self, event: RunResumed, at: float) -> list[Span]:
         """End what the last session left open, and begin the root of this one."""
-        left, before = self.close(), _span_id(self._run, f"{self._session}/run")
-        self._session += 1
+        left, before = self.close(), _span_id(self._run, "run", self._times.get("run", 1))
         self._begin_run(at, event.model or self._model, event.model_kind, (Link(self._trace, before, "resume"),))
         return left
 
@@ -377,12 +371,9 @@ def _trace_id(run: str) -> int:
     return int.from_bytes(hashlib.sha256(f"trace\0{run}".encode()).digest()[:16])
 
 
-def _span_id(run: str, key: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"span\0{run}\0{key}".encode()).digest()[:8])
-
-
-def _root_id(run: str) -> int:
-    return _span_id(run, "1/run")
+def _span_id(run: str, key: str, time: int = 1) -> int:
+    """Return the id of an operation; `time` tells a step or call that is tried again, and the sessions of a run."""
+    return int.from_bytes(hashlib.sha256(f"span\0{run}\0{key}\0{time}".encode()).digest()[:8])
 
 
 def _result(name: str, *, passed: bool, why: str) -> Attributes:

@@ -152,19 +152,25 @@ def test_what_was_said_leaves_only_when_it_is_asked_for(tmp_path: Path, collecto
     """Goal, messages, arguments, results and errors are in no span without `content`, and in the spans with it."""
 
     def says(request: ModelRequest) -> Turn:
-        return [[("add", {"x": SECRET, "y": 2})], SECRET][sum(message.role == "assistant" for message in request.messages)]
+        turn = sum(message.role == "assistant" for message in request.messages)
+        return [[("echo", {"text": SECRET}), ("add", {"x": SECRET, "y": 2})], SECRET][turn]
+
+    @tool(effect="pure")
+    async def echo(text: str) -> str:
+        """Say it again."""
+        return text
 
     with lab_of(tmp_path / "home", ScriptedModel(says)) as lab:
-        run = lab.run_sync(f"repeat: {SECRET}", workspace=tmp_path)
+        run = lab.run_sync(f"repeat: {SECRET}", tools=[echo, add], workspace=tmp_path)
         lab.evals.export_otel(run, collector.address)
         bare = b"".join(request.SerializeToString() for request in collector.requests)
         lab.evals.export_otel(run, collector.address, content=True)
     assert b"4711" not in bare
-    assert len(collector.spans) == 10
-    whole = collector.spans[5:]
-    assert [span.span_id for span in whole] == [span.span_id for span in collector.spans[:5]]  # the same ids again
+    assert len(collector.spans) == 12
+    whole = collector.spans[6:]
+    assert [span.span_id for span in whole] == [span.span_id for span in collector.spans[:6]]  # the same ids again
     held = {key for span in whole for key, value in facts(span).items() if "4711" in str(value)}
-    assert {"gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.tool.call.result"} <= held
+    assert {"gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result"} <= held
 
 
 def test_a_fork_links_to_where_it_parts(tmp_path: Path, collector: Collector) -> None:
@@ -185,8 +191,13 @@ def test_a_fork_links_to_where_it_parts(tmp_path: Path, collector: Collector) ->
     assert [span.name for span in forked].count("chat scripted") == 2  # the first is the parent's
 
 
-def test_a_resumed_run_links_its_sessions(tmp_path: Path, collector: Collector) -> None:
-    """What the first session left open is marked unfinished; the second begins a root of its own in the same trace, with a link."""
+@pytest.mark.parametrize("mode", ["off", "on"])
+def test_a_resumed_run_links_its_sessions(mode: str, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the first session left open is marked unfinished; the second begins a root of its own in the same trace, with a link.
+
+    Sent live by two sessions, or from the log afterwards: the spans are the same.
+    """
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
 
     async def stopped(lab: Lab) -> str:
         asked = asyncio.Event()
@@ -207,17 +218,20 @@ def test_a_resumed_run_links_its_sessions(tmp_path: Path, collector: Collector) 
                 await asyncio.sleep(0)
             return run.id
 
-    name = asyncio.run(stopped(lab_of(tmp_path / "home")))
+    name = asyncio.run(stopped(lab_of(tmp_path / "home", otel=mode)))
 
     @tool(effect="pure")
     async def stall() -> str:
         """Wait."""
         return "waited"
 
-    with Lab(tmp_path / "home", ScriptedModel([[("stall", {})], "done"]), "auto", tools=[stall], env={}) as lab:
+    with Lab(tmp_path / "home", ScriptedModel([[("stall", {})], "done"]), "auto", tools=[stall], env={}, otel=mode) as lab:
         run = asyncio.run(lab.resume(name))
         assert run.status is RunStatus.COMPLETE
-        lab.evals.export_otel(run, collector.address)
+        wanted = spans_of(run.id, run.records())
+        if mode == "off":
+            lab.evals.export_otel(run, collector.address)
+    assert [(span.span_id, span.name) for span in collector.spans] == [(span.id.to_bytes(8), span.name) for span in wanted]
     first, second = [span for span in collector.spans if span.name == "invoke_agent kestrel_lab"]
     assert facts(first)["kestrel.unfinished"] is True
     assert [(link.trace_id, link.span_id) for link in second.links] == [(first.trace_id, first.span_id)]
