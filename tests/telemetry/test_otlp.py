@@ -16,7 +16,7 @@ from waits import PATIENCE_S
 
 from kestrel_lab import Lab, tool
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import (
     Event,
     ModelAnswered,
@@ -453,3 +453,19 @@ def test_a_chat_is_one_conversation(tmp_path: Path, collector: Collector) -> Non
     roots = [span for span in collector.spans if not span.parent_span_id]
     assert {facts(root)["gen_ai.conversation.id"] for root in roots} == {runs[0].id}
     assert [[link.span_id for link in root.links] for root in roots] == [[], [roots[0].span_id], [roots[1].span_id]]
+
+
+def test_a_run_that_waits_is_sent_when_its_session_ends(tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that waits for an approval that nobody can give leaves nothing unsent: what is open is marked unfinished."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
+
+    @tool(danger_level="high")
+    async def launch() -> str:
+        """Launch."""
+        return "launched"
+
+    with Lab(tmp_path / "home", ScriptedModel([[("launch", {})], "done"]), "ask", tools=[launch], env={}, otel="on") as lab:
+        with pytest.raises(ApprovalRequired):
+            lab.run_sync("go", workspace=tmp_path)
+    unfinished = {span.name for span in collector.spans if facts(span).get("kestrel.unfinished")}
+    assert unfinished == {"invoke_agent kestrel_lab", "step answer"}
