@@ -327,11 +327,13 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
     piece = plain(event.text)
     if not piece:
         return []
+    known = text_id(view, event.call) in view.rows
     row = text_row(view, event.call)
     if row.state not in OPEN:
         return []
     if event.thinking:
-        return [row.think(piece)] if len(row.thinking) < _THINKING else []
+        change = row.think(piece) if len(row.thinking) < _THINKING else None
+        return [row.whole()] if not known else [change] if change else []
     if row.state == "streaming":
         return [row.append(piece)]
     row.change(state="streaming", text=piece)

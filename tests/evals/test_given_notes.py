@@ -41,7 +41,7 @@ def test_notes_of_a_suite_come_before_those_of_a_scenario_and_are_part_of_it(tmp
 @pytest.mark.parametrize(
     ("note", "told"),
     [
-        ("{name: Own, text: x}", "named by small letters"),
+        ("{name: Own, text: x}", "lower-case letters and digits"),
         ("{name: own, text: x, kind: fakt}", "did you mean 'fact'"),
         ("{name: own, text: x, kind: procedure, taint: answer}", "the user's own words"),
         ("{name: own, text: x, ttl_days: 0}", "a ttl above 0"),

@@ -56,6 +56,21 @@ def test_a_suite_with_routes_tools_and_a_matrix(tmp_path):
     assert loaded.configs[2].definition().keys() == {"model", "temperature", "seed", "limits"}
 
 
+def test_a_configuration_without_tools_has_none(tmp_path):
+    """An empty list is a choice: the tools of the scenario are not offered in its place."""
+    suite = tmp_path / "s.yaml"
+    script = "rules: [{when: ., turns: [[{tool: glob, args: {pattern: '*'}}], done]}]\n"
+    (tmp_path / "model.yaml").write_text(script)
+    suite.write_text(
+        "name: s\nscenarios: [{id: a, goal: look, tools: [glob], checks: [{tool_used: glob}]}]\n"
+        "configs: [{name: bare, model: 'scripted:model.yaml', tools: []}, {name: usual, model: 'scripted:model.yaml'}]\n"
+    )
+    frame = Lab(home=tmp_path / "home").eval_sync(suite).frame.set_index("config")
+    runs = {name: Lab(home=tmp_path / "home").get(run) for name, run in frame["run"].items()}
+    offered = {name: [tool["name"] for tool in run.events()[0].tools] for name, run in runs.items()}
+    assert offered == {"bare": [], "usual": ["glob"]}
+
+
 def test_mistakes_are_told_with_their_place(tmp_path):
     """Both a model and routes, a wrong kind and a wrong value in a matrix are refused before anything runs."""
     suite = tmp_path / "s.yaml"

@@ -14,7 +14,7 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.builtin import native_tools
-from kestrel_lab.views.run_view import RunView, view_of
+from kestrel_lab.views.run_view import RunView
 
 
 @pytest.fixture
@@ -89,20 +89,22 @@ def test_what_is_cited_as_told_resolves_and_opens(session: Session, workspace: P
     run = asyncio.run(session.run("What is LEAST?", model=ScriptedModel(cites), workspace=workspace))
     backed = list(run.report.evidence)
     assert [one.span.id for claim in backed for one in claim.cited if one.span] == ["limits.py:2", "answer.1.2"]
-    (shown,) = [offered for row in view_of(run.records()).rows.values() if (offered := getattr(row, "cites", None))]
+    (shown,) = [offered for row in run.report.view().rows.values() if (offered := getattr(row, "cites", None))]
     assert [(name, since) for name, _, since in shown] == [("limits.py:2", ""), ("answer.1.2", "")]
     assert (shown[0][1], "limits.py" in shown[1][1]) == ("LEAST = 3", True)
 
 
 def test_what_is_cited_is_marked_when_its_file_changes(session: Session, workspace: Path) -> None:
     """`mark` changes the answer's row when a cited place moved since, and only then; a run without an answer or citations has nothing to mark."""
-    view = view_of(asyncio.run(session.run("What is LEAST?", model=ScriptedModel(cites), workspace=workspace)).records())
-    text = (workspace / "limits.py").read_text()
-    assert view.mark(lambda _: text) == []
-    (change,) = view.mark(lambda _: f"# a line more\n{text}")
+    run = asyncio.run(session.run("What is LEAST?", model=ScriptedModel(cites), workspace=workspace))
+    view, text = run.report.view(), (workspace / "limits.py").read_text()
+    assert view.mark(run.report.evidence.claims) == []
+    (workspace / "limits.py").write_text(f"# a line more\n{text}")
+    (change,) = view.mark(run.report.evidence.claims)
     assert change["cites"][0][::2] == ["limits.py:2", "moved since"]
-    assert view.mark(lambda _: f"# a line more\n{text}") == []
-    (back,) = view.mark(lambda _: text)
+    assert view.mark(run.report.evidence.claims) == []
+    (workspace / "limits.py").write_text(text)
+    (back,) = view.mark(run.report.evidence.claims)
     assert back["cites"][0][::2] == ["limits.py:2", ""]
-    plain_answer = view_of(asyncio.run(session.run("go", model=ScriptedModel(["3"]), workspace=workspace)).records())
-    assert (plain_answer.mark(lambda _: ""), RunView().mark(lambda _: "")) == ([], [])
+    unmarked = asyncio.run(session.run("go", model=ScriptedModel(["3"]), workspace=workspace)).report
+    assert (unmarked.view().cites, unmarked.view().mark(unmarked.evidence.claims), RunView().mark([])) == (False, [], [])

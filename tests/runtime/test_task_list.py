@@ -83,7 +83,7 @@ def test_mistakes_are_told() -> None:
     with pytest.raises(ValueError, match="there is no task '7'"):
         use(state, "update_task", task="7", status="done")
     made = TOOLS["list_tasks"]
-    with pytest.raises(ValueError, match="there is no run"):
+    with pytest.raises(ValueError, match="task lists belong to runs"):
         asyncio.run(made.run({}, ToolContext(workspace=Workspace(Path.cwd()))))
 
 

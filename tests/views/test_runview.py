@@ -23,7 +23,8 @@ def patch(state: dict[str, dict[str, dict[str, Any]]], changes: list[Change]) ->
     for change in copy.deepcopy(changes):
         op, key = str(change.pop("op")), str(change["id"])
         if op == "text":
-            state["row"][key]["text"] += change["append"]
+            state["row"][key]["text"] += change.get("append", "")
+            state["row"][key]["thinking"] += change.get("thought", "")
         elif op == "asked":
             state["ask"].pop(key, None)
         else:

@@ -64,7 +64,7 @@ class Prepared:
 
     def toolbox(self, scenario: Scenario, config: Config) -> Toolbox:
         """Return the tools of a trial: the configuration's, if it has any, else the scenario's."""
-        return self.config_tools.get(config.name) or self.toolboxes[scenario.id]
+        return self.config_tools[config.name] if config.name in self.config_tools else self.toolboxes[scenario.id]
 
     def told(self, scenario: Scenario) -> str:
         """Return the instructions of a trial: the suite's, and those of the scenario's environment."""

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
 
 from kestrel_lab.core.errors import UsageError, gravest
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model, Reporter
+from kestrel_lab.core.version import RELEASE
 from kestrel_lab.evals.execution.eval_run import EvalRun, eval_run_of, last_eval_run, resumed_trials
 from kestrel_lab.evals.execution.prepare import Prepared, prepare
 from kestrel_lab.evals.execution.progress import EvalProgress, refusals, slowed_since
@@ -170,7 +170,6 @@ def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool
 
 def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None) -> list[Ask]:
     """Return every trial of the suite, epoch by epoch: after an interruption all scenarios were tried about as often."""
-    package = version("kestrel-lab")
     whole = content_key(suite.definition())[:12]
     scenarios = {scenario.id: scenario_hash(scenario) for scenario in suite.scenarios}
     configs = {config.name: content_key(config.name, config.definition(), config.name in (models or {}))[:12] for config in suite.configs}
@@ -181,7 +180,7 @@ def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, M
             epoch=epoch,
             git_sha=git_sha,
             identity=Identity(
-                scenario=scenarios[scenario.id], config=configs[config.name], suite=whole, code=code, package=package, epoch=epoch
+                scenario=scenarios[scenario.id], config=configs[config.name], suite=whole, code=code, package=RELEASE, epoch=epoch
             ),
         )
         for epoch in range(1, suite.epochs + 1)

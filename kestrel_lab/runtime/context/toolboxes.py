@@ -57,7 +57,8 @@ def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[
         return Toolbox([tool for tool in known if not tool.group or tool.name in named])
     teams = [known.get(DELEGATE)] if DELEGATE in known and any(step.team for step in steps) else []
     if isinstance(tools, Toolbox):
-        return Toolbox([*tools, *(tool for tool in teams if tool.name not in tools)])
+        missing = [tool for tool in teams if tool.name not in tools]
+        return Toolbox([*tools, *missing]) if missing else tools
     if isinstance(tools, str):
         raise UsageError(f"tools must be a list, not the text {tools!r}")
     found: list[Tool] = []
