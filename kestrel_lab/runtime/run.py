@@ -26,6 +26,7 @@ from kestrel_lab.runtime.approvals.undo import undo_calls
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.run_report import Answers, RunReport, records_of, value_of
+from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.dataframes import shown_frame
 
 if TYPE_CHECKING:
@@ -195,10 +196,14 @@ class Run(Generic[T]):
     def value(self) -> T:
         """The answer as a value of the type that was asked for by `output=…`, computed from the log.
 
+        Where none was asked for, it is what the code ended with that the run has executed last in this notebook's kernel, as long as no
+        other run's code gave a value there.
+
         Of a run from the log that is plain JSON, unless the type is given again: `lab.get(run, output=Type)`. Raises `RunFailed` where
         the run ended without such a value, and `UsageError` where none was asked for, where there is none yet, or where it does not fit.
         """
-        return value_of(self.id, self._state, self._output)
+        shell = live_shell()
+        return value_of(self.id, self._state, self._output, None if shell is None else kernel_of(shell))
 
     @property
     def reason(self) -> str:

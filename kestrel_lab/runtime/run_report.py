@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from kestrel_lab.runtime.recomputation.recompute import Recomputed
+    from kestrel_lab.tools.kernel.live_kernel import LiveKernel
 
 RESUME = "go on with it: kestrel run --resume {run} (or: await lab.resume({run!r}))"
 
@@ -290,10 +291,15 @@ class Answers(TableView, Mapping[str, str]):
             return "changed since"
 
 
-def value_of(run_id: str, state: RunState, kind: OutputType[T] | None) -> T:
-    """Return the typed answer of a run; `kind` is its type, where that is known. Raises as `Run.value` says."""
+def value_of(run_id: str, state: RunState, kind: OutputType[T] | None, live: LiveKernel | None = None) -> T:
+    """Return the typed answer of a run, or what its code ended with in the kernel `live`; `kind` is its type, where that is known.
+
+    Raises as `Run.value` says.
+    """
     asked = (state.started.output if state.started else {}) or next((one.schema for one in answer_makers(state.planned) if one.schema), {})
     if kind is None and not asked:
+        if live is not None and live.given[0] == run_id:
+            return cast("T", live.given[1])
         raise UsageError(f"run {run_id} was not asked for a value: begin it with output=…, or read run.answer")
     if not state.status.terminal:
         raise UsageError(f"run {run_id} has no value yet: it is {state.status}")

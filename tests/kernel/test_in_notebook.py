@@ -106,6 +106,19 @@ def test_cells_are_proposed_and_always_asked_about_after_words_of_others(person:
     assert result.count("insert_cell was denied") == result.count("edit_cell was denied") == 1
 
 
+def test_figures_belong_to_the_call_that_drew_them(person: Typist) -> None:
+    """What executed code draws is in its result, for the model too, and not left for the end of the person's cell; what the person drew before is not in it."""
+    person.run(
+        "%matplotlib inline\nimport matplotlib.pyplot as plt\nlab = lab_of('k = plt.plot([1, 2])', rules=[{'tool': 'run_python', 'verdict': 'allow'}])"
+    )
+    person.run("plt.plot([3])\n%kestrel run 'draw' --as r", answer="n")
+    result = person.run("print(said(r), plt.get_fignums())")
+
+    assert "shown to the user]" in result
+    assert "figure 2" not in result
+    assert result.rstrip().endswith("[]")
+
+
 def test_a_second_call_of_a_turn_sees_the_first(person: Typist) -> None:
     """Two calls of one turn: the preview of the second is made again after the first, and what it takes over fits."""
     calls = "[('run_python', {'code': 'a = 1'}), ('run_python', {'code': 'b = len([one for one in dir() if one == \"a\"])'})]"

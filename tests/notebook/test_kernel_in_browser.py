@@ -24,7 +24,8 @@ WAIT = 120_000
 CODE = (
     'df["month"] = df["day"].dt.month_name().str[:3]\\n'
     'monthly = df.groupby("month", sort=False)["sales"].sum()\\n'
-    'monthly.plot(kind="bar", title="Sales by month", figsize=(6, 3))'
+    'monthly.plot(kind="bar", title="Sales by month", figsize=(6, 3))\\n'
+    "monthly"
 )
 SETUP = f"""%load_ext kestrel_lab
 import numpy as np, pandas as pd, matplotlib.pyplot as plt
@@ -45,7 +46,7 @@ def test_plot_by_month_with_card_figure_and_undo(jupyterlab: JupyterLab, screens
     cells = [
         SETUP,
         "",
-        "print(sorted(monthly.index), list(df.columns), r.answer)",
+        "print(sorted(r.value.index), r.value is monthly, list(df.columns), r.answer)",
         "%kestrel undo",
         "print(list(df.columns), 'monthly' in dir())",
     ]
@@ -69,7 +70,7 @@ def test_plot_by_month_with_card_figure_and_undo(jupyterlab: JupyterLab, screens
         page.screenshot(path=screens / "kernel-figure.png")
         run_cell(page, 2)
         expect(output(page, 2)).to_contain_text(
-            "['Apr', 'Feb', 'Jan', 'Jun', 'Mar', 'May'] ['day', 'sales', 'month'] Sales grow every month.", timeout=WAIT
+            "['Apr', 'Feb', 'Jan', 'Jun', 'Mar', 'May'] True ['day', 'sales', 'month'] Sales grow every month.", timeout=WAIT
         )
         run_cell(page, 3)
         expect(output(page, 3)).to_contain_text("restored df, monthly", timeout=WAIT)

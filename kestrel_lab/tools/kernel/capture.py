@@ -175,6 +175,13 @@ def _keep_error(shell: Any, output: Output, kind: Any, error: Any, trace: Traceb
         output.traceback = output.error
 
 
+def show_drawn() -> None:
+    """Have the inline backend of matplotlib display what was drawn; by itself it waits for the end of the person's cell."""
+    backend = sys.modules.get("matplotlib_inline.backend_inline")
+    if backend is not None:
+        backend.flush_figures()
+
+
 def figures_left(output: Output) -> None:
     """Add the open figures of matplotlib that no front end would show by itself, as PNG, and close them."""
     pyplot = sys.modules.get("matplotlib.pyplot")

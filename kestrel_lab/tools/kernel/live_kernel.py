@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import ConflictError
-from kestrel_lab.tools.kernel.capture import Output, captured
+from kestrel_lab.tools.kernel.capture import Output, captured, show_drawn
 from kestrel_lab.tools.kernel.fork import Fork, values_of
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
 from kestrel_lab.tools.kernel.preview import Preview, PreviewJob
@@ -100,6 +100,8 @@ class LiveKernel:
         self.undo_stack = UndoStack(shell.user_ns)
         self.page: Page | None = None
         """The cells of the notebook in the page that shows the newest panel."""
+        self.given: tuple[str, Any] = ("", None)
+        """The newest run whose code ended with a value, and that value: `Run.value` where no other was asked for."""
         self._previews: dict[str, Preview] = {}
         """By call, the newest last."""
         shell.events.register("post_run_cell", self._moved)
@@ -160,6 +162,7 @@ class LiveKernel:
         self.generation += 1
         if given is not None:
             self.shell.displayhook.update_user_ns(given)
+            self.given = run, given
         ran = Ran(
             "adopted",
             changes,
@@ -194,9 +197,12 @@ class LiveKernel:
         namespace, python = self.shell.user_ns, self._plain(code)
         before = Before.of(python, namespace)
         paused = _paused(namespace, workspace) if before.prints else None
+        show_drawn()  # by the person's own code
         try:
-            with captured(self.shell) as output, interruptible(), time_limit(EXECUTE_S) as late:
-                await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
+            with captured(self.shell) as output:
+                with interruptible(), time_limit(EXECUTE_S) as late:
+                    await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
+                show_drawn()
         finally:
             changes = tuple(before.changes(namespace))
             given_up = self.undo_stack.push(Done(run, call, changes, before.values, paused=paused))
@@ -204,6 +210,8 @@ class LiveKernel:
         if late.is_set():
             output.traceback = f"the code took more than {EXECUTE_S:g} s and was stopped\n{output.traceback}"
         bundle = self._bundle(output.value)
+        if output.value is not None:
+            self.given = run, output.value
         ran = Ran(
             "executed",
             changes,
