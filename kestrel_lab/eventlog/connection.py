@@ -44,6 +44,7 @@ _FORBIDDEN = frozenset(
 
 _SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "recursive_triggers = ON", "foreign_keys = ON", "secure_delete = ON")
 
+ANSWERED_BEFORE = "this question was answered before; the first answer stands"
 SCRUB_WAIT_MS = 10_000
 """How long the cleaning of the files waits for others to finish what they are reading or writing."""
 
@@ -186,7 +187,7 @@ def translate(error: Exception, what: str) -> StoreError:
     if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NOT_WRITTEN:
         return StorageFull(f"no room on the disk for {what}; free some space, then resume: nothing acknowledged was lost")
     if "E_DECIDED" in text:
-        return AlreadyDecided("this question was answered before; the first answer stands")
+        return AlreadyDecided(ANSWERED_BEFORE)
     if "E_FENCED" in text:
         return Fenced(f"{what} was not written: the run belongs to another session now, and nothing more of this one will be")
     if "E_NOT_ASKED" in text:

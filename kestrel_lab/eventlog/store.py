@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 
-from kestrel_lab.core.errors import StoreError, UsageError, nearest
+from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError, nearest
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -35,7 +35,7 @@ from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog import shared_conversation
 from kestrel_lab.eventlog.checkpoints import KEPT, SAVE, Checkpoint, Image, form, newest_state, packed, stored, written
-from kestrel_lab.eventlog.connection import connect, translate
+from kestrel_lab.eventlog.connection import ANSWERED_BEFORE, connect, translate
 from kestrel_lab.eventlog.hash_chain import Damage, damage_of, tip
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.owner import Owner
@@ -202,7 +202,12 @@ class SessionStore:
             given = replace(given, question=given.question or given.call)
         done: Future[int] = Future()
         self._put(self._job(run_id, given, None, time.time(), done), urgent=True)
-        done.result()
+        try:
+            done.result()
+        except IllegalTransition as error:  # the run may have ended with the answer of whoever was faster
+            if isinstance(given, ApprovalGiven) and self.decision(run_id, given.question) is not None:
+                raise AlreadyDecided(ANSWERED_BEFORE) from error
+            raise
 
     def claim(self, seen: RunRow) -> bool:
         """Make the run this store's, unless somebody has claimed it since it was `seen`; returns whether it is now.

@@ -255,7 +255,7 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
 
     assert [found(line) for line in ("%kestrel show ", "%kestrel diff x ", "%kestrel run --resume ")] == [ids] * 3
     assert found(f"%kestrel show {ids[0]}") == [ids[0]]
-    assert found("%kestrel show x --") == ["--at", "--call", "--help", "--html", "--slider"]
+    assert found("%kestrel show x --") == ["--at", "--call", "--content", "--help", "--html", "--otlp", "--slider"]
     assert found("%kestrel run --approve auto:m") == ["auto:medium"]
     assert found("%%kestrel --approve ")[:3] == ["ask", "auto", "auto:critical"]
     assert found("%kestrel run --tools bash,read") == ["bash,read_file", "bash,read_notebook"]

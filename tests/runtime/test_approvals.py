@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from waits import FOREVER_S, PATIENCE_S, becomes
 
-from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, UsageError
+from kestrel_lab.core.errors import AlreadyDecided, ApprovalRequired, IllegalTransition, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, StateTransition, ToolAnswered, ToolCalled
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import fold
@@ -378,6 +378,23 @@ def test_of_two_that_answer_the_first_stands(session: Session, workspace: Path) 
     assert outcomes[0] == "there"
     assert outcomes[-1] == "here"
     other.close()
+
+
+def test_a_late_answer_to_a_question_of_an_ended_run_is_told_so(session: Session, workspace: Path) -> None:
+    """Whoever is slower than the whole run learns that the question was answered; a question that nobody asked is still an error."""
+
+    async def scene() -> Run:
+        async def person(asked: ApprovalAsked) -> ApprovalGiven:
+            return ApprovalGiven(call=asked.call, granted=True, by="here", how="prompt")
+
+        begun, _ = start(session, workspace, person)
+        return await begun.wait()
+
+    run = asyncio.run(scene())
+    with pytest.raises(AlreadyDecided):
+        session.store.decide(run.id, ApprovalGiven(call="answer.1.1", granted=False, by="there", how="command"))
+    with pytest.raises(IllegalTransition):
+        session.store.decide(run.id, ApprovalGiven(call="answer.9.9", granted=False, by="there", how="command"))
 
 
 _APPROVE = """
