@@ -34,7 +34,7 @@ def test_the_diff_of_a_page_works(page: Path, project: Path) -> None:
     (test,) = [line.removeprefix("+++ b/") for line in diff.splitlines() if line.startswith("+++ b/tests/")]
 
     def apply(*options: str) -> None:
-        subprocess.run(["git", "apply", *options, "-"], input=diff, text=True, cwd=project, check=True)
+        subprocess.run(["git", "apply", "-C1", *options, "-"], input=diff, text=True, cwd=project, check=True)
 
     def passes() -> bool:
         words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
