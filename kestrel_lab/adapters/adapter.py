@@ -123,6 +123,10 @@ class Adapter(Model, Protocol):
         """What the program offers."""
         ...
 
+    def check(self, folder: Path) -> None:
+        """Raise `UsageError` where the program is not on this machine; `folder` is the workspace."""
+        ...
+
     def work(self, task: Task) -> AsyncIterator[Told]:
         """Yield what the program tells until it has answered; its process is gone when the iterator is closed.
 

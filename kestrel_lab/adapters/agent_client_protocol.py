@@ -18,7 +18,7 @@ from kestrel_lab.adapters.claude_code import CLAUDE_CODE
 from kestrel_lab.adapters.codex import CODEX
 from kestrel_lab.adapters.gemini import GEMINI
 from kestrel_lab.adapters.opencode import OPENCODE
-from kestrel_lab.adapters.subprocess_reader import Running, refused, started
+from kestrel_lab.adapters.subprocess_reader import Running, refused, require, started
 from kestrel_lab.core.calls import Danger, Usage
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
@@ -59,10 +59,14 @@ class AcpAdapter:
         """Raise `ModelError`."""
         raise refused(self.name)
 
+    def check(self, folder: Path) -> None:
+        """Raise `UsageError` where the program is not on this machine."""
+        require(shlex.split(self.command)[0], folder, self.env, "")
+
     async def work(self, task: Task) -> AsyncIterator[Told]:
         """Start the program, prompt it and yield what it tells; see `Adapter.work`."""
         argv = shlex.split(self.command)
-        async with started(argv, task, self.env, self._state(argv[0]), f"the package that has {argv[0]}") as running:
+        async with started(argv, task, self.env, self._state(argv[0])) as running:
             talk = _Talk()
             prompting = asyncio.ensure_future(self._prompt(talk, running, task))
             prompting.add_done_callback(lambda _: talk.told.put_nowait(None))

@@ -23,10 +23,10 @@ _DANGERS: Final = {
 """Danger of its tools; any other, Bash above all, is HIGH."""
 
 
-def _argv(task: Task, model: str) -> Sequence[str]:
+def _arguments(task: Task, model: str) -> Sequence[str]:
     session, _, message = task.session.partition("@")
     return [
-        *("claude", "-p", "--output-format", "stream-json", "--input-format", "stream-json", "--verbose", "--include-partial-messages"),
+        *("-p", "--output-format", "stream-json", "--input-format", "stream-json", "--verbose", "--include-partial-messages"),
         *("--permission-prompt-tool", "stdio", "--permission-mode", "default"),
         *(("--model", model) if model else ()),
         *(("--append-system-prompt", task.instructions) if task.instructions else ()),
@@ -160,8 +160,9 @@ def _text(content: Any) -> str:
 
 CLAUDE_CODE: Final = AgentProgram(
     name="claude-code",
+    executable="claude",
     capabilities=Capabilities(streams=True, approvals=True, resume="any", cost=True, images=True),
-    argv=_argv,
+    arguments=_arguments,
     reader=_Reader,
     state=(".claude", ".claude.json"),
     install="npm install -g @anthropic-ai/claude-code",

@@ -22,12 +22,12 @@ _ABOUT: Final = frozenset({"id", "type", "status", "aggregated_output", "exit_co
 """Fields of an item that are no arguments."""
 
 
-def _argv(task: Task, model: str) -> Sequence[str]:
+def _arguments(task: Task, model: str) -> Sequence[str]:
     # Its own sandbox cannot be put up inside ours.
     held = ("--dangerously-bypass-approvals-and-sandbox",) if task.level > Level.S0 else ("--sandbox", "workspace-write")
     more = ["--json", "--skip-git-repo-check", *held, *(("-m", model) if model else ())]
     prompt = task.said(resumed=bool(task.session))
-    return ["codex", "exec", *more, *(("resume", task.session.partition("@")[0]) if task.session else ()), "--", prompt]
+    return ["exec", *more, *(("resume", task.session.partition("@")[0]) if task.session else ()), "--", prompt]
 
 
 class _Reader(Reader):
@@ -85,8 +85,9 @@ class _Reader(Reader):
 
 CODEX: Final = AgentProgram(
     name="codex",
+    executable="codex",
     capabilities=Capabilities(resume="end"),
-    argv=_argv,
+    arguments=_arguments,
     reader=_Reader,
     state=(".codex",),
     install="npm install -g @openai/codex",

@@ -15,10 +15,10 @@ from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import ModelAnswer, ToolRequest
 
 
-def _argv(task: Task, model: str) -> Sequence[str]:
+def _arguments(task: Task, model: str) -> Sequence[str]:
     prompt = task.said(resumed=bool(task.session))
     more = [*(("-m", model) if model else ()), *(("--resume", task.session) if task.session else ())]
-    return ["gemini", "--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust", *more, f"--prompt={prompt}"]
+    return ["--output-format", "stream-json", "--approval-mode", "yolo", "--skip-trust", *more, f"--prompt={prompt}"]
 
 
 class _Reader(Reader):
@@ -69,8 +69,9 @@ class _Reader(Reader):
 
 GEMINI: Final = AgentProgram(
     name="gemini",
+    executable="gemini",
     capabilities=Capabilities(streams=True, resume="end"),
-    argv=_argv,
+    arguments=_arguments,
     reader=_Reader,
     state=(".gemini",),
     install="npm install -g @google/gemini-cli",

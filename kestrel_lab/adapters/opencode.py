@@ -15,10 +15,10 @@ from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import ModelAnswer, ToolRequest
 
 
-def _argv(task: Task, model: str) -> Sequence[str]:
+def _arguments(task: Task, model: str) -> Sequence[str]:
     prompt = task.said(resumed=bool(task.session))
     more = [*(("--model", model) if model else ()), *(("--session", task.session) if task.session else ())]
-    return ["opencode", "run", "--format", "json", "--auto", *more, "--", prompt]
+    return ["run", "--format", "json", "--auto", *more, "--", prompt]
 
 
 class _Reader(Reader):
@@ -63,8 +63,9 @@ class _Reader(Reader):
 
 OPENCODE: Final = AgentProgram(
     name="opencode",
+    executable="opencode",
     capabilities=Capabilities(resume="end", cost=True),
-    argv=_argv,
+    arguments=_arguments,
     reader=_Reader,
     state=(".config/opencode", ".local/share/opencode", ".local/state/opencode", ".cache/opencode"),
     install="npm install -g opencode-ai",

@@ -52,8 +52,8 @@ class Reader:
         return ()
 
     def reply(self, asked: Permission, decided: Decision) -> Mapping[str, Any]:
-        """Return the line that answers a question."""
-        raise NotImplementedError
+        """Return the line that answers a question; only a program that asks has one."""
+        raise ModelError(f"the program asked about {asked.request.name} and takes no answers")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +61,10 @@ class AgentProgram:
     """An agent program: how it is called, what it may touch beside the workspace, and who understands its lines."""
 
     name: str
+    executable: str
     capabilities: Capabilities
-    argv: Callable[[Task, str], Sequence[str]]
-    """Its command line for a task and a model; the model's name may be empty."""
+    arguments: Callable[[Task, str], Sequence[str]]
+    """What follows the executable for a task and a model; the model's name may be empty."""
     reader: Callable[[Task], Reader]
     state: tuple[str, ...]
     """Files and folders in the home folder that hold its settings, login and sessions."""
@@ -97,13 +98,19 @@ class ProgramAdapter:
         """Raise `ModelError`."""
         raise refused(self.name)
 
+    @property
+    def _command(self) -> tuple[str, ...]:
+        return self.command or (self.program.executable,)
+
+    def check(self, folder: Path) -> None:
+        """Raise `UsageError` where the program is not on this machine."""
+        require(self._command[0], folder, self.env, self.program.install)
+
     async def work(self, task: Task) -> AsyncIterator[Told]:
         """Start the program and yield what it tells; see `Adapter.work`."""
-        argv = self.program.argv(task, self.model)
         reader = self.program.reader(task)
-        async with started(
-            [*self.command, *argv[1:]] if self.command else argv, task, self.env, self.program.state, self.program.install
-        ) as running:
+        argv = [*self._command, *self.program.arguments(task, self.model)]
+        async with started(argv, task, self.env, self.program.state) as running:
             for message in (first := reader.begin()):
                 await running.send(message)
             if not first:  # it is told all on its command line, and would wait for the end of its input
@@ -191,16 +198,23 @@ class Running:
         return f"{how}; it said last: {one_line(self.words.decode('utf-8', 'replace')[-400:], 400)}" if self.words.strip() else how
 
 
+def require(executable: str, folder: Path, env: Mapping[str, str], install: str) -> None:
+    """Raise `UsageError` where a program is not there, with the command that installs it."""
+    try:
+        program_path(executable, folder, env)
+    except FileNotFoundError as error:
+        how = f" ({install})" if install else ""
+        raise UsageError(f"there is no program {executable!r} on this machine: install it{how} and log in to it once") from error
+
+
 @asynccontextmanager
-async def started(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str], install: str) -> AsyncIterator[Running]:
+async def started(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str]) -> AsyncIterator[Running]:
     """Start a program at the sandbox level of the task; on leaving, it and all its descendants are gone.
 
-    Beside the workspace it writes its own `state`, which are paths below the home folder. Raises `UsageError` for a program that is not there.
+    Beside the workspace it writes its own `state`, which are paths below the home folder. Raises `UsageError` where it cannot be started.
     """
     try:
         running = Running(await start(_launch(argv, task, env, state), limit=LONGEST))
-    except FileNotFoundError as error:
-        raise UsageError(f"there is no program {argv[0]!r} on this machine: install it ({install}) and log in to it once") from error
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be started: {error}") from error
     listening = asyncio.ensure_future(running.listen())

@@ -90,8 +90,10 @@ class Launcher:
         form = form_for(options.form, usual.form if output is None else NONE, plan)
         plan = verified(plan if output is None else typed(plan, goal, output, form), goal, level, form)
         steps = () if plan is None else foreseen(plan.steps)
-        if is_adapter(model) and options.tools is None and plan is None:
-            options = replace(options, tools=())  # it brings its own, and no server has to be started for it
+        if is_adapter(model):
+            model.check(place.root)
+            if options.tools is None and plan is None:
+                options = replace(options, tools=())  # it brings its own, and no server has to be started for it
         known, late = registry.known_at_once(options.tools, steps)
         if options.tools is None and not options.scenario and (shell := live_shell()) is not None and attended(shell):
             known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)

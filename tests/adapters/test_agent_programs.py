@@ -323,3 +323,22 @@ def test_text_is_shown_while_it_is_written(place: Place) -> None:
     asyncio.run(ended(place, "claude-code", lab={"listeners": [lambda _, event: seen.append(event)]}))
     (delta,) = of(seen, ModelDelta)
     assert (delta.call, delta.text) == ("answer.m1", "I look.") and not of(seen, Prompted)
+
+
+@pytest.mark.parametrize("runner", ["codex", "acp:no-such-agent --acp"])
+def test_a_program_that_is_absent_is_refused_before_anything_is_asked(runner: str, tmp_path: Path) -> None:
+    """Nobody is asked for leave, no run is begun, and the error says what to install."""
+    with (
+        Lab(home=tmp_path / "home", env={"PATH": str(tmp_path)}) as lab,
+        pytest.raises(UsageError, match=r"there is no program '(codex|no-such-agent)' on this machine: install it"),
+    ):
+        try:
+            lab.run_sync("go", runner=runner, workspace=tmp_path)
+        finally:
+            assert len(lab.runs()) == 0
+
+
+def test_an_unknown_runner_is_no_model(tmp_path: Path) -> None:
+    """A misspelt runner is answered with the nearest one; it is not looked for among models."""
+    with Lab(home=tmp_path / "home") as lab, pytest.raises(UsageError, match="there is no runner 'claude-cod'; did you mean 'claude-code'"):
+        lab.run_sync("go", runner="claude-cod", workspace=tmp_path)

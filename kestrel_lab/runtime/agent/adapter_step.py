@@ -41,6 +41,7 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
     talk = ctx.state.conversation(step.id)
     if talk.messages[-1].role == "assistant" and not talk.requests:
         return talk.messages[-1].text.strip()
+    adapter.check(ctx.workspace.root)
     sandbox = replace(ctx.sandbox, network=True)  # it has to reach its model
     choice = await chosen(sandbox, ctx.workspace.root)
     work = _Work(step, adapter, ctx, desk, choice)

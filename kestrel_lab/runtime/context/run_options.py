@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kestrel_lab.adapters.adapter import Adapter
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ModelParams
 from kestrel_lab.core.plan import Plan
@@ -153,6 +153,10 @@ def run_by(runner: str | Adapter, model: str | Model | None) -> str | Model | No
         if model is not None:
             raise UsageError(f"runner= is an adapter and model= is {model!r}: give the adapter its model")
         return runner
+    from kestrel_lab.adapters.registry import adapters  # only where a runner is named
+
+    if (name := runner.partition(":")[0]) not in (known := adapters({})):
+        raise UsageError(f"there is no runner {name!r}; {nearest(name, known)}")
     if model and not isinstance(model, str):
         raise UsageError(f"the runner {runner!r} brings its own models: name one of them, or leave model= out")
     if model and ":" in runner:
