@@ -96,11 +96,15 @@ class Tail:
 
     async def _watch(self) -> None:
         while True:
-            await wait_until(self._store.path, lambda: self._look() or time.monotonic() < self._active_until or None)
+            await wait_until(self._store.path, lambda: self._poll() or time.monotonic() < self._active_until or None)
             pause = _FIRST_POLL_S
             while time.monotonic() < self._active_until:
                 await asyncio.sleep(pause)
-                pause = _FIRST_POLL_S if self._look() else min(2 * pause, _LONGEST_POLL_S)
+                pause = _FIRST_POLL_S if self._poll() else min(2 * pause, _LONGEST_POLL_S)
+
+    def _poll(self) -> bool:
+        # While a commit of this process is about to be reported, a poll would take it for another's, and poll often again.
+        return not self._notified and self._look()
 
     def _look(self, *, own: bool = False) -> bool:
         ((version,),) = self._store.query("PRAGMA data_version")

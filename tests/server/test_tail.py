@@ -37,13 +37,15 @@ def test_a_commit_of_this_process_needs_no_poll(tmp_path: Path, monkeypatch: pyt
 
 
 def test_while_this_process_writes_others_are_polled_for_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a second of steady writing there are some ten looks beside those for own commits; fifty was every 20 ms."""
-    looks = {"own": 0, "others": 0}
+    """A poll that finds nothing doubles the pause; only one that finds another process's commit makes it short again."""
+    polls: list[bool] = []
     look = Tail._look
 
     def counted(self: Tail, *, own: bool = False) -> bool:
-        looks["own" if own else "others"] += 1
-        return look(self, own=own)
+        found = look(self, own=own)
+        if not own:
+            polls.append(found)
+        return found
 
     monkeypatch.setattr(Tail, "_look", counted)
 
@@ -51,12 +53,32 @@ def test_while_this_process_writes_others_are_polled_for_seldom(tmp_path: Path, 
         store.create_run("r", RunStarted(goal="g", workspace="w", model="m"))
         async with Tail(store) as tail:
             await asyncio.sleep(0.3)
-            before, began = looks["others"], time.monotonic()
-            while (took := time.monotonic() - began) < 1 or looks["own"] <= 5:
+            polls.clear()
+            count, began = tail.count, time.monotonic()
+            while (took := time.monotonic() - began) < 1 or tail.count < count + 5:
                 store.append("r", Progress(text="on"), urgent=True)
                 await asyncio.sleep(0.03)
-            assert looks["others"] - before <= 25 * took
-            assert tail.count >= looks["own"]
+            assert len(polls) <= 5 * (1 + sum(polls)) + took / run_stream._LONGEST_POLL_S
+
+    with closing(SessionStore(tmp_path / "log.db")) as store:
+        asyncio.run(body(store))
+
+
+def test_a_poll_leaves_own_commits_to_their_notification(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else each commit of this process that a poll happens to see first would make polling frequent again."""
+    monkeypatch.setattr(run_stream, "_GATHER_S", 0.5)
+
+    async def body(store: SessionStore) -> None:
+        store.create_run("r", RunStarted(goal="g", workspace="w", model="m"))
+        async with Tail(store) as tail:
+            await asyncio.sleep(0.05)
+            looked: list[bool] = []
+            monkeypatch.setattr(tail, "_look", lambda *, own=False: looked.append(own))
+            store.append("r", Progress(text="on"), urgent=True)
+            until = time.monotonic() + PATIENCE_S
+            while not looked and time.monotonic() < until:
+                await asyncio.sleep(0.01)
+            assert looked[0]
 
     with closing(SessionStore(tmp_path / "log.db")) as store:
         asyncio.run(body(store))
