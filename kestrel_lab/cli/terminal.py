@@ -97,7 +97,8 @@ class TerminalDisplay:
         head = self.view.head
         style = {"COMPLETE": "green", "FAILED": "red", "CANCELLED": "yellow", "INTERRUPTED": "yellow"}.get(head.status, "magenta")
         line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {duration(self._lasted)}")
-        return line.append(f"\n{head.reason}") if head.reason else line
+        told = any(head.reason in row.text for row in self.view.rows.values() if isinstance(row, TextRow | NoticeRow))
+        return line if told else line.append(f"\n{head.reason}")
 
     @property
     def _lasted(self) -> float:
@@ -146,7 +147,7 @@ def _settled(row: Row) -> Any:
                     subtitle_align="right",
                 )
             thought = f"thinking: {one_line(row.thinking, 200)}\n" if row.thinking else ""
-            return Padding(Text.assemble((thought, "dim"), (row.text, "italic")), (0, 2))
+            return Padding(Text.assemble((thought, "dim"), (row.text, "red" if row.state == "error" else "italic")), (0, 2))
         case CallRow():
             line = Text.assemble(
                 (f"{MARKS.get(row.state, '·')} ", _STYLES.get(row.state, "")),

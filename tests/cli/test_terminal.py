@@ -92,3 +92,20 @@ def _calls_of_a_piece(rows: int) -> int:
 def test_a_streamed_piece_costs_the_same_behind_many_rows() -> None:
     """Rows that are printed are not looked at again: 1.4 ms a piece at 4,000 rows made streams stutter."""
     assert _calls_of_a_piece(2_000) <= _calls_of_a_piece(20) + 5
+
+
+def test_the_reason_of_a_failure_is_printed_once() -> None:
+    """The last line leaves it out where a row has shown it, and says it where none has."""
+    why = "m: no connection to http://here (Connection refused)"
+
+    def printed(*events: Event) -> str:
+        display = TerminalDisplay(Console(file=(out := io.StringIO()), width=200))
+        for event in events:
+            display.tell(event)
+        display._console.print(display.ending())
+        return out.getvalue()
+
+    asked = ModelCalled(call="a", step="s", model="m", cycle=1, messages=1)
+    failed = RunFinished(outcome="failed", reason=why)
+    assert printed(asked, ModelAnswered(call="a", step="s", model="m", error={"message": why}), failed).count(why) == 1
+    assert printed(failed).count(why) == 1

@@ -199,7 +199,7 @@ def test_failures_say_what_to_do(serve: Serve, reply: Reply, transient: bool, wo
 def test_a_server_that_is_not_there(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refused connection names the address and may pass, whatever the protocol."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", "k")
-    with pytest.raises(ModelError, match=r"no connection to http://127\.0\.0\.1:9/v1") as caught:
+    with pytest.raises(ModelError, match=r"no connection to http://127\.0\.0\.1:9/v1 \(Connection refused\)\.") as caught:
         ask(LiteLLMModel(name, api_base="http://127.0.0.1:9/v1"))
     assert caught.value.transient
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
     said = one_line(_without_wrapping(str(error)), 400)
     where = api_base or "the provider"
     if _unreachable(error):
+        said = next((text for cause in reversed([*causes(error)]) if (text := _of_system(cause))), said)
         return ModelError(f"{model}: no connection to {where} ({said}). Is it running, and is the address right?", transient=True)
     if type(error).__name__ == "APIConnectionError" and not _dropped(error):
         # litellm's name for whatever it did not expect, its own faults included: no reason to try again.
@@ -77,6 +79,13 @@ def _unreachable(error: Exception) -> bool:
         isinstance(cause, ConnectionRefusedError | socket.gaierror) or type(cause).__name__ in {"ConnectError", "ClientConnectorError"}
         for cause in causes(error)
     )
+
+
+def _of_system(error: BaseException) -> str:
+    """Return what the operating system says of a failure, without the objects that a client library prints around it."""
+    if isinstance(error, socket.gaierror):
+        return error.strerror or ""
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
 
 
 def _dropped(error: Exception) -> bool:
