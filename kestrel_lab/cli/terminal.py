@@ -97,7 +97,8 @@ class TerminalDisplay:
         head = self.view.head
         style = {"COMPLETE": "green", "FAILED": "red", "CANCELLED": "yellow", "INTERRUPTED": "yellow"}.get(head.status, "magenta")
         line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {duration(self._lasted)}")
-        told = any(head.reason in row.text for row in self.view.rows.values() if isinstance(row, TextRow | NoticeRow))
+        printed = [row for row in self.view.rows.values() if row.id not in self._open]
+        told = any(head.reason in row.text for row in printed if isinstance(row, TextRow | NoticeRow))
         return line if told else line.append(f"\n{head.reason}")
 
     @property

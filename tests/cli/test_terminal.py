@@ -22,6 +22,7 @@ from kestrel_lab.core.events.union import (
     RunFinished,
     RunInterrupted,
     StageStarted,
+    StateTransition,
     ToolAnswered,
     ToolCalled,
 )
@@ -100,12 +101,11 @@ def test_the_reason_of_a_failure_is_printed_once() -> None:
 
     def printed(*events: Event) -> str:
         display = TerminalDisplay(Console(file=(out := io.StringIO()), width=200))
-        for event in events:
+        for event in (*events, RunFinished(outcome="failed", reason=why), StateTransition(source="EXECUTING", target="FAILED")):
             display.tell(event)
         display._console.print(display.ending())
         return out.getvalue()
 
     asked = ModelCalled(call="a", step="s", model="m", cycle=1, messages=1)
-    failed = RunFinished(outcome="failed", reason=why)
-    assert printed(asked, ModelAnswered(call="a", step="s", model="m", error={"message": why}), failed).count(why) == 1
-    assert printed(failed).count(why) == 1
+    assert printed(asked, ModelAnswered(call="a", step="s", model="m", error={"message": why})).count(why) == 1
+    assert printed().count(why) == 1
