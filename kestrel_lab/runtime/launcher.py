@@ -74,6 +74,8 @@ class Launcher:
 
     def start(self, goal: str, options: RunOptions) -> Run:
         """Begin a run; see `Session.start`."""
+        if not isinstance(goal, str):
+            raise UsageError(f"the goal is of type {type(goal).__name__}: say in words what the run should do")
         if not goal.strip():
             raise UsageError("the goal is empty: say what the run should do")
         session, registry, usual = self._session, self._session.registry, self._session.options

@@ -494,6 +494,7 @@ def test_from_synchronous_code(session: Session, workspace: Path) -> None:
     ("options", "message"),
     [
         ({"goal": "  "}, "the goal is empty"),
+        ({"goal": 3}, "the goal is of type int"),
         ({"tools": ["raed_file"]}, "there is no tool 'raed_file'; did you mean 'read_file'"),
         ({"tools": "read_file"}, "tools must be a list"),
         ({"approve": "atuo"}, "did you mean 'auto'"),
