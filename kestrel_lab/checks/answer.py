@@ -139,5 +139,4 @@ class AnswerAbstains(LogCheck):
     async def __call__(self, trial: Trial) -> Score:
         """Pass when it does as expected."""
         passed = abstains(trial.answer) == self.expected and bool(trial.answer.strip())
-        said = f"answered {one_line(trial.answer, 120)!r}" if trial.answer.strip() else "there is no answer"
-        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else said)
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))

@@ -20,17 +20,8 @@ from rich.text import Text
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.views import formatting
 from kestrel_lab.views.diffs import diff_lines
-from kestrel_lab.views.formatting import (
-    always_words,
-    chosen,
-    contained_words,
-    duration,
-    origin_pairs,
-    refuses_rest,
-    sandbox_words,
-    scope_of,
-)
 from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
 from kestrel_lab.views.run_text import MARKS
 from kestrel_lab.views.run_view import RunView
@@ -96,7 +87,7 @@ class TerminalDisplay:
         """The line that a run ends with."""
         head = self.view.head
         style = {"COMPLETE": "green", "FAILED": "red", "CANCELLED": "yellow", "INTERRUPTED": "yellow"}.get(head.status, "magenta")
-        line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {duration(self._lasted)}")
+        line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {formatting.duration(self._lasted)}")
         printed = [row for row in self.view.rows.values() if row.id not in self._open]
         told = any(head.reason in row.text for row in printed if isinstance(row, TextRow | NoticeRow))
         return line if told else line.append(f"\n{head.reason}")
@@ -125,7 +116,9 @@ class TerminalDisplay:
                 thought = row.thinking[-_TAIL_CHARS:].rstrip().rpartition("\n")[2]
                 text = "\n".join(row.text.splitlines()[-_TAIL_LINES:]) or (f"thinking: {one_line(thought, 200)}" if thought else waits)
                 lines.append(Padding(Text(text, style="italic" if row.text else "dim"), (0, 2)))
-        lines.append(Text(f"{head.status} · {head.usage} · {duration(self._lasted)}" if head.usage else "starting …", style="dim"))
+        lines.append(
+            Text(f"{head.status} · {head.usage} · {formatting.duration(self._lasted)}" if head.usage else "starting …", style="dim")
+        )
         return Group(*lines)
 
 
@@ -186,17 +179,17 @@ class TerminalApprover:
 
     async def _answer(self, asked: ApprovalAsked) -> ApprovalGiven:
         """What the person says, the option where they type its number; nothing at all is not an answer."""
-        said = chosen(asked, await self._line("answer (empty for none): ", at_end=""))
+        said = formatting.chosen(asked, await self._line("answer (empty for none): ", at_end=""))
         return self._given(asked, granted=True, answer=said) if said else self._given(asked, granted=False, reason="no answer was given")
 
     async def _decision(self, asked: ApprovalAsked) -> ApprovalGiven:
         while True:
-            word = (await self._line(f"[y]es, [n]o, [e]dit, {always_words(asked)}? ")).strip().lower()
+            word = (await self._line(f"[y]es, [n]o, [e]dit, {formatting.always_words(asked)}? ")).strip().lower()
             if word in {"y", "yes"}:
                 return self._given(asked, granted=True)
-            if scope := scope_of(word, asked):
+            if scope := formatting.scope_of(word, asked):
                 return self._given(asked, granted=True, scope=scope)
-            if refuses_rest(word, asked):
+            if formatting.refuses_rest(word, asked):
                 return self._given(asked, granted=False, scope="run", reason="none from here on")
             if word in {"n", "no"}:
                 return self._given(asked, granted=False, reason=(await self._line("reason for the model (may be empty): ")).strip())
@@ -243,17 +236,17 @@ def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
         body.append(f"{text}\n", style=_DIFF.get(kind, "dim"))
     for name, text in ask.args if ask is not None else []:
         body.append(f"{name}\n", style="bold").append(f"{text}\n")
-    for place, words in origin_pairs(asked):
+    for place, words in formatting.origin_pairs(asked):
         body.append(f"{place}: {words}\n", style="dim")
     why = {
         "danger": "",
         "contained": "",
         "unknown_outcome": "The last session ended while this call ran; whether it took effect is unknown. Run it again?",
     }.get(asked.why, asked.why)
-    for reason in (why, contained_words(asked)):
+    for reason in (why, formatting.contained_words(asked)):
         if reason:
             body.append(f"\n{reason}", style="yellow")
-    if held := sandbox_words(asked.sandbox):
+    if held := formatting.sandbox_words(asked.sandbox):
         body.append(f"\n{held}", style="dim")
     return Panel(
         body, title=f"[bold]{escape(asked.tool)}[/bold] · {asked.danger} · wants to run", title_align="left", border_style="magenta"

@@ -169,9 +169,9 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
     raise UsageError(msg)
 
 
-async def first_parents(root: Path, name: str = "HEAD", *, most: int = _LOOKED_AT) -> list[Commit]:
-    """Return `name` and its ancestors along first parents, newest first, `most` of them."""
-    return await _listed(root, "--first-parent", f"--max-count={most}", await commit_of(root, name))
+async def first_parents(root: Path, name: str = "HEAD") -> list[Commit]:
+    """Return `name` and its ancestors along first parents, newest first, `_LOOKED_AT` of them."""
+    return await _listed(root, "--first-parent", f"--max-count={_LOOKED_AT}", await commit_of(root, name))
 
 
 async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], bool]) -> tuple[Commit, bool]:

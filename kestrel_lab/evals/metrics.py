@@ -10,19 +10,7 @@ from typing import Any, Final, Literal, overload
 
 from kestrel_lab.answers.confidence import stated
 from kestrel_lab.core.errors import CheckError, UsageError, boundary
-from kestrel_lab.core.events.union import (
-    CacheHit,
-    MacroStarted,
-    ModelAnswered,
-    ModelCalled,
-    ModelEscalated,
-    Record,
-    RunFinished,
-    StageFinished,
-    StepRetried,
-    ToolAnswered,
-    VerifierFinished,
-)
+from kestrel_lab.core.events import union as e
 from kestrel_lab.core.usage import MeteredRecords, metered, waiting_time, wall_time, working_time
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.verification.engine import CHECKS
@@ -39,21 +27,21 @@ KINDS: Final = tuple(dict.fromkeys(_KIND.values()))
 CONCERN_COLUMNS: Final = ("config", "kind", "share", "low", "high", "trials")
 
 
-def looked_at(records: Iterable[Record]) -> list[dict[str, Any]] | None:
+def looked_at(records: Iterable[e.Record]) -> list[dict[str, Any]] | None:
     """Return the concerns of the review of the run's answer, those of a known kind; `None` where it was not reviewed."""
-    end = next((record.event for record in records if isinstance(record.event, RunFinished)), None)
+    end = next((record.event for record in records if isinstance(record.event, e.RunFinished)), None)
     if end is None or not end.looked:
         return None
     return [one for one in end.concerns if one.get("check") in _KIND]
 
 
-def concerns(records: Iterable[Record]) -> float:
+def concerns(records: Iterable[e.Record]) -> float:
     """Return the number of concerns about the answer that are not minor; `nan` where it was not reviewed."""
     found = looked_at(records)
     return math.nan if found is None else sum(one.get("severity") != "minor" for one in found)
 
 
-def concern_kinds(records: Iterable[Record]) -> dict[str, float]:
+def concern_kinds(records: Iterable[e.Record]) -> dict[str, float]:
     """Return for each kind, as `concerns:KIND`, 1 if there is a concern of it, a minor one too, else 0; empty where the answer was not reviewed."""
     found = looked_at(records)
     if found is None:
@@ -86,7 +74,7 @@ def concern_rates(rows: Iterable[EvalRow], records: Sequence[dict[str, Any]]) ->
     return rates
 
 
-Records = Sequence[Record]
+Records = Sequence[e.Record]
 Better = Literal["lower", "higher"]
 
 
@@ -115,7 +103,7 @@ class Metric:
 
 def queued_time(records: Records) -> float:
     """Seconds that calls of tools and models waited for their turn, added up over calls."""
-    return sum(record.event.queued for record in records if isinstance(record.event, ToolAnswered | ModelAnswered))
+    return sum(record.event.queued for record in records if isinstance(record.event, e.ToolAnswered | e.ModelAnswered))
 
 
 def tokens_in(records: Records) -> float:
@@ -155,17 +143,17 @@ def unpriced_calls(records: Records) -> float:
 
 def cache_hits(records: Records) -> float:
     """Calls that were answered from a store."""
-    return sum(isinstance(record.event, CacheHit) for record in records)
+    return sum(isinstance(record.event, e.CacheHit) for record in records)
 
 
 def cycles(records: Records) -> float:
     """Turns of the agent's loop, over all steps of the plan."""
-    return len({(record.event.step, record.event.cycle) for record in records if isinstance(record.event, ModelCalled)})
+    return len({(record.event.step, record.event.cycle) for record in records if isinstance(record.event, e.ModelCalled)})
 
 
 def iterations_per_step(records: Records) -> float:
     """Turns of the agent's loop for each step that asked a model at all."""
-    steps = {record.event.step for record in records if isinstance(record.event, ModelCalled)}
+    steps = {record.event.step for record in records if isinstance(record.event, e.ModelCalled)}
     return _share(cycles(records), len(steps))
 
 
@@ -181,7 +169,7 @@ def parallel_speedup(records: Records) -> float:
     The seconds of all calls, added up, over the seconds in which at least one of them ran: 1 for calls one after
     the other. A call of a macro is left out, since the calls it is made of are counted.
     """
-    macros = {record.event.call for record in records if isinstance(record.event, MacroStarted)}
+    macros = {record.event.call for record in records if isinstance(record.event, e.MacroStarted)}
     spans = sorted((at - event.seconds, at) for at, event in _answers(records) if event.call not in macros and event.seconds > 0)
     covered, reached = 0.0, -math.inf
     for start, end in spans:
@@ -192,13 +180,13 @@ def parallel_speedup(records: Records) -> float:
 
 def backoff_time(records: Records) -> float:
     """Seconds that steps and model calls waited before they were tried again, added up."""
-    steps = sum(record.event.wait_s for record in records if isinstance(record.event, StepRetried))
-    return steps + sum(record.event.backoff for record in records if isinstance(record.event, ModelAnswered))
+    steps = sum(record.event.wait_s for record in records if isinstance(record.event, e.StepRetried))
+    return steps + sum(record.event.backoff for record in records if isinstance(record.event, e.ModelAnswered))
 
 
 def verifier_pass_rate(records: Records) -> float:
     """The share of verdicts on answers that were a pass."""
-    verdicts = [record.event.passed for record in records if isinstance(record.event, VerifierFinished)]
+    verdicts = [record.event.passed for record in records if isinstance(record.event, e.VerifierFinished)]
     return _share(sum(verdicts), len(verdicts))
 
 
@@ -210,22 +198,24 @@ def confidence(records: Records) -> float:
 
 def escalations(records: Records) -> float:
     """How often another model took over."""
-    return sum(isinstance(record.event, ModelEscalated) for record in records)
+    return sum(isinstance(record.event, e.ModelEscalated) for record in records)
 
 
 def stages_failed(records: Records) -> float:
     """Stages of which a step failed for good; one that passed when it was tried again does not count."""
-    return len({record.event.stage for record in records if isinstance(record.event, StageFinished) and record.event.status == "failed"})
+    return len({record.event.stage for record in records if isinstance(record.event, e.StageFinished) and record.event.status == "failed"})
 
 
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else math.nan
 
 
-def _answers(records: Records) -> list[tuple[float, ModelAnswered | ToolAnswered]]:
+def _answers(records: Records) -> list[tuple[float, e.ModelAnswered | e.ToolAnswered]]:
     """When each call was answered, and how; what was given by hand in a fork is left out."""
     return [
-        (record.at, record.event) for record in records if isinstance(record.event, ModelAnswered | ToolAnswered) and not record.event.given
+        (record.at, record.event)
+        for record in records
+        if isinstance(record.event, e.ModelAnswered | e.ToolAnswered) and not record.event.given
     ]
 
 

@@ -138,14 +138,14 @@ def held(file: Path) -> Iterator[bool]:
 
 
 @asynccontextmanager
-async def locked(file: Path, *, every_s: float = 0.1) -> AsyncIterator[None]:
+async def locked(file: Path) -> AsyncIterator[None]:
     """Wait until nobody else holds the lock of `file`, and hold it in the block."""
     while True:
         with held(file) as taken:
             if taken:
                 yield
                 return
-        await asyncio.sleep(every_s)
+        await asyncio.sleep(0.1)
 
 
 def _taken(handle: int) -> bool:

@@ -38,12 +38,12 @@ class MemoryGraph:
     """`(source, target, relation)` by ids of notes; a relation is `replaces`, `disputes` or `like`."""
 
 
-def memory_graph(table: NoteTable, workspace: str, *, most: int = MOST, about: Sequence[Note] | None = None) -> MemoryGraph:
+def memory_graph(table: NoteTable, workspace: str, *, about: Sequence[Note] | None = None) -> MemoryGraph:
     """Return the graph of the newest notes of a workspace, or of the given ones, and of the things that at least two of them name.
 
     A thing that one note alone names is in it only while there are few notes.
     """
-    notes = list(about) if about is not None else table.notes(workspace, LIVE, (time.time(),))[:most]
+    notes = list(about) if about is not None else table.notes(workspace, LIVE, (time.time(),))[:MOST]
     ids = dumps([note.id for note in notes])
     rows = table.store.query(
         "SELECT note_names.kind, name, id FROM note_names JOIN notes USING (number) WHERE id IN (SELECT value FROM json_each(?)) ORDER BY name, id",
@@ -63,4 +63,4 @@ def memory_graph(table: NoteTable, workspace: str, *, most: int = MOST, about: S
         (ids,),
     )
     things.sort(key=lambda thing: (-len(thing.notes), thing.name))
-    return MemoryGraph(notes=tuple(notes), things=tuple(things[: 2 * most]), links=tuple((str(a), str(b), str(c)) for a, b, c in links))
+    return MemoryGraph(notes=tuple(notes), things=tuple(things[: 2 * MOST]), links=tuple((str(a), str(b), str(c)) for a, b, c in links))

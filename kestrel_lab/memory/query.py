@@ -82,11 +82,11 @@ class MemoryQueryEngine:
         """Return the entities of the goal, then those of its context."""
         return tuple(dict.fromkeys((*entities(goal), *entities(context))))
 
-    def rank(self, query: str, workspace: str, top_k: int, *, tags: Sequence[str] = (), run: str = "", context: str = "") -> list[Note]:
+    def rank(self, query: str, workspace: str, top_k: int, *, tags: Sequence[str] = (), run: str = "") -> list[Note]:
         """Return at most `top_k` notes about `query` that have all of `tags`, the most useful first."""
         if top_k < 1:
             return []
-        named = self.extract_entities(query, context)
+        named = self.extract_entities(query)
         terms = _terms(query, named)
         found = self._lexical(terms, workspace, tags, run)
         scores = self._weighed(found, named) if found else {}

@@ -144,10 +144,9 @@ class NoteTable:
         """Return whether a note of that id was forgotten."""
         return bool(self.store.query("SELECT 1 FROM notes_forgotten WHERE id = ?", (note_id,)))
 
-    def notes(self, workspace: str, where: str = "1", bindings: Iterable[object] = (), *, newest: bool = True) -> list[Note]:
-        """Return the notes of a workspace that meet the condition `where`."""
-        order = "DESC" if newest else "ASC"
-        sql = f"SELECT {COLUMNS} FROM notes WHERE workspace = ? AND ({where}) ORDER BY at {order}, number {order}"
+    def notes(self, workspace: str, where: str = "1", bindings: Iterable[object] = ()) -> list[Note]:
+        """Return the notes of a workspace that meet the condition `where`, the newest first."""
+        sql = f"SELECT {COLUMNS} FROM notes WHERE workspace = ? AND ({where}) ORDER BY at DESC, number DESC"
         return [read(row) for row in self.store.query(sql, (workspace, *bindings))]
 
     def by_id(self, ids: Iterable[str], workspace: str) -> dict[str, Note]:

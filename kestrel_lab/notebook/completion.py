@@ -86,19 +86,11 @@ def _values(command: Any, before: str, arguments: int, typed: str) -> Values | N
         if choices := _choices(option):
             return lambda _lab, _typed: choices
         # An option without values of its own has none to offer, and no option may stand here.
-        return _OF_OPTION.get(max(option.opts, key=len)) or _OF_ARGUMENT.get(option.metavar, _nothing)
+        return _OF_OPTION.get(max(option.opts, key=len)) or _OF_ARGUMENT.get(option.metavar, lambda _lab, _typed: ())
     places = [parameter for parameter in command.params if not any(name.startswith("-") for name in parameter.opts)]
     if typed.startswith("-") or arguments >= len(places):
         return None
     return _OF_ARGUMENT.get(places[arguments].metavar)
-
-
-def _nothing(_lab: Lab, _typed: str) -> Iterable[str]:
-    return ()
-
-
-def _policies(_lab: Lab, _typed: str) -> Iterable[str]:
-    return POLICIES
 
 
 def _models(lab: Lab, _typed: str) -> Iterable[str]:
@@ -108,10 +100,6 @@ def _models(lab: Lab, _typed: str) -> Iterable[str]:
 
 def _runs(lab: Lab, _typed: str) -> Iterable[str]:
     return [run.id for run in lab.session.store.runs(limit=RUNS, trials=False)]
-
-
-def _kinds(_lab: Lab, _typed: str) -> Iterable[str]:
-    return KINDS
 
 
 def _notes(lab: Lab, _typed: str) -> Iterable[str]:
@@ -151,13 +139,13 @@ def _paths(_lab: Lab, typed: str) -> Iterable[str]:
 
 
 _OF_OPTION: Mapping[str, Values] = {
-    "--approve": _policies,
+    "--approve": lambda _lab, _typed: POLICIES,
     "--csv": _paths,
     "--cwd": _paths,
     "--html": _paths,
     "--junit": _paths,
     "--markdown": _paths,
-    "--kind": _kinds,
+    "--kind": lambda _lab, _typed: KINDS,
     "--model": _models,
     "--out": _paths,
     "--plan": _plans,

@@ -10,17 +10,7 @@ from typing import TypeVar
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.tools.kernel.live_kernel import interruptible
-from kestrel_lab.views.formatting import (
-    always_words,
-    args_pairs,
-    chosen,
-    contained_words,
-    options_of,
-    origin_pairs,
-    refuses_rest,
-    sandbox_words,
-    scope_of,
-)
+from kestrel_lab.views import formatting
 
 T = TypeVar("T")
 Ask = Callable[[str], Awaitable[str]]
@@ -37,7 +27,7 @@ class PromptApprover:
         """Ask until the answer is clear; anything after `n` is the reason."""
         text = question(asked)
         if asked.why == "question":
-            said = chosen(asked, await self._ask(text))
+            said = formatting.chosen(asked, await self._ask(text))
             reason = "" if said else "no answer was given"
             return ApprovalGiven(call=asked.call, granted=bool(said), by="prompt", how="prompt", answer=said or None, reason=reason)
         while True:
@@ -45,27 +35,27 @@ class PromptApprover:
             match word.lower():
                 case "y" | "yes":
                     return ApprovalGiven(call=asked.call, granted=True, by="prompt", how="prompt")
-                case given if scope := scope_of(given, asked):
+                case given if scope := formatting.scope_of(given, asked):
                     return ApprovalGiven(call=asked.call, granted=True, by="prompt", how="prompt", scope=scope)
-                case refusal if refuses_rest(refusal, asked):
+                case refusal if formatting.refuses_rest(refusal, asked):
                     return ApprovalGiven(
                         call=asked.call, granted=False, by="prompt", how="prompt", reason=rest.strip() or "none from here on", scope="run"
                     )
                 case "n" | "no":
                     return ApprovalGiven(call=asked.call, granted=False, by="prompt", how="prompt", reason=rest.strip())
-            text = f"Please answer y, n (and a reason if you like), or {always_words(asked)}: "
+            text = f"Please answer y, n (and a reason if you like), or {formatting.always_words(asked)}: "
 
 
 def question(asked: ApprovalAsked) -> str:
     """Return the text that shows the call with its exact arguments and the possible answers."""
     if asked.why == "question":
-        options = "".join(f"\n  {number}. {option}" for number, option in enumerate(options_of(asked), 1))
+        options = "".join(f"\n  {number}. {option}" for number, option in enumerate(formatting.options_of(asked), 1))
         return f"the agent asks: {plain(str(asked.args.get('question', '')))}{options}\nanswer (empty for none): "
-    args = "".join(f"  {name}: {text}\n" for name, text in args_pairs(asked.args, limit=None))
-    args += "".join(f"  ({place}: {words})\n" for place, words in origin_pairs(asked))
-    args += f"{words}\n" if (words := contained_words(asked)) else ""
-    held = f", {words}" if (words := sandbox_words(asked.sandbox)) else ""
-    return f"{plain(asked.tool)} ({asked.danger}{held}) asks for approval\n{args}[y]es, [n]o and why, {always_words(asked)}: "
+    args = "".join(f"  {name}: {text}\n" for name, text in formatting.args_pairs(asked.args, limit=None))
+    args += "".join(f"  ({place}: {words})\n" for place, words in formatting.origin_pairs(asked))
+    args += f"{words}\n" if (words := formatting.contained_words(asked)) else ""
+    held = f", {words}" if (words := formatting.sandbox_words(asked.sandbox)) else ""
+    return f"{plain(asked.tool)} ({asked.danger}{held}) asks for approval\n{args}[y]es, [n]o and why, {formatting.always_words(asked)}: "
 
 
 async def ask_here(prompt: str) -> str:

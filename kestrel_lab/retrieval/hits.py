@@ -87,19 +87,23 @@ class Retrieval(Sequence[Hit]):
         return iter(self.hits)
 
 
-def lacking(gaps: Sequence[str], most: int = 10) -> str:
+_NAMED = 10
+"""Missing words that are named."""
+
+
+def lacking(gaps: Sequence[str]) -> str:
     """Return a phrase about the words that no file found has; empty where nothing is missing."""
-    return f"none of them has {_words(gaps, most)}, which the question has" if gaps else ""
+    return f"none of them has {_words(gaps)}, which the question has" if gaps else ""
 
 
-def nothing(gaps: Sequence[str], most: int = 10) -> str:
+def nothing(gaps: Sequence[str]) -> str:
     """Return a sentence that nothing was found, with the words of the search."""
-    return f"nothing has to do with that: no file has {_words(gaps, most)}"
+    return f"nothing has to do with that: no file has {_words(gaps)}"
 
 
-def _words(gaps: Sequence[str], most: int) -> str:
-    named = ", ".join(f"'{word}'" for word in gaps[:most])
-    return f"the word{'s' * (len(gaps) > 1)} {named}" + (f" and {len(gaps) - most} more" if len(gaps) > most else "")
+def _words(gaps: Sequence[str]) -> str:
+    named = ", ".join(f"'{word}'" for word in gaps[:_NAMED])
+    return f"the word{'s' * (len(gaps) > 1)} {named}" + (f" and {len(gaps) - _NAMED} more" if len(gaps) > _NAMED else "")
 
 
 class Retriever(Protocol):

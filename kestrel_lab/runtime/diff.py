@@ -8,25 +8,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kestrel_lab.core.events.union import (
-    ApprovalAsked,
-    ApprovalGiven,
-    CheckpointSaved,
-    Event,
-    ModelAnswered,
-    ModelCalled,
-    Record,
-    RunFinished,
-    RunForked,
-    RunInterrupted,
-    RunResumed,
-    RunStarted,
-    StateTransition,
-    StepStarted,
-    ToolAnswered,
-    ToolCalled,
-    to_json,
-)
+from kestrel_lab.core.events import union as e
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.timeparse.session_time import from_json
@@ -43,7 +25,7 @@ _COLUMNS = ("a_seq", "b_seq", "type", "same", "a", "b")
 _SHOWN = 40
 """Rows behind the parting that are shown; the frame has all."""
 
-Pair = tuple[Record | None, Record | None]
+Pair = tuple[e.Record | None, e.Record | None]
 
 
 @dataclass(frozen=True)
@@ -64,12 +46,12 @@ class RunDiff:
     """How many events are the same before the runs part."""
 
     @property
-    def first_a(self) -> Record | None:
+    def first_a(self) -> e.Record | None:
         """The first event of `a` that is not in `b` at its place; `None` when `a` has nothing more."""
         return next((a for a, _ in self.rows[self.shared :] if a is not None), None)
 
     @property
-    def first_b(self) -> Record | None:
+    def first_b(self) -> e.Record | None:
         """The first event of `b` that is not in `a` at its place; `None` when `b` has nothing more."""
         return next((b for _, b in self.rows[self.shared :] if b is not None), None)
 
@@ -128,45 +110,45 @@ def diff_runs(a: Run, b: Run) -> RunDiff:
     return RunDiff(a=a, b=b, rows=tuple(rows), shared=shared)
 
 
-_PASSED_OVER = (RunInterrupted, RunResumed, RunForked, StateTransition, CheckpointSaved)
+_PASSED_OVER = (e.RunInterrupted, e.RunResumed, e.RunForked, e.StateTransition, e.CheckpointSaved)
 
 
-def _deeds(records: Sequence[Record]) -> list[Record]:
+def _deeds(records: Sequence[e.Record]) -> list[e.Record]:
     """The records without those that only say how the run came to go on."""
     last = {key: record.seq for record in records if (key := _repeatable(record.event))}
     first = {key: record.seq for record in reversed(records) if (key := _repeatable(record.event))}
     kept = []
     for record in records:
         key = _repeatable(record.event)
-        stays = first if isinstance(record.event, StepStarted) else last
+        stays = first if isinstance(record.event, e.StepStarted) else last
         if not isinstance(record.event, _PASSED_OVER) and (key is None or stays[key] == record.seq):
             kept.append(record)
     return kept
 
 
-def _repeatable(event: Event) -> tuple[str, str] | None:
+def _repeatable(event: e.Event) -> tuple[str, str] | None:
     """What a run that goes on may begin or ask once more."""
     match event:
-        case StepStarted(step=name) | ModelCalled(call=name):
+        case e.StepStarted(step=name) | e.ModelCalled(call=name):
             return event.type, name
-        case ApprovalAsked():
+        case e.ApprovalAsked():
             return event.type, event.question or event.call
         case _:
             return None
 
 
-def _differ(a: Record, b: Record) -> bool:
+def _differ(a: e.Record, b: e.Record) -> bool:
     return a.event.type != b.event.type or (a.eid != b.eid and _timeless(a.event) != _timeless(b.event))
 
 
-def _timeless(event: Event) -> dict[str, object]:
-    told: dict[str, object] = {name: value for name, value in to_json(event).items() if name not in _TIMES}
-    if isinstance(event, RunStarted) and (began := from_json(event.time)) is not None:
+def _timeless(event: e.Event) -> dict[str, object]:
+    told: dict[str, object] = {name: value for name, value in e.to_json(event).items() if name not in _TIMES}
+    if isinstance(event, e.RunStarted) and (began := from_json(event.time)) is not None:
         told["system"] = event.system.replace(began.line, "")
     return told
 
 
-def _paired(left: Sequence[Record], right: Sequence[Record]) -> list[Pair]:
+def _paired(left: Sequence[e.Record], right: Sequence[e.Record]) -> list[Pair]:
     rows: list[Pair] = []
     if left and right and left[0].event.type == right[0].event.type:  # where they part belongs on one row
         rows, left, right = [(left[0], right[0])], left[1:], right[1:]
@@ -187,24 +169,26 @@ def _row(pair: Pair, *, same: bool) -> tuple[int | None, int | None, str, bool, 
     return (None if a is None else a.seq, None if b is None else b.seq, kind, same, _told(a), _told(b))
 
 
-def _told(record: Record | None) -> str:
+def _told(record: e.Record | None) -> str:
     """What happened, on one line."""
     if record is None:
         return ""
     match record.event:
-        case ModelCalled(model=model):
+        case e.ModelCalled(model=model):
             return model
-        case ModelAnswered() as event:
+        case e.ModelAnswered() as event:
             asked = ", ".join(f"{call.get('name')} {args_line(call.get('args') or {})}" for call in event.calls)  # type: ignore[arg-type]  # what the engine wrote
             return one_line(str((event.error or {}).get("message", "")) or " → ".join(filter(None, (event.text, asked))), 200)
-        case ToolCalled() as event:
+        case e.ToolCalled() as event:
             return one_line(f"{event.tool} {args_line(event.args)}", 200)
-        case ToolAnswered() as event:
+        case e.ToolAnswered() as event:
             return one_line(f"{event.tool}: {event.text[:1_000]}", 200)
-        case ApprovalGiven() as event:
+        case e.ApprovalGiven() as event:
             word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
             return one_line(f"{word} by {event.by} {event.reason if event.answer is None else event.answer}", 200)
-        case RunFinished() as event:
+        case e.RunFinished() as event:
             return one_line(f"{event.outcome}: {event.answer[:1_000] or event.reason}", 200)
         case event:
-            return one_line(", ".join(f"{name}={value}" for name, value in to_json(event).items() if value not in ("", None, [], {})), 200)
+            return one_line(
+                ", ".join(f"{name}={value}" for name, value in e.to_json(event).items() if value not in ("", None, [], {})), 200
+            )

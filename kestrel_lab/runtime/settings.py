@@ -52,17 +52,9 @@ def _text(value: Any) -> str:
     return value
 
 
-def _policy(value: Any) -> str:
-    return Policy.parse(_text(value)).text
-
-
 def _sandbox(value: Any) -> str:
     level = parse_level(_text(value))
     return AUTO if level is None else level.name
-
-
-def _cache(value: Any) -> str:
-    return cache_mode(_text(value))
 
 
 def _containment(value: Any) -> str:
@@ -110,14 +102,6 @@ def _share(value: Any) -> float | None:
     if number is not None and number > 1:
         raise ValueError("must be a share from 0 to 1, or none")
     return number
-
-
-def _verify(value: Any) -> str:
-    return parse_verify(_text(value))
-
-
-def _form(value: Any) -> str:
-    return parse_form(_text(value))
 
 
 def _otel(value: Any) -> str:
@@ -174,7 +158,7 @@ _KNOWN: dict[str, _Known] = {
     "model": _Known(None, _text, "model of runs that name none; unset: the first that is found", _no_plain_name),
     "provider": _Known(None, _text, "provider of model names that do not say theirs (also MODEL_PROVIDER)", _harmless),
     "api_base": _Known(None, _text, "address of an OpenAI-compatible server"),
-    "approve": _Known("ask", _policy, "approval policy: ask, auto, auto:LEVEL or deny", _allows_more),
+    "approve": _Known("ask", lambda value: Policy.parse(_text(value)).text, "approval policy: ask, auto, auto:LEVEL or deny", _allows_more),
     "sandbox": _Known(
         AUTO,
         _sandbox,
@@ -186,7 +170,10 @@ _KNOWN: dict[str, _Known] = {
         DEFAULT_MEMORY_GIB, _number, "most GiB of memory of a command in a sandbox, with all it starts; none for no bound", _more
     ),
     "cache": _Known(
-        "use", _cache, "stored answers of pure tools: use, off, refresh (ask anew and store) or replay (only what is stored)", _harmless
+        "use",
+        lambda value: cache_mode(_text(value)),
+        "stored answers of pure tools: use, off, refresh (ask anew and store) or replay (only what is stored)",
+        _harmless,
     ),
     "cache_url": _Known(None, _text, "Redis server that keeps them, redis://HOST:PORT/0; unset: in the folder home"),
     "containment": _Known(
@@ -201,7 +188,7 @@ _KNOWN: dict[str, _Known] = {
     "mcp_allow": _Known((), _allowed, "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*"),
     "verify": _Known(
         "warn",
-        _verify,
+        lambda value: parse_verify(_text(value)),
         "what is done about the claims of answers: off, warn (said beside them), repair, judge (by a model too), quality (a report on them)",
         lambda value, _default: value == "off",
     ),
@@ -212,7 +199,7 @@ _KNOWN: dict[str, _Known] = {
         _more,
     ),
     "network_home": _Known(False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
-    "form": _Known("none", _form, f"form that answers have to have: {forms()}", _harmless),
+    "form": _Known("none", lambda value: parse_form(_text(value)), f"form that answers have to have: {forms()}", _harmless),
     "otel": _Known(
         "off",
         _otel,

@@ -15,16 +15,7 @@ from uuid import uuid4
 
 from kestrel_lab.core.calls import REPEATABLE
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
-from kestrel_lab.core.events.union import (
-    ApprovalAsked,
-    ApprovalGiven,
-    Event,
-    ModelAnswered,
-    ModelDelta,
-    RunFinished,
-    ToolAnswered,
-    ToolCalled,
-)
+from kestrel_lab.core.events import union as e
 from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.version import __version__
@@ -114,13 +105,13 @@ class AcpAgent:
         if (run := self._runs.get(session_id)) is not None:
             run.cancel()
 
-    async def _ask(self, session_id: str, asked: ApprovalAsked) -> ApprovalGiven:
+    async def _ask(self, session_id: str, asked: e.ApprovalAsked) -> e.ApprovalGiven:
         """Put a question to the person in the editor; what only words can answer is denied and says so."""
         from acp.schema import PermissionOption, ToolCallUpdate
 
-        def given(option: str, reason: str = "") -> ApprovalGiven:
+        def given(option: str, reason: str = "") -> e.ApprovalGiven:
             granted = option in ("once", "always")
-            return ApprovalGiven(
+            return e.ApprovalGiven(
                 call=asked.call, granted=granted, by="editor", how="click", reason=reason, scope=_SCOPES.get(option, "once")
             )
 
@@ -143,7 +134,7 @@ class _Telling:
 
     def __init__(self, client: Any, session_id: str, run: Run) -> None:
         self._client, self._session_id, self._run = client, session_id, run
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._events: asyncio.Queue[e.Event | None] = asyncio.Queue()
         self._streamed: set[str] = set()
         self.stop = "end_turn"
         """Why the turn ended, in the protocol's words."""
@@ -165,27 +156,27 @@ class _Telling:
         if not ending.cancelled() and isinstance(error := ending.exception(), Exception) and not isinstance(error, ApprovalRequired):
             raise error
 
-    def _updates(self, event: Event) -> list[Any]:
+    def _updates(self, event: e.Event) -> list[Any]:
         from acp import start_tool_call, update_agent_message_text, update_tool_call
 
         match event:
-            case ModelDelta():
+            case e.ModelDelta():
                 self._streamed.add(event.call)
                 return [update_agent_message_text(event.text)]
-            case ModelAnswered():
+            case e.ModelAnswered():
                 said = [update_agent_message_text(event.text)] if event.text and event.call not in self._streamed else []
                 calls = [
                     start_tool_call(str(one["id"]), _title(str(one["name"]), one.get("args")), status="pending", raw_input=one.get("args"))
                     for one in event.calls
                 ]
                 return [*said, *calls]
-            case ToolCalled():
+            case e.ToolCalled():
                 kind = "execute" if event.sandbox else "read" if event.effect in REPEATABLE else "edit"
                 return [update_tool_call(event.call, kind=cast("Any", kind), status="in_progress", raw_input=event.args)]
-            case ToolAnswered():
+            case e.ToolAnswered():
                 status = "completed" if event.error is None else "failed"
                 return [update_tool_call(event.call, status=cast("Any", status), content=_content(event.text))]
-            case RunFinished():
+            case e.RunFinished():
                 self.stop = "cancelled" if event.outcome == "cancelled" else _STOPS.get(event.limit, "end_turn")
                 return [update_agent_message_text(f"\n\n({event.reason})")] if event.reason else []
             case _:

@@ -8,20 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import KestrelError, StoreError, UsageError
 from kestrel_lab.core.json_types import dumps
-from kestrel_lab.server.protocol import (
-    Accepted,
-    ClientMessage,
-    Refused,
-    RunChanged,
-    Runs,
-    RunSummary,
-    ServerMessage,
-    Subscribe,
-    Told,
-    Unsubscribe,
-    Watch,
-    read_message,
-)
+from kestrel_lab.server import protocol
 from kestrel_lab.server.run_stream import Follower
 
 if TYPE_CHECKING:
@@ -43,8 +30,8 @@ class Link:
         self._control = control
         self._how = how
         self._person = person
-        self._queue: asyncio.Queue[ServerMessage | object | None] = asyncio.Queue(_ROOM)
-        self._reports: dict[str, Told] = {}
+        self._queue: asyncio.Queue[protocol.ServerMessage | object | None] = asyncio.Queue(_ROOM)
+        self._reports: dict[str, protocol.Told] = {}
         """The newest progress message of each job; it replaces older ones."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """Background tasks of the client: one per followed run, by id, and that of the list of runs under the empty name."""
@@ -55,39 +42,41 @@ class Link:
             control.attendance.came()
         self._queue.put_nowait(control.hello())
 
-    async def send(self, message: ClientMessage | Mapping[str, Any] | str | bytes) -> None:
+    async def send(self, message: protocol.ClientMessage | Mapping[str, Any] | str | bytes) -> None:
         """Send a message to the server; its reply arrives among the other messages. Waits while the client does not read."""
         if isinstance(message, Mapping):
             message = dumps(dict(message))
-        read = read_message(message) if isinstance(message, str | bytes) else message
+        read = protocol.read_message(message) if isinstance(message, str | bytes) else message
         try:
             await self._obey(read)
         except KestrelError as error:
-            await self._put(Refused(re=read.re if isinstance(read, Refused) else read.id, code="refused", message=str(error)))
+            await self._put(
+                protocol.Refused(re=read.re if isinstance(read, protocol.Refused) else read.id, code="refused", message=str(error))
+            )
 
-    async def _obey(self, read: ClientMessage | Refused) -> None:
+    async def _obey(self, read: protocol.ClientMessage | protocol.Refused) -> None:
         match read:
-            case Refused():
+            case protocol.Refused():
                 await self.refuse(read)
-            case Subscribe():
+            case protocol.Subscribe():
                 await self._subscribe(read)
-            case Watch():
+            case protocol.Watch():
                 count, found = self._control.tail.count, await self._newest(read)
-                await self._put(Accepted(re=read.id))
-                await self._put(Runs(runs=found))
+                await self._put(protocol.Accepted(re=read.id))
+                await self._put(protocol.Runs(runs=found))
                 self._run("", self._list(read, count, {summary.id: summary for summary in found}))
                 for message in self._control.jobs.values():
                     self.report(message)
-            case Unsubscribe():
+            case protocol.Unsubscribe():
                 await self._unsubscribe(read)
             case _:
                 await self._put(await self._control.handle(read, how=self._how))
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: protocol.Refused) -> None:
         """Send the reply to input that was not a message."""
         await self._put(refused)
 
-    async def receive(self) -> ServerMessage:
+    async def receive(self) -> protocol.ServerMessage:
         """Return the next message; raises `EOFError` when the link is closed."""
         while True:
             if self._reports and self._queue.empty():
@@ -98,7 +87,7 @@ class Link:
             if found is not _WAKE and found is not None:
                 return found  # type: ignore[return-value]  # neither mark
 
-    async def __aiter__(self) -> AsyncIterator[ServerMessage]:
+    async def __aiter__(self) -> AsyncIterator[protocol.ServerMessage]:
         """Yield the messages until the link is closed."""
         while True:
             try:
@@ -106,7 +95,7 @@ class Link:
             except EOFError:
                 return
 
-    def report(self, message: Told) -> None:
+    def report(self, message: protocol.Told) -> None:
         """Queue the progress of a job for a client that watches; it replaces the job's older progress, and the call never waits."""
         if "" not in self._tasks:
             return
@@ -157,7 +146,7 @@ class Link:
         while not self._queue.empty():
             self._queue.get_nowait()
 
-    async def _put(self, message: ServerMessage) -> None:
+    async def _put(self, message: protocol.ServerMessage) -> None:
         if not self._closed:
             await self._queue.put(message)
 
@@ -168,17 +157,17 @@ class Link:
         task = self._tasks[name] = asyncio.create_task(work)
         task.add_done_callback(lambda done: self._tasks.pop(name) if self._tasks.get(name) is done else None)
 
-    async def _subscribe(self, message: Subscribe) -> None:
+    async def _subscribe(self, message: protocol.Subscribe) -> None:
         if len(self._tasks) > _FOLLOWED and message.run not in self._tasks:
             todo = "unsubscribe from some"
-            await self._put(Refused(re=message.id, code="too_many", message=f"{_FOLLOWED} runs are followed already", todo=todo))
+            await self._put(protocol.Refused(re=message.id, code="too_many", message=f"{_FOLLOWED} runs are followed already", todo=todo))
             return
         try:
             follower = self._control.follow(message.run, after=message.after, view=message.view)
         except UsageError as error:
-            await self._put(Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs"))
+            await self._put(protocol.Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs"))
             return
-        await self._put(Accepted(re=message.id, run=message.run))
+        await self._put(protocol.Accepted(re=message.id, run=message.run))
 
         async def tell() -> None:
             self._control.followers.add(follower)
@@ -186,21 +175,21 @@ class Link:
                 async for one in follower.messages():
                     await self._put(one)
             except StoreError as error:
-                await self._put(Refused(re=message.id, code="refused", message=str(error), todo="subscribe again"))
+                await self._put(protocol.Refused(re=message.id, code="refused", message=str(error), todo="subscribe again"))
             finally:
                 self._control.followers.discard(follower)
 
         self._followed[message.run] = follower
         self._run(message.run, tell())
 
-    async def _unsubscribe(self, message: Unsubscribe) -> None:
+    async def _unsubscribe(self, message: protocol.Unsubscribe) -> None:
         task = self._tasks.pop(message.run, None)
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await self._put(Accepted(re=message.id, run=message.run))
+        await self._put(protocol.Accepted(re=message.id, run=message.run))
 
-    async def _list(self, message: Watch, count: int, known: dict[str, RunSummary]) -> None:
+    async def _list(self, message: protocol.Watch, count: int, known: dict[str, protocol.RunSummary]) -> None:
         """Send the runs of the list that have changed, each in its newest state."""
         tail = self._control.tail
         try:
@@ -210,11 +199,11 @@ class Link:
                 found = await self._newest(message)
                 for summary in reversed(found):
                     if known.get(summary.id) != summary:
-                        await self._put(RunChanged(run=summary))
+                        await self._put(protocol.RunChanged(run=summary))
                 known = {summary.id: summary for summary in found}
                 await asyncio.sleep(_LIST_S)
         except StoreError as error:
-            await self._put(Refused(re=message.id, code="refused", message=str(error), todo="watch again"))
+            await self._put(protocol.Refused(re=message.id, code="refused", message=str(error), todo="watch again"))
 
-    async def _newest(self, message: Watch) -> list[RunSummary]:
+    async def _newest(self, message: protocol.Watch) -> list[protocol.RunSummary]:
         return await asyncio.to_thread(self._control.list.newest, message.limit, trials=message.trials)

@@ -23,32 +23,19 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kestrel_lab.core.json_types import dumps, loads
+from kestrel_lab.server import protocol
 from kestrel_lab.server.auth import Guard, refusal
 from kestrel_lab.server.client import Link
 from kestrel_lab.server.controller import Control
-from kestrel_lab.server.protocol import (
-    MESSAGE_BYTES,
-    Accepted,
-    Ended,
-    ErrorCode,
-    Refused,
-    Runs,
-    ServerMessage,
-    Subscribe,
-    Unsubscribe,
-    Watch,
-    bad_message,
-    read_message,
-)
 
 HEARTBEAT_S: Final = 15.0
 SLOW_S: Final = 20.0
 """A client that takes nothing for so long is dropped; it comes back where it was."""
 _STREAMS: Final = 64
-_SWALLOWED: Final = 16 * MESSAGE_BYTES
+_SWALLOWED: Final = 16 * protocol.MESSAGE_BYTES
 """So much of a message that is too long is read and thrown away: who is still sending cannot read why it was refused."""
 
-_STATUS: Final[dict[ErrorCode, int]] = {
+_STATUS: Final[dict[protocol.ErrorCode, int]] = {
     "bad_message": 400,
     "too_large": 413,
     "unknown_run": 404,
@@ -127,50 +114,50 @@ class _Site:
             value.setdefault("type", "start")
             if value["type"] != "start":
                 return _reply(
-                    Refused(code="bad_message", message="this address takes `start` only", todo="POST /v1/messages takes the rest")
+                    protocol.Refused(code="bad_message", message="this address takes `start` only", todo="POST /v1/messages takes the rest")
                 )
         return await self._obey(dumps(value).encode())
 
     async def _obey(self, body: bytes) -> Response:
-        message = read_message(body)
-        if isinstance(message, Watch | Subscribe | Unsubscribe):
+        message = protocol.read_message(body)
+        if isinstance(message, protocol.Watch | protocol.Subscribe | protocol.Unsubscribe):
             todo = "GET /v1/events for the list, GET /v1/runs/RUN/events for a run"
-            return _reply(Refused(re=message.id, code="bad_message", message="a stream is opened by a GET", todo=todo))
-        return _reply(message if isinstance(message, Refused) else await self._control.handle(message, how="click"))
+            return _reply(protocol.Refused(re=message.id, code="bad_message", message="a stream is opened by a GET", todo=todo))
+        return _reply(message if isinstance(message, protocol.Refused) else await self._control.handle(message, how="click"))
 
     async def runs(self, request: Request) -> Response:
         try:
-            watch = Watch(limit=int(request.query_params.get("limit", "50")))
+            watch = protocol.Watch(limit=int(request.query_params.get("limit", "50")))
         except ValueError as error:
             return _reply(_bad_query(error))
         found = await asyncio.to_thread(self._control.list.newest, watch.limit)
-        return _reply(Runs(runs=found))
+        return _reply(protocol.Runs(runs=found))
 
     async def watch(self, request: Request) -> Response:
         run = request.query_params.get("run", "")
-        return await self._follow(request, run, Watch()) if run else await self._stream(request, Watch())
+        return await self._follow(request, run, protocol.Watch()) if run else await self._stream(request, protocol.Watch())
 
     async def follow(self, request: Request) -> Response:
         return await self._follow(request, request.path_params["run"])
 
-    async def _follow(self, request: Request, run: str, *more: Watch) -> Response:
+    async def _follow(self, request: Request, run: str, *more: protocol.Watch) -> Response:
         query = request.query_params
         after = request.headers.get("last-event-id") or query.get("after", "0")
         try:
-            message = Subscribe(run=run, after=int(after), view=query.get("view", "0") == "1")
+            message = protocol.Subscribe(run=run, after=int(after), view=query.get("view", "0") == "1")
         except ValueError as error:  # pydantic's are of that kind
             return _reply(_bad_query(error))
         return await self._stream(request, message, *more)
 
-    async def _stream(self, request: Request, first: Watch | Subscribe, *more: Watch) -> Response:
+    async def _stream(self, request: Request, first: protocol.Watch | protocol.Subscribe, *more: protocol.Watch) -> Response:
         """A stream of what `first` asks for, if that can be had, and `more`."""
         if self._streams >= _STREAMS:
-            return _reply(Refused(code="too_many", message=f"{_STREAMS} streams are open already", todo="close a page"))
+            return _reply(protocol.Refused(code="too_many", message=f"{_STREAMS} streams are open already", todo="close a page"))
         link = self._control.connect(how="click", person=False)
         await link.send(first)
         await link.receive()  # the greeting, which comes again at the head of the stream
         reply = await link.receive()
-        if isinstance(reply, Refused):
+        if isinstance(reply, protocol.Refused):
             await link.close()
             return _reply(reply)
         self._streams += 1
@@ -179,7 +166,7 @@ class _Site:
         def over() -> None:
             self._streams -= 1
 
-        stream = EventStream(self._control.hello(), link, more, over, ends=isinstance(first, Subscribe) and not more)
+        stream = EventStream(self._control.hello(), link, more, over, ends=isinstance(first, protocol.Subscribe) and not more)
         stream.slow_s, stream.heartbeat_s = self._slow_s, self._heartbeat_s
         return stream
 
@@ -197,24 +184,26 @@ async def _body(request: Request) -> bytes | Response:
             size += len(chunk)
             if size > _SWALLOWED:
                 return _too_large()
-            body = body + chunk if size <= MESSAGE_BYTES else b""
+            body = body + chunk if size <= protocol.MESSAGE_BYTES else b""
     except ClientDisconnect:
         return refusal(400, "cut_off", "the message was cut off and ignored")
-    return body if size <= MESSAGE_BYTES else _too_large()
+    return body if size <= protocol.MESSAGE_BYTES else _too_large()
 
 
 def _too_large() -> Response:
-    return refusal(413, "too_large", f"a message has at most {MESSAGE_BYTES:,} bytes", Connection="close")
+    return refusal(413, "too_large", f"a message has at most {protocol.MESSAGE_BYTES:,} bytes", Connection="close")
 
 
-def _bad_query(error: ValueError) -> Refused:
+def _bad_query(error: ValueError) -> protocol.Refused:
     return (
-        bad_message(error) if isinstance(error, ValidationError) else Refused(code="bad_message", message="`after` and `limit` are numbers")
+        protocol.bad_message(error)
+        if isinstance(error, ValidationError)
+        else protocol.Refused(code="bad_message", message="`after` and `limit` are numbers")
     )
 
 
-def _reply(message: ServerMessage) -> Response:
-    status = _STATUS.get(message.code, 400) if isinstance(message, Refused) else 200
+def _reply(message: protocol.ServerMessage) -> Response:
+    status = _STATUS.get(message.code, 400) if isinstance(message, protocol.Refused) else 200
     return Response(message.line(), status, media_type="application/json")
 
 
@@ -223,7 +212,9 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, hello: ServerMessage, link: Link, more: Sequence[Watch], over: Callable[[], None], *, ends: bool) -> None:
+    def __init__(
+        self, hello: protocol.ServerMessage, link: Link, more: Sequence[protocol.Watch], over: Callable[[], None], *, ends: bool
+    ) -> None:
         """What `more` asks for is asked once somebody listens; `over` is called at the end; `ends` where a run does."""
         super().__init__(headers={"X-Accel-Buffering": "no"})
         self.slow_s, self.heartbeat_s = SLOW_S, HEARTBEAT_S
@@ -268,16 +259,16 @@ class EventStream(Response):
                     message = waiting.result()
                 except EOFError:
                     return
-                if not isinstance(message, Accepted):
+                if not isinstance(message, protocol.Accepted):
                     yield _chunk(message)
-                if isinstance(message, Ended) and self._ends:
+                if isinstance(message, protocol.Ended) and self._ends:
                     return
                 waiting = asyncio.create_task(self._link.receive())
         finally:
             waiting.cancel()
 
 
-def _chunk(message: ServerMessage) -> bytes:
+def _chunk(message: protocol.ServerMessage) -> bytes:
     number = getattr(message, "seq", None)
     seen = "" if number is None else f"id: {number}\n"
     return f"event: {message.type}\n{seen}data: {message.line()}\n\n".encode("ascii")

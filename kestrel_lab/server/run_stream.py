@@ -9,18 +9,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from kestrel_lab.core.errors import StoreError, UsageError
-from kestrel_lab.core.events.union import (
-    ApprovalAsked,
-    ApprovalGiven,
-    ModelAnswered,
-    ModelCalled,
-    ModelDelta,
-    Progress,
-    Record,
-    RunFinished,
-    RunForked,
-    to_json,
-)
+from kestrel_lab.core.events import union as e
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.run_report import RunReport
@@ -126,22 +115,22 @@ _STREAMED: Final = 200_000
 RunMessage = Happened | Question | ApprovalWanted | Decided | Told | Delta | View | Ended
 
 
-def message_of(record: Record, patience_s: float | None = None) -> RunMessage:
+def message_of(record: e.Record, patience_s: float | None = None) -> RunMessage:
     """Return the message of an event; `patience_s` is how long its question waits for an answer."""
     event = record.event
-    common = {"run": record.run_id, "seq": record.seq, "at": record.at, "event": {"type": event.type, **to_json(event)}}
+    common = {"run": record.run_id, "seq": record.seq, "at": record.at, "event": {"type": event.type, **e.to_json(event)}}
     match event:
-        case ApprovalAsked():
+        case e.ApprovalAsked():
             until = None if patience_s is None else record.at + patience_s
             asks = {**common, "question": event.question or event.call, "key": event.key, "expires_at": until}
             if event.why == "question":
                 return Question.model_validate({**asks, "text": str(event.args.get("question", "")), "options": options_of(event)})
             wanted = {"tool": event.tool, "args": event.args, "danger": event.danger, "why": event.why, "diff": event.preview}
             return ApprovalWanted.model_validate({**asks, **wanted, "sandbox": event.sandbox})
-        case ApprovalGiven():
+        case e.ApprovalGiven():
             how = {"granted": event.granted, "by": event.by, "reason": event.reason, "answer": event.answer}
             return Decided.model_validate({**common, "question": event.question or event.call, **how})
-        case Progress():
+        case e.Progress():
             return Told.model_validate({**common, "text": event.text, "fraction": event.fraction})
     return Happened.model_validate(common)
 
@@ -172,7 +161,7 @@ class Follower:
         self.settled = asyncio.Event()
         """Set as soon as everything in the log has been sent."""
 
-    def hear(self, delta: ModelDelta) -> None:
+    def hear(self, delta: e.ModelDelta) -> None:
         """Take a streamed piece of an answer, which the log will contain in full; call on the event loop."""
         length = self._length.get(delta.call, 0)
         if length > _STREAMED:
@@ -210,11 +199,11 @@ class Follower:
             self.settled.set()
             await self._tail.grown(count)
 
-    def _news(self) -> tuple[bool, list[Record]]:
+    def _news(self) -> tuple[bool, list[e.Record]]:
         ended = self._store.run(self.run).status.terminal  # asked first: nothing follows the end
         return ended, self._store.records(self.run, after=self._seen)
 
-    def _told(self, records: list[Record]) -> Iterator[RunMessage]:
+    def _told(self, records: list[e.Record]) -> Iterator[RunMessage]:
         for record in records:
             self._note(record)
             self._seen = record.seq
@@ -222,7 +211,7 @@ class Follower:
         for piece in self._pieces():
             yield Delta(run=self.run, call=piece.call, text=piece.text, thinking=piece.thinking)
 
-    async def _shown(self, view: RunView, records: list[Record], *, whole: bool) -> View | None:
+    async def _shown(self, view: RunView, records: list[e.Record], *, whole: bool) -> View | None:
         def apply() -> list[Change]:
             changes = [change for record in records for change in view.apply(record)]
             if ends and view.cites:
@@ -233,7 +222,7 @@ class Follower:
         for record in records:
             self._note(record)
             self._seen = record.seq
-        ends = any(isinstance(record.event, RunFinished) for record in records)
+        ends = any(isinstance(record.event, e.RunFinished) for record in records)
         changes = await asyncio.to_thread(apply) if ends or len(records) > _MANY else apply()
         for piece in self._pieces():
             changes += view.apply(piece, time.time())
@@ -242,24 +231,24 @@ class Follower:
         shown = view.snapshot() if whole else changes
         return View(run=self.run, seq=self._seen, at=time.time(), whole=whole, changes=self._rendered.of(shown), asks=dict(self._asks))
 
-    def _note(self, record: Record) -> None:
+    def _note(self, record: e.Record) -> None:
         match record.event:
-            case ApprovalAsked() as asked:
+            case e.ApprovalAsked() as asked:
                 until = None if self._patience_s is None else record.at + self._patience_s
                 self._asks[asked.call] = (asked.question or asked.call, asked.key, until)
-            case ApprovalGiven() as given:
+            case e.ApprovalGiven() as given:
                 self._asks.pop(given.call, None)
-            case RunForked():
+            case e.RunForked():
                 self._asks.clear()
-            case ModelCalled() as called:
+            case e.ModelCalled() as called:
                 self._open.add(called.call)
-            case ModelAnswered() as answered:
+            case e.ModelAnswered() as answered:
                 self._open.discard(answered.call)
                 for thinking in (True, False):
                     self._streaming.pop((answered.call, thinking), None)
                 self._length.pop(answered.call, None)
 
-    def _pieces(self) -> list[ModelDelta]:
+    def _pieces(self) -> list[e.ModelDelta]:
         """Return the pieces of answers that stream now, one per call, and of their reasoning before them."""
         ready = sorted((key for key in self._streaming if key[0] in self._open), key=lambda key: not key[1])
-        return [ModelDelta(call=key[0], text="".join(self._streaming.pop(key)), thinking=key[1]) for key in ready]
+        return [e.ModelDelta(call=key[0], text="".join(self._streaming.pop(key)), thinking=key[1]) for key in ready]

@@ -12,26 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from kestrel_lab.core.events.union import (
-    Event,
-    MacroStarted,
-    ModelAnswered,
-    ModelCalled,
-    Record,
-    RunFinished,
-    RunForked,
-    RunInterrupted,
-    RunResumed,
-    RunStarted,
-    StateTransition,
-    StepFinished,
-    StepRetried,
-    StepStarted,
-    ToolAnswered,
-    ToolCalled,
-    VerifierFinished,
-    VerifierStarted,
-)
+from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.run_types import RunStatus
@@ -88,7 +69,7 @@ class Span:
         self.error = message
 
 
-def spans_of(run: str, records: Iterable[Record], *, conversation: str = "", content: bool = False) -> list[Span]:
+def spans_of(run: str, records: Iterable[e.Record], *, conversation: str = "", content: bool = False) -> list[Span]:
     """Return the spans of a stored run in the order in which they ended; see `SpanFold`.
 
     What has not ended in the log ends with its last event and has the attribute `kestrel.unfinished`.
@@ -96,7 +77,7 @@ def spans_of(run: str, records: Iterable[Record], *, conversation: str = "", con
     fold = SpanFold(run, conversation=conversation, content=content)
     found: list[Span] = []
     for record in records:
-        if isinstance(record.event, RunForked):
+        if isinstance(record.event, e.RunForked):
             found.clear()  # the parent's
         found += fold.take(record.event, record.at)
     return found + fold.close()
@@ -129,13 +110,13 @@ class SpanFold:
         self._open: dict[str, Span] = {}
         """By key, in the order in which they began."""
         self._state = RunState() if content else None
-        self._started: RunStarted | None = None
+        self._started: e.RunStarted | None = None
         self._model = ""
-        self._steps: dict[str, StepStarted] = {}
+        self._steps: dict[str, e.StepStarted] = {}
         self._times: dict[str, int] = {}
         self._now = 0.0
 
-    def take(self, event: Event, at: float) -> list[Span]:
+    def take(self, event: e.Event, at: float) -> list[Span]:
         """Take one event in, and return the spans that ended with it."""
         if self._state is not None:
             self._state.apply(event, at)
@@ -151,41 +132,41 @@ class SpanFold:
             found += self._end(key, self._now)
         return found
 
-    def _take(self, event: Event, at: float) -> list[Span]:  # noqa: C901  # one case per event
+    def _take(self, event: e.Event, at: float) -> list[Span]:  # noqa: C901  # one case per event
         match event:
-            case RunStarted():
+            case e.RunStarted():
                 self._started = event
                 links = (Link(_trace_id(event.follows), _span_id(event.follows, "run"), "follow"),) if event.follows else ()
                 self._begin_run(at, event.model, event.model_kind, links)
-            case RunForked():
+            case e.RunForked():
                 self._forked(event, at)
-            case RunResumed():
+            case e.RunResumed():
                 return self._resumed(event, at)
-            case RunInterrupted():
+            case e.RunInterrupted():
                 return self.close()
-            case RunFinished():
+            case e.RunFinished():
                 self._finished(event)
-            case StateTransition() if RunStatus(event.target).terminal:
+            case e.StateTransition() if RunStatus(event.target).terminal:
                 return [*self._end_all(at, but="run"), *self._end("run", at)]
-            case StepStarted():
+            case e.StepStarted():
                 self._steps[event.step] = event
                 self._begin_step(event, at)
-            case StepFinished() | StepRetried():
+            case e.StepFinished() | e.StepRetried():
                 return self._step_ended(event, at)
-            case ModelCalled():
+            case e.ModelCalled():
                 self._model_called(event, at)
-            case ModelAnswered():
+            case e.ModelAnswered():
                 return self._model_answered(event, at)
-            case ToolCalled():
+            case e.ToolCalled():
                 self._begin_tool(event, at)
-            case ToolAnswered():
+            case e.ToolAnswered():
                 return self._tool_answered(event, at)
-            case MacroStarted() if span := self._open.get(f"call/{event.call}"):
+            case e.MacroStarted() if span := self._open.get(f"call/{event.call}"):
                 span.attributes["kestrel.macro"] = event.macro
-            case VerifierStarted():
+            case e.VerifierStarted():
                 key = f"verify/{event.step}/{event.verifier}"
                 self._begin(key, f"evaluate {event.verifier}", self._step(event.step, at), at, {"kestrel.step": event.step})
-            case VerifierFinished():
+            case e.VerifierFinished():
                 return self._verified(event, at)
             case _:
                 pass
@@ -225,7 +206,7 @@ class SpanFold:
                 attributes["gen_ai.input.messages"] = _dumps([_message(Message(role="user", text=started.goal))])
         self._begin("run", "invoke_workflow" if workflow else f"invoke_agent {AGENT}", None, at, attributes).links = links
 
-    def _forked(self, event: RunForked, at: float) -> None:
+    def _forked(self, event: e.RunForked, at: float) -> None:
         """Leave what is shared to the parent, and begin the trace of the fork."""
         inner = next(reversed(self._open), "run")
         parted = _span_id(event.parent, inner, self._times.get(inner, 1))
@@ -233,13 +214,13 @@ class SpanFold:
         self._times.clear()
         self._begin_run(at, event.model, event.model_kind, (Link(_trace_id(event.parent), parted, "fork"),))
 
-    def _resumed(self, event: RunResumed, at: float) -> list[Span]:
+    def _resumed(self, event: e.RunResumed, at: float) -> list[Span]:
         """End what the last session left open, and begin the root of this one."""
         left, before = self.close(), _span_id(self._run, "run", self._times.get("run", 1))
         self._begin_run(at, event.model or self._model, event.model_kind, (Link(self._trace, before, "resume"),))
         return left
 
-    def _finished(self, event: RunFinished) -> None:
+    def _finished(self, event: e.RunFinished) -> None:
         if (root := self._open.get("run")) is None:  # cancelled after the last session had left it
             return
         root.attributes["kestrel.outcome"] = event.outcome
@@ -248,7 +229,7 @@ class SpanFold:
         if self._content and event.answer:
             root.attributes["gen_ai.output.messages"] = _dumps([_message(Message(role="assistant", text=event.answer), "stop")])
 
-    def _begin_step(self, event: StepStarted, at: float) -> Span:
+    def _begin_step(self, event: e.StepStarted, at: float) -> Span:
         """Begin a step: an agent of its own in a workflow or as a sub-agent, below the call that delegated to it."""
         parent = self._open.get(f"call/{event.call}") if event.parent else None
         agent = bool(event.goal) and (bool(event.parent) or (self._started is not None and bool(self._started.plan)))
@@ -265,16 +246,16 @@ class SpanFold:
             return span
         return self._begin_step(self._steps[step], at) if step in self._steps else self._open.get("run")
 
-    def _step_ended(self, event: StepFinished | StepRetried, at: float) -> list[Span]:
+    def _step_ended(self, event: e.StepFinished | e.StepRetried, at: float) -> list[Span]:
         span = self._open.get(f"step/{event.step}")
         if span is None:
             return []
-        if isinstance(event, StepRetried) or not event.ok:
-            kind = event.error_class if isinstance(event, StepRetried) else "failed"
+        if isinstance(event, e.StepRetried) or not event.ok:
+            kind = event.error_class if isinstance(event, e.StepRetried) else "failed"
             span.fail(kind, event.reason if self._content else "")
         return [*self._end_all(at, but=span.key, within=event.step), *self._end(span.key, at)]
 
-    def _model_called(self, event: ModelCalled, at: float) -> None:
+    def _model_called(self, event: e.ModelCalled, at: float) -> None:
         attributes: Attributes = {
             "gen_ai.operation.name": "chat", **_asked(event.model), "gen_ai.conversation.id": self._conversation, "kestrel.step": event.step,
         }  # fmt: skip
@@ -293,7 +274,7 @@ class SpanFold:
             f"call/{event.call}", f"chat {attributes['gen_ai.request.model']}", self._step(event.step, at), at, attributes, client=True
         )
 
-    def _model_answered(self, event: ModelAnswered, at: float) -> list[Span]:
+    def _model_answered(self, event: e.ModelAnswered, at: float) -> list[Span]:
         span = self._open.get(f"call/{event.call}")
         if span is None or event.given:  # what a person wrote in a model's place is no call
             return []
@@ -316,7 +297,7 @@ class SpanFold:
             span.attributes["gen_ai.output.messages"] = _dumps([{"role": "assistant", "parts": parts, "finish_reason": finish}])
         return self._end(span.key, at)
 
-    def _begin_tool(self, event: ToolCalled | ToolAnswered, at: float) -> Span:
+    def _begin_tool(self, event: e.ToolCalled | e.ToolAnswered, at: float) -> Span:
         key = f"call/{event.call}"
         if (known := self._open.get(key)) is not None:
             return known  # another attempt of the same call
@@ -327,11 +308,11 @@ class SpanFold:
             "gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": event.tool, "gen_ai.tool.call.id": event.call,
             "gen_ai.tool.type": "function", "kestrel.step": event.step,
         }  # fmt: skip
-        if isinstance(event, ToolCalled) and self._content:
+        if isinstance(event, e.ToolCalled) and self._content:
             attributes["gen_ai.tool.call.arguments"] = _dumps(event.args)
         return self._begin(key, f"execute_tool {event.tool}", around, at, attributes)
 
-    def _tool_answered(self, event: ToolAnswered, at: float) -> list[Span]:
+    def _tool_answered(self, event: e.ToolAnswered, at: float) -> list[Span]:
         if event.given:
             return []
         span = self._open.get(f"call/{event.call}") or self._begin_tool(event, at)  # of one that was denied no call began
@@ -343,7 +324,7 @@ class SpanFold:
             span.attributes["gen_ai.tool.call.result"] = event.text
         return self._end(span.key, at)
 
-    def _verified(self, event: VerifierFinished, at: float) -> list[Span]:
+    def _verified(self, event: e.VerifierFinished, at: float) -> list[Span]:
         key = f"verify/{event.step}/{event.verifier}"
         span = self._open.get(key) or self._begin(key, f"evaluate {event.verifier}", self._step(event.step, at), at, {})
         span.results.append((at, _result(event.verifier, passed=event.passed, why="; ".join(event.issues) if self._content else "")))

@@ -8,17 +8,8 @@ from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import plain
+from kestrel_lab.views import formatting
 from kestrel_lab.views.diffs import shown_diff, tells_all
-from kestrel_lab.views.formatting import (
-    args_line,
-    args_pairs,
-    contained_words,
-    options_of,
-    origin_pairs,
-    sandbox_words,
-    shown,
-    visible_json,
-)
 from kestrel_lab.views.row_builders import call_row, told_args, withdraw
 from kestrel_lab.views.rows import Ask, Change
 
@@ -31,25 +22,27 @@ def asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
     view.deeds.take(event)
     row = call_row(view, event.call, event.tool)
     args = told_args(view, event.call, event.args)
-    row.change(step=event.step, danger=event.danger, summary=args_line(args), args=cast("Json", args_pairs(args)))
+    row.change(step=event.step, danger=event.danger, summary=formatting.args_line(args), args=cast("Json", formatting.args_pairs(args)))
     row.change(state="waiting", since=0.0)
     question = event.why == "question"
     ask = view.asks[event.call] = Ask(
         id=event.call,
         kind="question" if question else "approval",
         text=plain(str(event.args.get("question", ""))) if question else "",
-        options=options_of(event) if question else [],
+        options=formatting.options_of(event) if question else [],
         tool=plain(event.tool),
         danger=event.danger,
         why=" · ".join(
-            part for part in (_WHY.get(event.why, plain(event.why)), contained_words(event), sandbox_words(event.sandbox)) if part
+            part
+            for part in (_WHY.get(event.why, plain(event.why)), formatting.contained_words(event), formatting.sandbox_words(event.sandbox))
+            if part
         ),
         diff=shown_diff(event.preview),
         folded=tells_all(event.preview),
         images=view.figures.get(event.call, []),
-        args=args_pairs(event.args, limit=None),
-        origins=origin_pairs(event),
-        json=visible_json(event.args),
+        args=formatting.args_pairs(event.args, limit=None),
+        origins=formatting.origin_pairs(event),
+        json=formatting.visible_json(event.args),
         offer=plain(event.offer),
         contained=bool(event.contained),
     )
@@ -76,7 +69,7 @@ def decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
     edited = " with edited arguments" if event.granted and event.args is not None else ""
     said = event.answer or event.reason
-    reason = f": {shown(said, 500)}" if said else ""
+    reason = f": {formatting.shown(said, 500)}" if said else ""
     note = f"{word}{edited} by {plain(event.by)}{_SCOPES.get(event.scope, '')}{reason}"
     granted = (
         "ok" if row.tool == START_STEP or "?" in event.call else "asked"

@@ -19,53 +19,13 @@ from kestrel_lab.core.sanitize import head_tail, one_line, plain
 from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.verification.evidence import Backed
 from kestrel_lab.verification.numbers import origins
+from kestrel_lab.views import formatting, notices, row_builders
 from kestrel_lab.views.approval_rows import asked, decided
 from kestrel_lab.views.budget import Budget
 from kestrel_lab.views.confidence_badge import badge_of
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff
 from kestrel_lab.views.evidence import cites_of, claims_shown
-from kestrel_lab.views.formatting import (
-    RESULT_SHOWN,
-    WRITTEN_SHOWN,
-    args_line,
-    args_pairs,
-    cached_words,
-    duration,
-    sandbox_words,
-    shown,
-    thinking_text,
-    usage_line,
-)
-from kestrel_lab.views.notices import (
-    claims_row,
-    concerns,
-    confidence,
-    deeds_done,
-    imported_from,
-    next_steps,
-    notice_of,
-    prompt,
-    quality_row,
-    verdict,
-)
 from kestrel_lab.views.plan_view import PlanView
-from kestrel_lab.views.row_builders import (
-    OPEN,
-    added_row,
-    call_row,
-    close_rows,
-    figures_of,
-    health_changed,
-    notice_row,
-    staged,
-    stop_texts,
-    task_row,
-    text_id,
-    text_row,
-    told_args,
-    undone,
-    withdraw,
-)
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
 
 _GIVEN = "given by hand"
@@ -141,7 +101,10 @@ class RunView:
             return []
         self.left = self.head.status
         waits = self.left == RunStatus.WAITING_APPROVAL
-        return [self.head.change(status=self.left if waits else INTERRUPTED, ended=at, progress=""), *close_rows(self, waits=waits)]
+        return [
+            self.head.change(status=self.left if waits else INTERRUPTED, ended=at, progress=""),
+            *row_builders.close_rows(self, waits=waits),
+        ]
 
     @property
     def done(self) -> bool:
@@ -191,12 +154,12 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.StepStarted():
             return view.plan.stepped(event)
         case e.StepFinished():
-            report = quality_row(event, view.plan.operation(event.step))
-            return [*view.plan.stepped(event), *([] if report is None else [added_row(view, report)])]
+            report = notices.quality_row(event, view.plan.operation(event.step))
+            return [*view.plan.stepped(event), *([] if report is None else [row_builders.added_row(view, report)])]
         case e.StageStarted() | e.StageFinished():
-            return staged(view, event)
+            return row_builders.staged(view, event)
         case e.ModelCalled():
-            name = text_id(view, event.call)
+            name = row_builders.text_id(view, event.call)
             text = view.rows[name] = TextRow(id=name, step=event.step)
             return [text.whole()]
         case e.ModelDelta():
@@ -210,24 +173,24 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.ToolAnswered():
             return _returned(view, event)
         case e.CacheHit():
-            row = call_row(view, event.call, event.tool)
+            row = row_builders.call_row(view, event.call, event.tool)
             row.note = "cached"
             return [row.whole()]
         case e.KernelPreviewed():
-            view.figures[event.call] = figures_of(event)
+            view.figures[event.call] = row_builders.figures_of(event)
             return []
         case e.KernelChanged(call=call, changes=changes) | e.CellsChanged(call=call, changes=changes) if changes:
-            return [call_row(view, call, "").change(undo=call)]
+            return [row_builders.call_row(view, call, "").change(undo=call)]
         case e.KernelUndone():
             rows = [view.rows[f"c:{call}"] for call in event.calls if f"c:{call}" in view.rows]
             taken = [row.change(undo="", note="undone") for row in rows]
-            return [*taken, notice_row(view, "info", undone(event))]
+            return [*taken, row_builders.notice_row(view, "info", row_builders.undone(event))]
         case e.ApprovalAsked():
             return asked(view, event)
         case e.ApprovalGiven():
             return decided(view, event)
         case e.HealthChanged():
-            return health_changed(view, event)
+            return row_builders.health_changed(view, event)
         case e.Prompted():
             return [_prompted(view, event)]
         case e.MacroStarted() | e.MacroFinished():
@@ -235,14 +198,14 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.VerifierStarted() | e.VerifierFinished():
             return _verified(view, event)
         case e.TaskChanged():
-            return [task_row(view, event)]
+            return [row_builders.task_row(view, event)]
         case e.Progress():
-            return [view.head.change(progress=shown(event.text, 200), fraction=event.fraction)]
+            return [view.head.change(progress=formatting.shown(event.text, 200), fraction=event.fraction)]
         case e.RunFinished():
             return _finished(view, event, at)
         case _:
-            notice = notice_of(event)
-            return [] if notice is None else [added_row(view, notice)]
+            notice = notices.notice_of(event)
+            return [] if notice is None else [row_builders.added_row(view, notice)]
 
 
 def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
@@ -253,26 +216,26 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
         model=plain(event.model),
         model_kind=event.model_kind,
         started=at,
-        usage=usage_line(view.meter.usage),
+        usage=formatting.usage_line(view.meter.usage),
     )
-    return [head, added_row(view, imported_from(event))] if event.imported else [head]
+    return [head, row_builders.added_row(view, notices.imported_from(event))] if event.imported else [head]
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
     # Not by whom: that is a machine and a process, which do not belong in a notebook that is passed on.
-    notice = notice_row(view, "info", "resumed")
+    notice = row_builders.notice_row(view, "info", "resumed")
     back = [view.head.change(status=view.left, ended=0.0)] if view.left else []
     view.left = ""
-    return [*back, _joined_by(view, event.model, event.model_kind), *stop_texts(view), notice]
+    return [*back, _joined_by(view, event.model, event.model_kind), *row_builders.stop_texts(view), notice]
 
 
 def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     head = [_joined_by(view, event.model, event.model_kind), view.head.change(started=at)]
-    withdrawn = [change for call in list(view.asks) for change in withdraw(view, call)]
+    withdrawn = [change for call in list(view.asks) for change in row_builders.withdraw(view, call)]
     given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
-    stopped = stop_texts(view)
+    stopped = row_builders.stop_texts(view)
     view.forks, view.timed = view.forks + 1, True
-    return [*head, *stopped, *withdrawn, notice_row(view, "info", f"{_parted(event)}{given}")]
+    return [*head, *stopped, *withdrawn, row_builders.notice_row(view, "info", f"{_parted(event)}{given}")]
 
 
 def _parted(event: e.RunForked) -> str:
@@ -290,26 +253,30 @@ def _joined_by(view: RunView, model: str, kind: str) -> Change:
 def _moved(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
     changes = [view.head.change(status=event.target)]
     if event.target in TERMINAL:
-        reason = view.head.reason or shown(event.reason, 1_000)
-        changes += [view.head.change(ended=view.head.ended or at, reason=reason), *close_rows(view)]
+        reason = view.head.reason or formatting.shown(event.reason, 1_000)
+        changes += [view.head.change(ended=view.head.ended or at, reason=reason), *row_builders.close_rows(view)]
     return changes
 
 
 def _prompted(view: RunView, event: e.Prompted) -> Change:
     again = any(isinstance(row, TextRow) and row.step == event.step for row in view.rows.values())
-    return added_row(view, prompt(event, again=again))
+    return row_builders.added_row(view, notices.prompt(event, again=again))
 
 
 def _macro(view: RunView, event: e.MacroStarted | e.MacroFinished) -> list[Change]:
-    row = call_row(view, event.call, "macro_run")
+    row = row_builders.call_row(view, event.call, "macro_run")
     row.step = event.step
     if isinstance(event, e.MacroStarted):
         view.macros[event.call] = plain(event.macro)
-        row.change(summary=one_line(f"{event.macro} {args_line(event.args)}", 100), note=f"macro, version {event.version}", state="running")
+        row.change(
+            summary=one_line(f"{event.macro} {formatting.args_line(event.args)}", 100),
+            note=f"macro, version {event.version}",
+            state="running",
+        )
     else:
         row.change(state="ok" if event.ok else "error")
         if not event.ok:
-            row.change(note=shown(f"macro {event.macro} failed: {event.reason}", 500))
+            row.change(note=formatting.shown(f"macro {event.macro} failed: {event.reason}", 500))
     return [row.whole()]
 
 
@@ -320,16 +287,16 @@ def _verified(view: RunView, event: e.VerifierStarted | e.VerifierFinished) -> l
         rows.append(NoticeRow(id=f"v:{event.step}#{len(rows)}", step=event.step))
         view.rows[rows[-1].id] = rows[-1]
     view.verdicts += [event] if isinstance(event, e.VerifierFinished) else []
-    return [verdict(rows[-1], event).whole()]
+    return [notices.verdict(rows[-1], event).whole()]
 
 
 def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
     piece = plain(event.text)
     if not piece:
         return []
-    known = text_id(view, event.call) in view.rows
-    row = text_row(view, event.call)
-    if row.state not in OPEN:
+    known = row_builders.text_id(view, event.call) in view.rows
+    row = row_builders.text_row(view, event.call)
+    if row.state not in row_builders.OPEN:
         return []
     if event.thinking:
         change = row.think(piece) if len(row.thinking) < _THINKING else None
@@ -341,21 +308,21 @@ def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
 
 
 def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
-    known = text_id(view, event.call) in view.rows
-    row = text_row(view, event.call)
+    known = row_builders.text_id(view, event.call) in view.rows
+    row = row_builders.text_row(view, event.call)
     if not known:
         row.step = event.step
     text = plain(event.text)
     if event.error:
-        text = "\n".join(part for part in (text, shown(str(event.error.get("message", "the model call failed")))) if part)
+        text = "\n".join(part for part in (text, formatting.shown(str(event.error.get("message", "the model call failed")))) if part)
     changed: dict[str, Json] = {} if text == row.text else {"text": text}
-    took = "cached" if event.cached else "replayed" if event.replayed else duration(event.seconds) if view.timed else ""
+    took = "cached" if event.cached else "replayed" if event.replayed else formatting.duration(event.seconds) if view.timed else ""
     model = f"{plain(event.model)} ({plain(event.routed)})" if event.routed else plain(event.model)
     cost = f" · ${event.cost_usd:.4f}" if event.cost_usd else ""
-    tokens = f" · {event.tokens_in + event.tokens_out:,} tokens{cached_words(event)}" if event.metered else ""
+    tokens = f" · {event.tokens_in + event.tokens_out:,} tokens{formatting.cached_words(event)}" if event.metered else ""
     note = _GIVEN if event.given else f"{model}{tokens}{cost}{took and f' · {took}'}"
     if event.thinking:
-        changed["thinking"] = thinking_text(event)
+        changed["thinking"] = formatting.thinking_text(event)
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
     replayed = [_joined_by(view, "", "replay")] if event.replayed and view.head.model_kind != "replay" else []
     return [settled if known else row.whole(), view.head.change(usage=_used(view)), *replayed] + [
@@ -364,23 +331,23 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
 
 
 def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
-    row = call_row(view, str(call.get("id")), str(call.get("name")))
+    row = row_builders.call_row(view, str(call.get("id")), str(call.get("name")))
     args = cast("dict[str, Json]", call.get("args") or {})
     view.asked_args[str(call.get("id"))] = set(args)
-    row.change(step=step, summary=args_line(args), args=cast("Json", args_pairs(args)))
+    row.change(step=step, summary=formatting.args_line(args), args=cast("Json", formatting.args_pairs(args)))
     return row.whole()
 
 
 def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     view.deeds.take(event)
     view.given[event.call] = ""
-    row = call_row(view, event.call, event.tool)
+    row = row_builders.call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
     if not row.note and event.leave and not event.leave.startswith("policy "):  # a person's yes is in the note already
-        note = " · ".join(part for part in (note, f"allowed by {shown(event.leave, 200)}") if part)
-    note = " · ".join(part for part in (note, sandbox_words(event.sandbox)) if part)
-    args = told_args(view, event.call, event.args)
-    row.change(step=event.step, danger=event.danger, summary=args_line(args), args=cast("Json", args_pairs(args)))
+        note = " · ".join(part for part in (note, f"allowed by {formatting.shown(event.leave, 200)}") if part)
+    note = " · ".join(part for part in (note, formatting.sandbox_words(event.sandbox)) if part)
+    args = row_builders.told_args(view, event.call, event.args)
+    row.change(step=event.step, danger=event.danger, summary=formatting.args_line(args), args=cast("Json", formatting.args_pairs(args)))
     row.change(state="running", since=at, note=note, result="")
     return [row.whole()]
 
@@ -390,7 +357,7 @@ def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
     row = view.rows.get(f"c:{event.call}")
     if not isinstance(row, CallRow) or row.state != "running":
         return []
-    written = (row.result + plain(event.text))[-WRITTEN_SHOWN:]
+    written = (row.result + plain(event.text))[-formatting.WRITTEN_SHOWN :]
     return [row.change(result=written, preview=one_line(written.rstrip().rpartition("\n")[2], 160))]
 
 
@@ -398,7 +365,7 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     view.deeds.take(event)
     if event.error is None:
         view.given[event.call] = event.text
-    row = call_row(view, event.call, event.tool)
+    row = row_builders.call_row(view, event.call, event.tool)
     kind = str(event.error.get("kind")) if event.error else ""
     state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
     note = _GIVEN if event.given else "cached" if event.cached else row.note
@@ -406,20 +373,22 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     preview = " · ".join(part for part in (one_line(text[:2_000], 160), changed(diff) if diff else "") if part)
     if event.whole:
         note = " · ".join(part for part in (note, f'whole text: {event.chars:,} characters, run.results["{plain(event.call)}"]') if part)
-    row.change(state=state, result=shown(text), diff=shown_diff(head_tail(diff, RESULT_SHOWN)[0]), preview=preview, note=note)
-    row.change(took=duration(event.seconds) if view.timed and state != "denied" else "", since=0.0)
+    row.change(
+        state=state, result=formatting.shown(text), diff=shown_diff(head_tail(diff, formatting.RESULT_SHOWN)[0]), preview=preview, note=note
+    )
+    row.change(took=formatting.duration(event.seconds) if view.timed and state != "denied" else "", since=0.0)
     row.undo = event.call if event.before else row.undo
-    return [row.whole(), *withdraw(view, event.call), view.head.change(usage=_used(view))]
+    return [row.whole(), *row_builders.withdraw(view, event.call), view.head.change(usage=_used(view))]
 
 
 def _used(view: RunView) -> str:
     meter = view.meter
     hits = f" · {meter.hits} of {meter.lookups} from the cache" if meter.hits else ""
-    return usage_line(meter.usage) + hits
+    return formatting.usage_line(meter.usage) + hits
 
 
 def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
-    changes = close_rows(view)
+    changes = row_builders.close_rows(view)
     answer = plain(event.answer)
     if answer:
         texts = [row for row in view.rows.values() if isinstance(row, TextRow)]
@@ -429,12 +398,14 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
         else:
             row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, numbers=numbers)
             changes.append(row.whole())
-    sure = confidence(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
-    acted = deeds_done(view.deeds.deeds) if answer and view.given else None
+    sure = notices.confidence(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
+    acted = notices.deeds_done(view.deeds.deeds) if answer and view.given else None
     changes += [
-        added_row(view, told) for told in (sure, claims_row(event.claims), acted, concerns(event), next_steps(event)) if told is not None
+        row_builders.added_row(view, told)
+        for told in (sure, notices.claims_row(event.claims), acted, notices.concerns(event), notices.next_steps(event))
+        if told is not None
     ]
-    reason = shown(event.reason, 1_000)
+    reason = formatting.shown(event.reason, 1_000)
     return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]
 
 

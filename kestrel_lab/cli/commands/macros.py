@@ -73,5 +73,4 @@ def remove(ctx: typer.Context, name: Name, *, workspace: Place = ".") -> str:
 
 
 def _macros(ctx: typer.Context, workspace: str) -> WorkspaceMacros:
-    frontend = frontend_of(ctx)
-    return frontend.lab().macros.at(workspace)
+    return frontend_of(ctx).lab().macros.at(workspace)

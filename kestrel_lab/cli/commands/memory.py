@@ -169,5 +169,4 @@ def _seconds(text: str) -> float:
 
 
 def _memory(ctx: typer.Context, workspace: str) -> WorkspaceMemory:
-    frontend = frontend_of(ctx)
-    return frontend.lab().memory.at(workspace)
+    return frontend_of(ctx).lab().memory.at(workspace)

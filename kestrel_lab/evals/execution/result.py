@@ -18,23 +18,9 @@ from kestrel_lab.evals.reports.pull_request import result_markdown
 from kestrel_lab.evals.stats.pass_at_k import chances
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries import result_table
 from kestrel_lab.evals.summaries.breakdowns import check_rates
 from kestrel_lab.evals.summaries.pareto import Frontier, frontier
-from kestrel_lab.evals.summaries.result_table import (
-    COLUMNS,
-    INTERVAL_UNITS,
-    UNITS,
-    amount,
-    cost_text,
-    frame_record,
-    grading_cost,
-    labelled,
-    not_real,
-    rate_text,
-    summarise,
-    summary_table,
-    trial_record,
-)
 from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_rows
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduced
 from kestrel_lab.eventlog.store import SessionStore
@@ -74,9 +60,9 @@ class EvalResult:
         mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it. `cost_estimate`
         is missing where no price is known, and what is known of it where `unpriced_calls` is not 0.
         """
-        records = [frame_record(trial_record(row, self.suite.count_errors)) for row in self.rows]
-        more = sorted({name for record in records for name in record} - set(COLUMNS))
-        return shown_frame(records, columns=[*COLUMNS, *more], units=UNITS)
+        records = [result_table.frame_record(result_table.trial_record(row, self.suite.count_errors)) for row in self.rows]
+        more = sorted({name for record in records for name in record} - set(result_table.COLUMNS))
+        return shown_frame(records, columns=[*result_table.COLUMNS, *more], units=result_table.UNITS)
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -86,12 +72,18 @@ class EvalResult:
         is not known.
         """
         rows = [
-            {"scenario": row.scenario, "config": row.config, "epoch": row.epoch, **score, "grading_cost": grading_cost([score])}
+            {
+                "scenario": row.scenario,
+                "config": row.config,
+                "epoch": row.epoch,
+                **score,
+                "grading_cost": result_table.grading_cost([score]),
+            }
             for row in self.rows
             for score in cast("list[dict[str, Any]]", row.result["scores"])
         ]
         columns = ["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"]
-        return shown_frame(rows, columns=columns, units=UNITS)
+        return shown_frame(rows, columns=columns, units=result_table.UNITS)
 
     def summary(self) -> pd.DataFrame:
         """One row per configuration.
@@ -103,7 +95,7 @@ class EvalResult:
         apart from it `grading_cost`, of asking graders (missing where unknown); `cost_known`, false where calls have no known price; `pareto`, whether no other configuration is at
         least as good in success, cost and working time and better in one of them.
         """
-        return shown_frame(self.summaries(), units=UNITS).set_index("config")
+        return shown_frame(self.summaries(), units=result_table.UNITS).set_index("config")
 
     def by(self, group: str) -> pd.DataFrame:
         """Return one row per configuration and `family`, `scenario`, `check` or kind of `concern`.
@@ -122,7 +114,7 @@ class EvalResult:
                 rates = concern_rates(self.rows, reduced(self.rows, self.suite.count_errors).grouped("config"))
                 return shown_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
             case "config" | "family" | "scenario":
-                return shown_frame(reduced(self.rows, self.suite.count_errors).grouped(group), units=INTERVAL_UNITS)
+                return shown_frame(reduced(self.rows, self.suite.count_errors).grouped(group), units=result_table.INTERVAL_UNITS)
         raise UsageError(f"trials are grouped by {', '.join(get_args(Group))}, check or concern, not by {group!r}")
 
     def frontier(self, price: str = "cost_estimate") -> Frontier:
@@ -147,7 +139,7 @@ class EvalResult:
         """
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
-            groups.setdefault(row.config, []).append(trial_record(row, self.suite.count_errors))
+            groups.setdefault(row.config, []).append(result_table.trial_record(row, self.suite.count_errors))
         return shown_frame([{"config": name, **chances(records, k)} for name, records in groups.items()]).set_index("config")
 
     def plot(self, metric: str = "") -> Figure:
@@ -188,9 +180,9 @@ class EvalResult:
         lines = [self.headline, *(f"  {note}" for note in self.lines())]
         for s in self.summaries():
             broke = f", {s['errors']} broke" if s["errors"] else ""
-            name = labelled(s["config"], s["model_kind"])
+            name = result_table.labelled(s["config"], s["model_kind"])
             lines.append(
-                f"  {name}: {rate_text(s)} of {s['trials']} trials{broke}, {amount(s['working_time'], '.2f')} s, {amount(s['token_usage'], '.0f')} tokens, {'' if s['cost_known'] else 'cost '}{cost_text(s)}"
+                f"  {name}: {result_table.rate_text(s)} of {s['trials']} trials{broke}, {result_table.amount(s['working_time'], '.2f')} s, {result_table.amount(s['token_usage'], '.0f')} tokens, {'' if s['cost_known'] else 'cost '}{result_table.cost_text(s)}"
             )
         return "\n".join(lines)
 
@@ -200,7 +192,7 @@ class EvalResult:
 
     def _repr_html_(self) -> str:
         notes = "".join(paragraph_html(note) for note in self.lines())
-        return f"{headline_html(self.headline)}{notes}{table_html(*summary_table(self.summaries()))}"
+        return f"{headline_html(self.headline)}{notes}{table_html(*result_table.summary_table(self.summaries()))}"
 
     @property
     def headline(self) -> str:
@@ -217,7 +209,7 @@ class EvalResult:
             *self.notes,
             *made,
             *self._broke(),
-            *not_real(summary for summary in self.summaries() if summary["model_kind"] == "replay"),
+            *result_table.not_real(summary for summary in self.summaries() if summary["model_kind"] == "replay"),
         ]
 
     def _broke(self) -> list[str]:
@@ -228,4 +220,4 @@ class EvalResult:
 
     def summaries(self) -> list[dict[str, Any]]:
         """Return the rows of `summary` as records."""
-        return summarise(self.rows, self.suite.count_errors)
+        return result_table.summarise(self.rows, self.suite.count_errors)

@@ -49,12 +49,8 @@ def _why(ask: Ask, earlier: dict[tuple[str, str, int], list[EvalRow]]) -> str:
     rows = earlier.get((ask.scenario.id, ask.config.name, ask.epoch))
     if not rows:
         return "not run before"
-    nearest = min((_changed(ask, row) for row in rows), key=_count)
+    nearest = min((_changed(ask, row) for row in rows), key=len)
     return ", ".join(nearest) or "it broke before"
-
-
-def _count(parts: list[str]) -> int:
-    return len(parts)
 
 
 def _changed(ask: Ask, row: EvalRow) -> list[str]:

@@ -8,21 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
-from kestrel_lab.core.events.union import (
-    Event,
-    ModelAnswered,
-    ModelCalled,
-    PlanProposed,
-    Prompted,
-    Record,
-    RunFinished,
-    RunStarted,
-    StateTransition,
-    StepFinished,
-    StepStarted,
-    ToolAnswered,
-    ToolCalled,
-)
+from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import RunStatus
@@ -154,7 +140,7 @@ def digest(kind: str, *parts: Any) -> str:
     return content_key("imported", kind, *parts)
 
 
-def events_of(recording: Recording) -> list[tuple[float, Event]]:
+def events_of(recording: Recording) -> list[tuple[float, e.Event]]:
     """Return the events of the recording's run, each with its time.
 
     Times that the recording does not tell are those of the event before: only what `RunStarted.imported` names is known.
@@ -172,17 +158,17 @@ class _Teller:
         start = recording.began if recording.began is not None else min(known, default=time.time() - (recording.seconds or 0.0))
         self._start = self._now = start
         self._times = "each" if known else "total" if recording.seconds is not None else "unknown"
-        self._events: list[tuple[float, Event]] = []
+        self._events: list[tuple[float, e.Event]] = []
         self._open: dict[str, tuple[str, Asked]] = {}
         """Calls without an answer, by our id, with the recording's."""
         self._ids: dict[str, str] = {}
         self._turns = 0
 
-    def told(self) -> list[tuple[float, Event]]:
+    def told(self) -> list[tuple[float, e.Event]]:
         recording, goal = self._recording, self._recording.goal
-        self._put(PlanProposed(plan=Plan.single(goal).as_json()))
-        self._put(StateTransition(source=RunStatus.PLANNING, target=RunStatus.EXECUTING))
-        self._put(StepStarted(step=_STEP, goal=goal))
+        self._put(e.PlanProposed(plan=Plan.single(goal).as_json()))
+        self._put(e.StateTransition(source=RunStatus.PLANNING, target=RunStatus.EXECUTING))
+        self._put(e.StepStarted(step=_STEP, goal=goal))
         first = next(place for place, said in enumerate(recording.messages) if said.role == "user")
         for place, said in enumerate(recording.messages):
             if said.role == "assistant":
@@ -191,12 +177,12 @@ class _Teller:
                 self._tool(said)
             elif place != first:
                 self._close()
-                self._put(Prompted(step=_STEP, text=said.text), said.at)
+                self._put(e.Prompted(step=_STEP, text=said.text), said.at)
         self._close()
         self._end()
         return [(self._start, self._started(goal)), *self._events]
 
-    def _put(self, event: Event, at: float | None = None) -> None:
+    def _put(self, event: e.Event, at: float | None = None) -> None:
         self._now = max(self._now, self._now if at is None else at)
         self._events.append((self._now, event))
 
@@ -212,8 +198,8 @@ class _Teller:
             calls.append({"id": ours, "name": asked.tool, "args": asked.args, "problem": asked.problem})
         began = None if said.at is None else said.at - said.seconds
         messages, tools = place + bool(self._recording.system), len(self._recording.tools)
-        self._put(ModelCalled(call=call, step=_STEP, model=model, cycle=self._turns, messages=messages, tools=tools), began)
-        answered = ModelAnswered(
+        self._put(e.ModelCalled(call=call, step=_STEP, model=model, cycle=self._turns, messages=messages, tools=tools), began)
+        answered = e.ModelAnswered(
             call=call, step=_STEP, model=model, text=said.text, calls=calls, tokens_in=said.tokens_in or 0, tokens_out=said.tokens_out or 0,
             cost_usd=said.cost_usd, seconds=said.seconds, finish="tool_calls" if calls else "stop", metered=said.tokens_in is not None,
         )  # fmt: skip
@@ -231,9 +217,9 @@ class _Teller:
         at, seconds = (None, 0.0) if said is None else (said.at, said.seconds)
         if not asked.problem:
             began = None if at is None else at - seconds
-            self._put(ToolCalled(call=ours, step=_STEP, tool=asked.tool, args=asked.args, danger=""), began)
+            self._put(e.ToolCalled(call=ours, step=_STEP, tool=asked.tool, args=asked.args, danger=""), began)
         problem: dict[str, Json] | None = {"kind": kind, "message": error, "transient": False} if error else None
-        self._put(ToolAnswered(call=ours, step=_STEP, tool=asked.tool, text=text or error, error=problem, seconds=seconds), at)
+        self._put(e.ToolAnswered(call=ours, step=_STEP, tool=asked.tool, text=text or error, error=problem, seconds=seconds), at)
 
     def _close(self) -> None:
         """Answer the calls that the recording has no answer to, so that every conversation is whole and can be forked."""
@@ -246,11 +232,11 @@ class _Teller:
         until = None if recording.seconds is None else self._start + recording.seconds
         outcome, target = ("error", RunStatus.FAILED) if recording.error else ("complete", RunStatus.COMPLETE)
         reason = recording.error or recording.reason
-        self._put(StepFinished(step=_STEP, ok=not recording.error, reason=reason), until)
-        self._put(RunFinished(outcome=outcome, answer=recording.answer, reason=reason))
-        self._put(StateTransition(source=RunStatus.EXECUTING, target=target, reason=reason))
+        self._put(e.StepFinished(step=_STEP, ok=not recording.error, reason=reason), until)
+        self._put(e.RunFinished(outcome=outcome, answer=recording.answer, reason=reason))
+        self._put(e.StateTransition(source=RunStatus.EXECUTING, target=target, reason=reason))
 
-    def _started(self, goal: str) -> RunStarted:
+    def _started(self, goal: str) -> e.RunStarted:
         recording = self._recording
         imported: dict[str, Json] = {
             "format": recording.format, "source": recording.source, "id": recording.id, "at": time.time(), "times": self._times,
@@ -258,17 +244,17 @@ class _Teller:
         }  # fmt: skip
         called = dict.fromkeys(asked.tool for said in recording.messages for asked in said.calls)
         offered = {str(tool["name"]): tool for tool in recording.tools}
-        return RunStarted(
+        return e.RunStarted(
             goal=goal, workspace="", model=recording.model, model_kind=recording.kind, system=recording.system, config=recording.config,
             scenario=recording.scenario, package=__version__, imported=imported,
             tools=[described(**cast("Any", offered.get(name, {"name": name}))) for name in dict.fromkeys((*offered, *called))],
         )  # fmt: skip
 
 
-def trial_of(recording: Recording, events: Sequence[tuple[float, Event]]) -> EvalRow:
+def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> EvalRow:
     """Return the trial that the recording is; what it does not tell is in no metric."""
     run = recording.run_id
-    records = [Record(run_id=run, seq=seq, eid="", at=at, event=event) for seq, (at, event) in enumerate(events, 1)]
+    records = [e.Record(run_id=run, seq=seq, eid="", at=at, event=event) for seq, (at, event) in enumerate(events, 1)]
     metrics = measure(records)
     if any(said.role == "assistant" and said.tokens_in is None for said in recording.messages):
         for name in _TOKENS:

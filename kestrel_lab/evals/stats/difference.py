@@ -9,19 +9,7 @@ from functools import lru_cache
 from statistics import fmean, variance
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from kestrel_lab.evals.stats.intervals_and_tests import (
-    ALPHA,
-    NOTHING,
-    Interval,
-    holm,
-    mean_interval,
-    newcombe,
-    paired_difference,
-    sign_flip_test,
-    stratified_permutation_test,
-    t_quantile,
-    t_test,
-)
+from kestrel_lab.evals.stats import intervals_and_tests as stats
 
 if TYPE_CHECKING:
     import numpy as np
@@ -32,17 +20,17 @@ _ENOUGH_STEPS: Final = 20
 """Halvings until a rate is known to more digits than anybody reads."""
 
 
-def detectable_mean(se: float, df: int, *, alpha: float = ALPHA) -> float:
+def detectable_mean(se: float, df: int, *, alpha: float = stats.ALPHA) -> float:
     """Return the smallest true mean difference that a t test with this standard error finds in 80 % of comparisons.
 
     By the usual approximation, the sum of the two quantiles times the standard error; `inf` without degrees of freedom.
     """
     if df < 1 or math.isnan(se):
         return math.inf
-    return (t_quantile(1 - alpha / 2, df) + t_quantile(POWER, df)) * se
+    return (stats.t_quantile(1 - alpha / 2, df) + stats.t_quantile(POWER, df)) * se
 
 
-def mcnemar_power(n: int, worse: float, better: float, *, alpha: float = ALPHA) -> float:
+def mcnemar_power(n: int, worse: float, better: float, *, alpha: float = stats.ALPHA) -> float:
     """Return how often McNemar's exact test finds that scenarios got worse, of `n` tried once on each side.
 
     `worse` and `better` are the chances that a scenario flips to fail and to pass. Exact: summed over all numbers of
@@ -77,7 +65,7 @@ def _most_against(n: int, alpha: float) -> np.ndarray[Any, Any]:
     return found
 
 
-def detectable_drop(n: int, flips: float, *, alpha: float = ALPHA) -> float:
+def detectable_drop(n: int, flips: float, *, alpha: float = stats.ALPHA) -> float:
     """Return the smallest true drop of a success rate that McNemar's exact test finds in 80 % of comparisons of `n` scenarios.
 
     `flips` is the share of scenarios that pass on one side only; where a drop must be larger than that to be found, so
@@ -108,7 +96,7 @@ class Difference:
 
     base: float
     head: float
-    interval: Interval
+    interval: stats.Interval
     p: float
     """How often so large a difference is seen where there is none."""
     p_holm: float
@@ -147,7 +135,7 @@ class Question:
         return max(self.least, self.margin * abs(base)) if self.relative else self.margin
 
 
-def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], bounded: bool, alpha: float = ALPHA) -> Difference:
+def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], bounded: bool, alpha: float = stats.ALPHA) -> Difference:
     """Compare scenario by scenario, over the scenarios that have trials on both sides.
 
     From `ENOUGH` scenarios on, the scenario is the unit: a paired, clustered interval and a sign-flip test
@@ -158,22 +146,24 @@ def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], boun
     both = [name for name in base if base[name] and head.get(name)]
     if not both:
         return Difference(
-            base=math.nan, head=math.nan, interval=NOTHING, p=1.0, p_holm=1.0, mde=math.nan, scenarios=0, scope="these scenarios"
+            base=math.nan, head=math.nan, interval=stats.NOTHING, p=1.0, p_holm=1.0, mde=math.nan, scenarios=0, scope="these scenarios"
         )
     before, after = [fmean(base[name]) for name in both], [fmean(head[name]) for name in both]
     weight = [weights.get(name, 1.0) for name in both]
     if len(both) >= ENOUGH:
-        interval = paired_difference(before, after, weights=weight, bounded=bounded)
+        interval = stats.paired_difference(before, after, weights=weight, bounded=bounded)
         moved = [w * (b - a) for w, a, b in zip(weight, before, after, strict=True)]
         once = bounded and len(set(weight)) == 1 and all(len(base[name]) == len(head[name]) == 1 for name in both)
-        p, scope, test = sign_flip_test(moved), "scenarios like these", "McNemar" if once else "sign flips"
+        p, scope, test = stats.sign_flip_test(moved), "scenarios like these", "McNemar" if once else "sign flips"
         size = max(min(len(base[name]), len(head[name])) for name in both)
         mde = _detectable(interval, moved, size, bounded=bounded, once=once, alpha=alpha)
     else:
         interval, df = _within(base, head, both, bounded=bounded)
-        p, scope, test = stratified_permutation_test([(base[name], head[name]) for name in both]), "these scenarios", "permutation"
+        p, scope, test = stats.stratified_permutation_test([(base[name], head[name]) for name in both]), "these scenarios", "permutation"
         # Where all trials of a side agree the standard error is zero, and only the interval tells how little that says.
-        reach = max(interval.high - interval.mean, interval.mean - interval.low) / t_quantile(1 - ALPHA / 2, df) if df else math.nan
+        reach = (
+            max(interval.high - interval.mean, interval.mean - interval.low) / stats.t_quantile(1 - stats.ALPHA / 2, df) if df else math.nan
+        )
         mde = detectable_mean(max(interval.se, reach) if bounded else interval.se or math.nan, df, alpha=alpha)
     total = math.fsum(weight)
     return Difference(
@@ -191,13 +181,13 @@ def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], boun
     )
 
 
-def over_rounds(found: Difference, moved: Sequence[float], *, alpha: float = ALPHA) -> Difference:
+def over_rounds(found: Difference, moved: Sequence[float], *, alpha: float = stats.ALPHA) -> Difference:
     """Return `found` as far as rounds confirm it: `moved` is the mean difference in each round of trials that were run side by side.
 
     What disturbs one side of a round, another program for example, moves all its scenarios together; only rounds tell
     that from a change. So p is the larger of the two, the interval the wider, the smallest detectable the larger.
     """
-    rounds = mean_interval(moved)
+    rounds = stats.mean_interval(moved)
     if math.isnan(rounds.se):
         return replace(found, note="times are compared over two rounds or more")
     reach = (rounds.high - rounds.low) / 2
@@ -207,7 +197,7 @@ def over_rounds(found: Difference, moved: Sequence[float], *, alpha: float = ALP
     return replace(
         found,
         interval=interval,
-        p=max(found.p, t_test(rounds)),
+        p=max(found.p, stats.t_test(rounds)),
         mde=max(found.mde, detectable_mean(rounds.se, len(moved) - 1, alpha=alpha)),
         test=f"{found.test} and rounds",
     )
@@ -228,7 +218,7 @@ def judge_all(differences: Sequence[Difference], questions: Sequence[Question]) 
     is `inconclusive`, and so is what has a note that says why there can be no verdict: that is not a question at all.
     """
     asked = [place for place, d in enumerate(differences) if not d.note]
-    adjusted = dict(zip(asked, holm([differences[i].p for i in asked], [questions[i].weight for i in asked]), strict=True))
+    adjusted = dict(zip(asked, stats.holm([differences[i].p for i in asked], [questions[i].weight for i in asked]), strict=True))
     return [
         d if d.note else replace(d, p_holm=adjusted[i], verdict=_verdict(d, adjusted[i], questions[i])) for i, d in enumerate(differences)
     ]
@@ -244,14 +234,14 @@ def overall(verdicts: Sequence[Verdict]) -> Verdict:
 
 def _verdict(d: Difference, p: float, question: Question) -> Verdict:
     moved, tolerance = d.head - d.base, question.tolerance(d.base)
-    if p < ALPHA and d.interval.excludes(0.0) and not (question.relative and abs(moved) <= tolerance):
+    if p < stats.ALPHA and d.interval.excludes(0.0) and not (question.relative and abs(moved) <= tolerance):
         return "improvement" if (moved > 0) == (question.better == "higher") else "regression"
     if -tolerance <= d.interval.low and d.interval.high <= tolerance:
         return "stable"
     return "inconclusive"
 
 
-def _detectable(interval: Interval, moved: Sequence[float], size: int, *, bounded: bool, once: bool, alpha: float) -> float:
+def _detectable(interval: stats.Interval, moved: Sequence[float], size: int, *, bounded: bool, once: bool, alpha: float) -> float:
     """Return the smallest detectable difference over scenarios; exact where McNemar's test is used."""
     count = len(moved)
     if once:
@@ -263,20 +253,20 @@ def _detectable(interval: Interval, moved: Sequence[float], size: int, *, bounde
     return max(found, math.ceil(1 - math.log2(alpha)) / (count * size))
 
 
-def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) -> tuple[Interval, int]:
+def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) -> tuple[stats.Interval, int]:
     """Return the mean difference over exactly these scenarios, from the spread of trials within each, and its degrees of freedom."""
     differences = [fmean(head[name]) - fmean(base[name]) for name in names]
     mean = fmean(differences)
     trials = [values for name in names for values in (base[name], head[name])]
     df = sum(len(values) - 1 for values in trials)
     if bounded:
-        found = newcombe(_pooled(base, names), _pooled(head, names))
+        found = stats.newcombe(_pooled(base, names), _pooled(head, names))
         return replace(found, clusters=len(names)), df
     if min(len(values) for values in trials) < 2:
-        return Interval(mean=mean, low=math.nan, high=math.nan, clusters=len(names), n=df + len(trials)), df
+        return stats.Interval(mean=mean, low=math.nan, high=math.nan, clusters=len(names), n=df + len(trials)), df
     se = math.sqrt(sum(variance(values) / len(values) for values in trials)) / len(names)
-    reach = t_quantile(1 - ALPHA / 2, df) * se
-    return Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=len(names), n=df + len(trials)), df
+    reach = stats.t_quantile(1 - stats.ALPHA / 2, df) * se
+    return stats.Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=len(names), n=df + len(trials)), df
 
 
 def _pooled(trials: Trials, names: Sequence[str]) -> tuple[float, float]:

@@ -132,8 +132,6 @@ async def measure_injection(
     *,
     model: str | Model | None = None,
     limit: int | None = None,
-    target: str = "local",
-    version: str = VERSION,
     reporter: Reporter | None = None,
 ) -> InjectionResult:
     """Run a suite of AgentDojo, without and with `attack`, with containment (nobody to ask, and somebody) and without it.
@@ -145,25 +143,20 @@ async def measure_injection(
         model: Who is attacked; `victim(suite)`, a script, by default. A script can only do what has a published solution: of
             `workspace` the injection tasks 6 to 13 have none and are then left out.
         limit: Only so many tasks, and so many attacked ones.
-        target: The name of a model as AgentDojo knows it, for attacks that address the model.
-        version: Of the benchmark's tasks.
         reporter: Told of progress.
 
     Raises `UsageError` like `load_agentdojo`.
     """
     name = suite.removeprefix("agentdojo:")
-    how: dict[str, Any] = {"limit": limit, "target": target, "version": version}
-    chosen = {VICTIM: victim(name, version)} if model is None else {model if isinstance(model, str) else model.name: model}
-    load_agentdojo(name, attack=attack, **how)  # a wrong name is told before anything runs
+    chosen = {VICTIM: victim(name)} if model is None else {model if isinstance(model, str) else model.name: model}
+    load_agentdojo(name, attack=attack, limit=limit)  # a wrong name is told before anything runs
     settings = []
     for containment, person in _SETTINGS:
         rows: list[list[EvalRow]] = []
         for given in (None, attack):
-            loaded = load_agentdojo(name, attack=given, containment=containment, person=person, **how)
+            loaded = load_agentdojo(name, attack=given, containment=containment, person=person, limit=limit)
             if given is not None and model is None:
-                loaded = replace(
-                    loaded, scenarios=tuple(one for one in loaded.scenarios if _solved(one.id.rpartition("/")[2], name, version))
-                )
+                loaded = replace(loaded, scenarios=tuple(one for one in loaded.scenarios if _solved(one.id.rpartition("/")[2], name)))
             rows.append(await _run(session, replace(loaded, name=_called(name, containment, person)), chosen, reporter))
         settings.append(_setting(session, containment, rows[0], rows[1], person=person))
     return InjectionResult(suite=f"agentdojo:{name}", attack=attack, settings=tuple(settings))
@@ -174,9 +167,9 @@ async def _run(session: Session, suite: Suite, configs: Any, reporter: Reporter 
 
 
 @cache
-def _solved(injection: str, suite: str, version: str) -> bool:
+def _solved(injection: str, suite: str) -> bool:
     """Whether the benchmark says how the attacker's task is done."""
-    tasks = suite_tasks(suite, version)
+    tasks = suite_tasks(suite, VERSION)
     return bool(tasks.injection_tasks[injection].ground_truth(tasks.load_and_inject_default_environment({})))
 
 

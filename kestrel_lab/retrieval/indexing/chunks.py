@@ -85,9 +85,9 @@ def cut(path: str, text: str) -> Parsed:
     return Parsed(language=language, title="", chunks=tuple(_windows(1, len(lines), "lines", "")))
 
 
-def _windows(first: int, last: int, kind: str, name: str, most: int = _MOST_LINES) -> Iterator[Chunk]:
-    for start in range(first, last + 1, most):
-        yield Chunk(start, min(start + most - 1, last), kind, name)
+def _windows(first: int, last: int, kind: str, name: str) -> Iterator[Chunk]:
+    for start in range(first, last + 1, _MOST_LINES):
+        yield Chunk(start, min(start + _MOST_LINES - 1, last), kind, name)
 
 
 def _code(language: str, text: str, lines: list[str]) -> Parsed:

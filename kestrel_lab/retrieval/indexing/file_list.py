@@ -15,19 +15,7 @@ from kestrel_lab.host.git import run_git
 from kestrel_lab.host.programs import beside_python
 
 MOST_BYTES = 1_000_000
-SKIPPED_FOLDERS = (
-    ".git",
-    ".hg",
-    ".svn",
-    ".kestrel",
-    "node_modules",
-    "__pycache__",
-    ".venv",
-    ".tox",
-    ".mypy_cache",
-    ".ruff_cache",
-    ".ipynb_checkpoints",
-)
+SKIPPED_FOLDERS = tuple(".git .hg .svn .kestrel node_modules __pycache__ .venv .tox .mypy_cache .ruff_cache .ipynb_checkpoints".split())
 _SECRET = (
     *(".env", ".env.*", "*.env", ".envrc", ".netrc", ".pgpass", ".npmrc", ".pypirc", ".htpasswd", ".git-credentials"),
     *("*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.gpg", "*.asc", "*.ppk"),

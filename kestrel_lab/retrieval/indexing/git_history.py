@@ -95,13 +95,16 @@ def said_of(connection: apsw.Connection, messages: Mapping[int, float], files: M
     return {file: sum(score / place for place, score in enumerate(sorted(scores, reverse=True)[:5], 1)) for file, scores in found.items()}
 
 
-def lately(connection: apsw.Connection, files: Mapping[str, int], half: int = 500) -> dict[int, float]:
-    """How much each file changed in the last commits, the last `half` of them for half of it."""
+_HALF = 500
+
+
+def lately(connection: apsw.Connection, files: Mapping[str, int]) -> dict[int, float]:
+    """How much each file changed in the last commits, the last `_HALF` of them for half of it."""
     found: dict[int, float] = defaultdict(float)
     newest = (connection.execute("SELECT max(seq) FROM commits").fetchone() or (0,))[0] or 0
-    for seq, path, many in connection.execute("SELECT seq, path, many FROM commit_files WHERE seq > ?", (newest - 4 * half,)):
+    for seq, path, many in connection.execute("SELECT seq, path, many FROM commit_files WHERE seq > ?", (newest - 4 * _HALF,)):
         if path in files:
-            found[files[path]] += 0.5 ** ((newest - seq) / half) / many
+            found[files[path]] += 0.5 ** ((newest - seq) / _HALF) / many
     return {file: math.log1p(score) for file, score in found.items()}
 
 

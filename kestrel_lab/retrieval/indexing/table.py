@@ -98,12 +98,8 @@ class Writing:
 
 def known(connection: apsw.Connection) -> dict[str, tuple[int, Stamp, int, bytes, str]]:
     """Return every file of the index: its number, its stamp, when it was read, its hash, why it was skipped."""
-    rows = connection.execute("SELECT path, id, mtime, ctime, size, inode, looked, hash, skipped FROM files")
-    return {path: (number, Stamp(*stamp), looked, content, skipped) for path, number, *stamp, looked, content, skipped in _rows(rows)}
-
-
-def _rows(cursor: Iterable[Sequence[Any]]) -> Iterable[Sequence[Any]]:
-    return cursor
+    rows: Iterable[Sequence[Any]] = connection.execute("SELECT path, id, mtime, ctime, size, inode, looked, hash, skipped FROM files")
+    return {path: (number, Stamp(*stamp), looked, content, skipped) for path, number, *stamp, looked, content, skipped in rows}
 
 
 def remove(connection: apsw.Connection, paths: Iterable[str]) -> None:

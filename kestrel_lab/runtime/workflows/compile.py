@@ -9,48 +9,18 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from kestrel_lab.agents import GOAL, with_goal
+from kestrel_lab.core import plan_shapes as shapes
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.expressions.conditions import parse
 from kestrel_lab.core.expressions.templates import references, render
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.plan_shapes import (
-    Edge,
-    Part,
-    Shape,
-    along_edges,
-    asked_names,
-    council,
-    ensemble,
-    escalating,
-    foreseen,
-    in_sequence,
-    nested,
-    repeated,
-    routed,
-    side_by_side,
-)
 from kestrel_lab.core.step import STEPS, Step
 from kestrel_lab.core.yaml.reader import Where, YamlFile
 from kestrel_lab.core.yaml.validation import attempt, checked, joined
+from kestrel_lab.runtime.workflows import models
 from kestrel_lab.runtime.workflows.agent_files import beside, is_file_name, settings_of
 from kestrel_lab.runtime.workflows.loader import find_workflow, input_values, read_workflow
-from kestrel_lab.runtime.workflows.models import (
-    KINDS,
-    AgentSettings,
-    AnyWorkflow,
-    CouncilEntry,
-    EnsembleEntry,
-    EscalationEntry,
-    GraphEntry,
-    LoopEntry,
-    ParallelEntry,
-    PlanEntry,
-    RouterEntry,
-    SequentialEntry,
-    SupervisorEntry,
-    WorkEntry,
-)
 
 _T = TypeVar("_T")
 
@@ -61,7 +31,7 @@ class Reading:
 
     document: YamlFile
     folder: Path
-    entry: AnyWorkflow
+    entry: models.AnyWorkflow
     scope: dict[str, Json]
     """The goal and the inputs."""
     given: frozenset[str] = frozenset()
@@ -82,7 +52,7 @@ class Reading:
             raise UsageError(joined(self.problems))
 
 
-def shape_of(reading: Reading) -> Shape:
+def shape_of(reading: Reading) -> shapes.Shape:
     """Return the steps of the file; raises `UsageError`, one line for each mistake."""
     entry = reading.entry
     _check_names(reading)
@@ -91,40 +61,42 @@ def shape_of(reading: Reading) -> Shape:
     reading.stop_at_problems()
     found = reading.tried(_body(entry), partial(_shaped, entry, parts))
     reading.stop_at_problems()
-    return found or Shape(())
+    return found or shapes.Shape(())
 
 
-def _shaped(entry: AnyWorkflow, parts: Sequence[Part]) -> Shape:  # noqa: C901  # one case per kind
+def _shaped(entry: models.AnyWorkflow, parts: Sequence[shapes.Part]) -> shapes.Shape:  # noqa: C901  # one case per kind
     match entry:
-        case PlanEntry():
-            return Shape(tuple(part.step for part in parts))
-        case SequentialEntry():
-            return in_sequence(parts)
-        case ParallelEntry():
-            return side_by_side(parts, None) if entry.join is None else side_by_side(parts[:-1], parts[-1])
-        case LoopEntry():
-            return repeated(parts, until=entry.until, limit=entry.limit, state=entry.state, at_limit=entry.at_limit, result=entry.result)
-        case GraphEntry():
-            return along_edges(
+        case models.PlanEntry():
+            return shapes.Shape(tuple(part.step for part in parts))
+        case models.SequentialEntry():
+            return shapes.in_sequence(parts)
+        case models.ParallelEntry():
+            return shapes.side_by_side(parts, None) if entry.join is None else shapes.side_by_side(parts[:-1], parts[-1])
+        case models.LoopEntry():
+            return shapes.repeated(
+                parts, until=entry.until, limit=entry.limit, state=entry.state, at_limit=entry.at_limit, result=entry.result
+            )
+        case models.GraphEntry():
+            return shapes.along_edges(
                 parts,
-                [Edge(edge.source, edge.target, edge.when) for edge in entry.edges],
+                [shapes.Edge(edge.source, edge.target, edge.when) for edge in entry.edges],
                 start=entry.start,
                 state=entry.state,
                 limit=entry.limit,
                 at_limit=entry.at_limit,
                 result=entry.result,
             )
-        case SupervisorEntry():
-            return Shape((parts[0].step,))
-        case RouterEntry():
+        case models.SupervisorEntry():
+            return shapes.Shape((parts[0].step,))
+        case models.RouterEntry():
             purposes = {route.id: route.purpose for route in entry.routes}
-            return routed(parts[-1], parts[:-1], purposes, otherwise=entry.otherwise, below=entry.below)
-        case EnsembleEntry():
-            return ensemble(parts[:-1], parts[-1])
-        case CouncilEntry():
-            return council(parts[:-1], parts[-1], rounds=entry.rounds, majority=entry.majority)
-        case EscalationEntry():
-            return escalating(parts, below=entry.below)
+            return shapes.routed(parts[-1], parts[:-1], purposes, otherwise=entry.otherwise, below=entry.below)
+        case models.EnsembleEntry():
+            return shapes.ensemble(parts[:-1], parts[-1])
+        case models.CouncilEntry():
+            return shapes.council(parts[:-1], parts[-1], rounds=entry.rounds, majority=entry.majority)
+        case models.EscalationEntry():
+            return shapes.escalating(parts, below=entry.below)
 
 
 _LISTS: Final = ("steps", "nodes", "branches", "routes", "members", "tiers")
@@ -132,37 +104,41 @@ _ROLES: Final = ("join", "supervisor", "router", "synthesiser", "chair")
 """Keys of entries of work; the shapes take them in this order."""
 
 
-def _body(entry: AnyWorkflow) -> Where:
+def _body(entry: models.AnyWorkflow) -> Where:
     return (next(key for key in (*_LISTS, *_ROLES) if hasattr(entry, key)),)
 
 
-def _works(entry: AnyWorkflow) -> Iterator[tuple[Where, WorkEntry]]:
+def _works(entry: models.AnyWorkflow) -> Iterator[tuple[Where, models.WorkEntry]]:
     """Yield every entry of work in the file, with its place."""
     for key in _LISTS:
         yield from (((key, number), work) for number, work in enumerate(getattr(entry, key, ())))
     yield from (((key,), work) for key in _ROLES if (work := getattr(entry, key, None)) is not None)
 
 
-def _part(reading: Reading, where: Where, work: WorkEntry) -> Part:
+def _part(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part:
     """Return the step of an entry, before the shape adds its dependencies."""
     if work.workflow is not None:
         return _nested(reading, where, work)
-    if isinstance(reading.entry, SupervisorEntry):
+    if isinstance(reading.entry, models.SupervisorEntry):
         work = work.model_copy(update={"team": reading.entry.workers}) if not work.team else work
-    team = {} if not work.team else {"team": settings_of(AgentSettings(team=work.team), reading.folder, reading.entry.agents)["team"]}
+    team = (
+        {} if not work.team else {"team": settings_of(models.AgentSettings(team=work.team), reading.folder, reading.entry.agents)["team"]}
+    )
     theirs = {} if work.agent is None else settings_of(work.agent, reading.folder, reading.entry.agents)
     own = work.model_dump(by_alias=True, exclude_unset=True, exclude={"agent", "goal", "team", "workflow"})
     given: dict[str, Any] = {**theirs, **own, **team}
     given["instructions"] = "\n\n".join(text for text in (theirs.get("instructions", ""), work.instructions) if text)
-    pattern = isinstance(reading.entry, SupervisorEntry | RouterEntry | EnsembleEntry | CouncilEntry | EscalationEntry)
+    pattern = isinstance(
+        reading.entry, models.SupervisorEntry | models.RouterEntry | models.EnsembleEntry | models.CouncilEntry | models.EscalationEntry
+    )
     if work.goal or ((work.agent is not None or pattern) and not work.tool and not work.operation):
         given["goal"] = with_goal(work.goal or f"{{{{{GOAL}}}}}", reading.scope)
     given["consumes"] = list(dict.fromkeys([*work.consumes, *sorted(references(work.args)), *sorted(_asked(work.when))]))
     given["produces"] = _makes(reading.entry, work)
-    return Part(Step.from_json(given), fed=bool(given.get("goal")) and "consumes" not in work.model_fields_set)
+    return shapes.Part(Step.from_json(given), fed=bool(given.get("goal")) and "consumes" not in work.model_fields_set)
 
 
-def _nested(reading: Reading, where: Where, work: WorkEntry) -> Part:
+def _nested(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part:
     """Return the step of an entry that is a workflow.
 
     One that is written there may consume what the workflow around it makes; a file is given what `args` name. Where those stand
@@ -178,9 +154,9 @@ def _nested(reading: Reading, where: Where, work: WorkEntry) -> Part:
         outside, at, folder, above = frozenset[str](), (), path.parent, (*above, path.resolve())
     else:
         kind = str((work.workflow or {}).get("kind"))
-        if kind not in KINDS:
-            raise UsageError(f"a workflow within another has a kind; {nearest(kind, KINDS)}")
-        entry = checked(document, KINDS[kind], work.workflow, at)
+        if kind not in models.KINDS:
+            raise UsageError(f"a workflow within another has a kind; {nearest(kind, models.KINDS)}")
+        entry = checked(document, models.KINDS[kind], work.workflow, at)
         entry = entry.model_copy(update={"agents": {**agents, **entry.agents}})
         makes = {name for _, other in _works(reading.entry) for name in _makes(reading.entry, other)}
         outside, folder, above = frozenset({*makes, *reading.given}), reading.folder, reading.above
@@ -195,10 +171,10 @@ def _nested(reading: Reading, where: Where, work: WorkEntry) -> Part:
     inner = Reading(document=document, folder=folder, entry=entry, scope=scope, given=outside | set(later), at=at, above=above)
     shape = shape_of(inner)
     here = {**scope, **shape.artifacts}
-    made = {name for step in foreseen(shape.steps) for name in step.produces}
-    asked = {name for step in foreseen(shape.steps) for name in step.consumes if name not in here}
+    made = {name for step in shapes.foreseen(shape.steps) for name in step.produces}
+    asked = {name for step in shapes.foreseen(shape.steps) for name in step.consumes if name not in here}
     free = sorted(name for name in asked if name in inner.given and name not in made)
-    step = nested(work.id, Plan(steps=shape.steps, artifacts={**here, **dict.fromkeys(free)}), later)
+    step = shapes.nested(work.id, Plan(steps=shape.steps, artifacts={**here, **dict.fromkeys(free)}), later)
     consumed = dict.fromkeys(
         [*work.consumes, *(name for name in free if name not in later), *sorted(references(later)), *sorted(_asked(work.when))]
     )
@@ -213,22 +189,22 @@ def _nested(reading: Reading, where: Where, work: WorkEntry) -> Part:
         after_failure=getattr(work, "after_failure", False),
         depends_on=tuple(getattr(work, "depends_on", ())),
     )
-    return Part(place, fed="consumes" not in work.model_fields_set)
+    return shapes.Part(place, fed="consumes" not in work.model_fields_set)
 
 
 def _asked(condition: str) -> frozenset[str]:
     return parse(condition).names - {STEPS} if condition.strip() else frozenset()
 
 
-def _makes(entry: AnyWorkflow, work: WorkEntry) -> list[str]:
+def _makes(entry: models.AnyWorkflow, work: models.WorkEntry) -> list[str]:
     """Return the artifacts of an entry; in a shape one of its own name by default."""
-    return work.produces or ([] if isinstance(entry, PlanEntry) else [work.id])
+    return work.produces or ([] if isinstance(entry, models.PlanEntry) else [work.id])
 
 
 def _check_names(reading: Reading) -> None:
     """Note every reference to an artifact that no step makes, and every artifact that exists already."""
     entry, tried = reading.entry, reading.tried
-    state = entry.state if isinstance(entry, LoopEntry | GraphEntry) else {}
+    state = entry.state if isinstance(entry, models.LoopEntry | models.GraphEntry) else {}
     known = {*reading.scope, *reading.given, *state, *(name for _, work in _works(entry) for name in _makes(entry, work))}
     for name, agent in entry.agents.items():
         tried(("agents", name), partial(settings_of, agent, reading.folder, {}))
@@ -243,19 +219,19 @@ def _check_names(reading: Reading) -> None:
         tried((*where, "args"), partial(_find_all, references, work.args, known))
         tried((*where, "when"), partial(_find_all, _asked, work.when, known))
         tried((*where, "produces"), partial(_refuse_taken, _makes(entry, work), reading.scope))
-    if isinstance(entry, LoopEntry):
-        tried(("until",), partial(asked_names, entry.until, known))
-    if isinstance(entry, LoopEntry | GraphEntry):
+    if isinstance(entry, models.LoopEntry):
+        tried(("until",), partial(shapes.asked_names, entry.until, known))
+    if isinstance(entry, models.LoopEntry | models.GraphEntry):
         tried(("result",), partial(_find, {entry.result} - {""}, known))
         tried(("state",), partial(_refuse_taken, entry.state, reading.scope))
-    if isinstance(entry, GraphEntry):
+    if isinstance(entry, models.GraphEntry):
         nodes = [node.id for node in entry.nodes]
         for place, name in enumerate(entry.start):
             tried(("start", place), partial(_find, {name}, nodes, "there is no node"))
         for place, edge in enumerate(entry.edges):
             tried(("edges", place, "from"), partial(_find, {edge.source}, nodes, "there is no node"))
             tried(("edges", place, "to"), partial(_find, {edge.target}, nodes, "there is no node"))
-            tried(("edges", place, "when"), partial(asked_names, edge.when, known))
+            tried(("edges", place, "when"), partial(shapes.asked_names, edge.when, known))
 
 
 def _refuse_again(name: str, first: Where, where: Where, reading: Reading) -> None:

@@ -40,8 +40,8 @@ class Recurring:
     """The newest first."""
 
 
-def recurring(runs: Iterable[RunRow], times: int = TIMES) -> list[Recurring]:
-    """Questions put at least `times`, those put most often first; `runs` are the newest first."""
+def recurring(runs: Iterable[RunRow]) -> list[Recurring]:
+    """Questions put at least `TIMES` times, those put most often first; `runs` are the newest first."""
     groups: list[tuple[frozenset[str], list[RunRow]]] = []
     for run in runs:
         words = stems(run.goal)
@@ -51,7 +51,7 @@ def recurring(runs: Iterable[RunRow], times: int = TIMES) -> list[Recurring]:
                 break
         else:
             groups.append((words, [run]))
-    found = [Recurring(question=asked[0].goal, runs=tuple(run.id for run in asked)) for _, asked in groups if len(asked) >= times]
+    found = [Recurring(question=asked[0].goal, runs=tuple(run.id for run in asked)) for _, asked in groups if len(asked) >= TIMES]
     return sorted(found, key=lambda each: -len(each.runs))
 
 

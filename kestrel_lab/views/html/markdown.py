@@ -41,91 +41,18 @@ _COLOURS: Final = {
 }
 _MARKS: Final = {"kst-formula", "kst-claim", *(f"kst-{name}" for name in (*_COLOURS, *STATES))}
 _MATHML: Final = frozenset(
-    [
-        "math",
-        "mrow",
-        "mi",
-        "mn",
-        "mo",
-        "mtext",
-        "mspace",
-        "mfrac",
-        "msqrt",
-        "mroot",
-        "msub",
-        "msup",
-        "msubsup",
-        "munder",
-        "mover",
-        "munderover",
-        "mtable",
-        "mtr",
-        "mtd",
-        "mstyle",
-        "mpadded",
-        "mphantom",
-        "menclose",
-    ]
+    (
+        "math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd mstyle mpadded mphantom "
+        "menclose"
+    ).split()
 )
 _MATHML_ATTRIBUTES: Final = frozenset(
-    [
-        "xmlns",
-        "display",
-        "stretchy",
-        "fence",
-        "form",
-        "separator",
-        "lspace",
-        "rspace",
-        "linethickness",
-        "mathvariant",
-        "columnalign",
-        "rowspacing",
-        "columnspacing",
-        "width",
-        "height",
-        "depth",
-        "linebreak",
-        "displaystyle",
-        "scriptlevel",
-        "minsize",
-        "maxsize",
-        "accent",
-        "movablelimits",
-        "notation",
-        "symmetric",
-        "largeop",
-    ]
+    (
+        "xmlns display stretchy fence form separator lspace rspace linethickness mathvariant columnalign rowspacing columnspacing width "
+        "height depth linebreak displaystyle scriptlevel minsize maxsize accent movablelimits notation symmetric largeop"
+    ).split()
 )
-_TAGS: Final = frozenset(
-    [
-        "a",
-        "blockquote",
-        "br",
-        "code",
-        "em",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "hr",
-        "li",
-        "ol",
-        "p",
-        "pre",
-        "s",
-        "span",
-        "strong",
-        "table",
-        "tbody",
-        "td",
-        "th",
-        "thead",
-        "tr",
-        "ul",
-        "div",
-    ]
-)
+_TAGS: Final = frozenset("a blockquote br code em h3 h4 h5 h6 hr li ol p pre s span strong table tbody td th thead tr ul div".split())
 
 
 def markdown_html(text: str, *, styled: bool = False, claims: Sequence[Json] = (), numbers: Mapping[str, str] = {}) -> str:
