@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from operator import attrgetter
 from typing import Any, ForwardRef, Literal, Union, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.json_types import Json, content_key, dumps
@@ -30,9 +31,8 @@ _MOST_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """How values of one type are written and read."""
+    """How values of one type are read."""
 
-    write: Callable[[Any], Json]
     read: Callable[[Any], Any]
     shape: str
     """Equal for types that are written alike."""
@@ -49,24 +49,27 @@ def form() -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
-    """A state as JSON, and the event that it is the state behind."""
+    """A state as JSON text, and the event that it is the state behind."""
 
     seq: int
     eid: str
-    body: Json
+    body: bytes
 
 
-def written(state: RunState) -> Json:
-    """`state` as JSON that shares nothing which changes with it."""
-    return _codec(RunState).write(state)
+def written(state: RunState) -> bytes:
+    """Return `state` as JSON text."""
+    try:
+        return msgspec.json.encode(state)
+    except UnicodeEncodeError:  # a lone surrogate, which only an escape can hold
+        return dumps(msgspec.to_builtins(state, str_keys=True)).encode("ascii")
 
 
-def packed(body: Json, **about: Json) -> bytes:
-    """A snapshot of what `written` gave, with what it is about."""
+def packed(body: bytes, **about: Json) -> bytes:
+    """Return a snapshot of what `written` gave, with what it is about."""
     import zstandard
 
-    text = dumps({**about, "form": form(), "state": body})
-    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(text.encode("ascii"))
+    text = msgspec.json.encode({**about, "form": form(), "state": msgspec.Raw(body)})
+    return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(text)
 
 
 def snapshot(state: RunState, **about: Json) -> bytes:
@@ -94,19 +97,18 @@ def restore(content: bytes, **about: Json) -> RunState:
 def _codec(kind: Any) -> _Codec:
     """How values of type `kind` are written; raises `TypeError` for a type that JSON cannot carry."""
     if _plain(kind):
-        copied = {list: list, dict: dict}.get(get_origin(kind), _same)  # the state goes on while the snapshot is packed
-        return _Codec(copied, _same, str(kind))
+        return _Codec(_same, str(kind))
     if is_dataclass(kind):
         return _of_fields(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return _Codec(lambda value: value.value, kind, f"{kind.__name__}{[member.value for member in kind]}")
+        return _Codec(kind, f"{kind.__name__}{[member.value for member in kind]}")
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType) and type(None) in args and len(args) == 2:
         inner = _codec(next(arg for arg in args if arg is not type(None)))
-        return _Codec(_unless_none(inner.write), _unless_none(inner.read), f"{inner.shape}?")
+        return _Codec(_unless_none(inner.read), f"{inner.shape}?")
     if origin is dict and args[0] is str:
         inner = _codec(args[1])
-        return _Codec(_each_value(inner.write), _each_value(inner.read), f"dict[{inner.shape}]")
+        return _Codec(_each_value(inner.read), f"dict[{inner.shape}]")
     if origin in (list, set, frozenset) or (origin is tuple and args[1:] == (...,)):
         return _sequence(origin, _codec(args[0]))
     msg = f"a run's state has a field of type {kind}, which a snapshot cannot carry: teach it to kestrel_lab.eventlog.checkpoints"
@@ -128,35 +130,17 @@ def _plain(kind: Any) -> bool:
 def _of_fields(cls: Any) -> _Codec:
     hints = get_type_hints(cls)
     codecs = {field.name: _codec(hints[field.name]) for field in fields(cls)}
-    values = attrgetter(*codecs) if len(codecs) > 1 else lambda value: (getattr(value, name) for name in codecs)
-    converted = [(name, codec.write) for name, codec in codecs.items() if codec.write is not _same]
-
-    def write(value: Any) -> Json:
-        # Most fields are JSON as they are. One call gets them all: a snapshot writes every message of a run.
-        body = dict(zip(codecs, values(value), strict=True))
-        for name, convert in converted:
-            body[name] = convert(body[name])
-        return body
 
     def read(body: Any) -> Any:
         if body.keys() != codecs.keys():
             raise ValueError(f"not the fields of {cls.__name__}")
         return cls(**{name: codec.read(body[name]) for name, codec in codecs.items()})
 
-    return _Codec(write, read, f"{cls.__name__}({', '.join(f'{name}: {codec.shape}' for name, codec in codecs.items())})")
+    return _Codec(read, f"{cls.__name__}({', '.join(f'{name}: {codec.shape}' for name, codec in codecs.items())})")
 
 
 def _sequence(origin: Any, inner: _Codec) -> _Codec:
-    unordered = origin in (set, frozenset)
-
-    def write(values: Any) -> Json:
-        ordered = sorted(values) if unordered else values
-        return list(ordered) if inner.write is _same else [inner.write(value) for value in ordered]
-
-    def read(values: Any) -> Any:
-        return origin([inner.read(value) for value in values])
-
-    return _Codec(write, read, f"{origin.__name__}[{inner.shape}]")
+    return _Codec(lambda values: origin(map(inner.read, values)), f"{origin.__name__}[{inner.shape}]")
 
 
 def _same(value: Any) -> Any:
@@ -164,14 +148,10 @@ def _same(value: Any) -> Any:
 
 
 def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    if convert is _same:
-        return _same
     return lambda value: None if value is None else convert(value)
 
 
 def _each_value(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    if convert is _same:
-        return dict
     return lambda values: {key: convert(value) for key, value in values.items()}
 
 

@@ -28,10 +28,10 @@ from kestrel_lab.core.events.union import (
     RunForked,
     RunStarted,
     StateTransition,
+    encoded,
     from_json,
-    to_json,
 )
-from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog import shared_conversation
 from kestrel_lab.eventlog.checkpoints import KEPT, SAVE, Checkpoint, Image, form, newest_state, packed, stored, written
@@ -185,7 +185,7 @@ class SessionStore:
         refused: Callable[[Exception], object] | None = None,
     ) -> Append:
         ref = event.question or event.call if isinstance(event, _DECIDED) else None
-        return Append(run_id, f"{self.session}-{next(self._numbers)}", at, event.type, ref, dumps(to_json(event)), epoch, done, refused)
+        return Append(run_id, f"{self.session}-{next(self._numbers)}", at, event.type, ref, encoded(event), epoch, done, refused)
 
     def transition(self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None) -> Future[int]:
         """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids it."""

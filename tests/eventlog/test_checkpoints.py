@@ -273,15 +273,15 @@ def test_a_snapshot_is_never_ahead_of_the_log(tmp_path: Path) -> None:
 
 
 def test_what_a_snapshot_is_made_of_does_not_change_with_the_run() -> None:
-    """The image of a state packs to the same snapshot when the run has gone on since; a mutant that hands out the state's own lists does not."""
+    """The image of a state packs to the same snapshot when the run has gone on since; a mutant that is made of the state when it is packed does not."""
     started = [RunStarted(goal="count", workspace="/w", model="m"), StepStarted(step="s", goal="count")]
     state = fold([Record(run_id="r", seq=n, eid=f"e{n}", at=float(n), event=event) for n, event in enumerate(started, 1)])
     talk = state.conversation("s")
     talk.replies.append("one")
-    before, image, mutant = snapshot(state, run="r"), written(state), {**written(state), "conversations": {"s": {"replies": talk.replies}}}
-    packed_mutant = packed(mutant, run="r")
+    before, image, mutant = snapshot(state, run="r"), written(state), lambda: written(state)
+    packed_mutant = packed(mutant(), run="r")
     talk.replies.append("two")
     talk.answers["c1"] = "late"
     state.conversation("t")
     assert packed(image, run="r") == before
-    assert packed(mutant, run="r") != packed_mutant
+    assert packed(mutant(), run="r") != packed_mutant

@@ -5,14 +5,14 @@ The rules for all events are in `core.events`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kestrel_lab.core.json_types import Json
+from msgspec import field
+
+from kestrel_lab.core.json_types import FrozenStruct, Json
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SchedulerParallelBatch:
+class SchedulerParallelBatch(FrozenStruct, frozen=True, kw_only=True):
     """Several calls of one turn were started together."""
 
     type: ClassVar[str] = "scheduler_parallel_batch"
@@ -20,8 +20,7 @@ class SchedulerParallelBatch:
     calls: list[str]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelCalled:
+class ModelCalled(FrozenStruct, frozen=True, kw_only=True):
     """A model was asked. The conversation is not repeated here: it follows from the events before."""
 
     type: ClassVar[str] = "model_called"
@@ -33,8 +32,7 @@ class ModelCalled:
     tools: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelDelta:
+class ModelDelta(FrozenStruct, frozen=True, kw_only=True):
     """A piece of a model's answer as it streams. Shown, never stored."""
 
     type: ClassVar[str] = "model_delta"
@@ -44,8 +42,7 @@ class ModelDelta:
     """Whether it is reasoning before the answer."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelAnswered:
+class ModelAnswered(FrozenStruct, frozen=True, kw_only=True):
     """A model answered, or failed to."""
 
     type: ClassVar[str] = "model_answered"
@@ -87,8 +84,7 @@ class ModelAnswered:
     """Of another agent's program: by what it can go on behind this answer, see `adapters.adapter.Turn`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolCalled:
+class ToolCalled(FrozenStruct, frozen=True, kw_only=True):
     """A tool is about to be run: the intent, stored before any effect of the call."""
 
     type: ClassVar[str] = "tool_called"
@@ -105,8 +101,7 @@ class ToolCalled:
     """Who let it go on, and why: a person, a rule, or the policy by name; empty where its danger asks for nobody's leave."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolDelta:
+class ToolDelta(FrozenStruct, frozen=True, kw_only=True):
     """The newest of what a tool wrote while it works, at most a few thousand characters some ten times a second. Shown, never stored."""
 
     type: ClassVar[str] = "tool_delta"
@@ -114,8 +109,7 @@ class ToolDelta:
     text: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContextCompacted:
+class ContextCompacted(FrozenStruct, frozen=True, kw_only=True):
     """From here on a model is shown less of a conversation that has outgrown its context; the conversation itself stays whole."""
 
     type: ClassVar[str] = "context_compacted"
@@ -136,8 +130,7 @@ class ContextCompacted:
     """The step under which the model was asked for the summary."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FolderChanged:
+class FolderChanged(FrozenStruct, frozen=True, kw_only=True):
     """The commands of a step go on in another folder: one of them changed it."""
 
     type: ClassVar[str] = "folder_changed"
@@ -147,8 +140,7 @@ class FolderChanged:
     """As seen from the workspace; `.` for the workspace itself."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FilesTainted:
+class FilesTainted(FrozenStruct, frozen=True, kw_only=True):
     """Words of others go through files of the workspace: a call may write some from now on, or it has `ended` and what it read and wrote is known."""
 
     type: ClassVar[str] = "files_tainted"
@@ -172,8 +164,7 @@ class FilesTainted:
     """Hash of tool and arguments, where the answer may be given again when the files are others."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolAnswered:
+class ToolAnswered(FrozenStruct, frozen=True, kw_only=True):
     """A tool call ended. `text` is what the model is shown."""
 
     type: ClassVar[str] = "tool_answered"
@@ -210,8 +201,7 @@ class ToolAnswered:
     """Of a call that another agent's program made: by what it can go on behind this result."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RetrievalStep:
+class RetrievalStep(FrozenStruct, frozen=True, kw_only=True):
     """One look-up on the way to the files that have to do with a question; the last of a question has what came of it."""
 
     type: ClassVar[str] = "retrieval_step"
@@ -239,8 +229,7 @@ class RetrievalStep:
     """`confidence`, `saturation`, `limit` or `nothing`; empty until the last one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CacheHit:
+class CacheHit(FrozenStruct, frozen=True, kw_only=True):
     """A stored answer was used instead of a call."""
 
     type: ClassVar[str] = "cache_hit"
@@ -249,8 +238,7 @@ class CacheHit:
     key: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ApprovalAsked:
+class ApprovalAsked(FrozenStruct, frozen=True, kw_only=True):
     """A call waits for a person."""
 
     type: ClassVar[str] = "approval_asked"
@@ -283,8 +271,7 @@ class ApprovalAsked:
     """
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ApprovalGiven:
+class ApprovalGiven(FrozenStruct, frozen=True, kw_only=True):
     """A waiting call was decided. The first decision for a call stands."""
 
     type: ClassVar[str] = "approval_given"
@@ -308,8 +295,7 @@ class ApprovalGiven:
     """What the person said, where the call asks for words instead of leave."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MacroStarted:
+class MacroStarted(FrozenStruct, frozen=True, kw_only=True):
     """A macro was called by `macro_run`; its calls follow under ids that begin with `call`."""
 
     type: ClassVar[str] = "macro_started"
@@ -320,8 +306,7 @@ class MacroStarted:
     args: dict[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MacroFinished:
+class MacroFinished(FrozenStruct, frozen=True, kw_only=True):
     """A macro ended."""
 
     type: ClassVar[str] = "macro_finished"
@@ -332,8 +317,7 @@ class MacroFinished:
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelEscalated:
+class ModelEscalated(FrozenStruct, frozen=True, kw_only=True):
     """Another model takes over, because one failed or was not sure enough."""
 
     type: ClassVar[str] = "model_escalated"

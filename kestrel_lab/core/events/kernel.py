@@ -7,14 +7,14 @@ The rules for all events are in `core.events`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kestrel_lab.core.json_types import Json
+from msgspec import field
+
+from kestrel_lab.core.json_types import FrozenStruct, Json
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelPreviewed:
+class KernelPreviewed(FrozenStruct, frozen=True, kw_only=True):
     """Code was run in a copy of the kernel in which effects are denied; nothing of it is in the kernel."""
 
     type: ClassVar[str] = "kernel_previewed"
@@ -34,8 +34,7 @@ class KernelPreviewed:
     """Everything that came of it is plain data, which can be taken over without running the code again."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelChanged:
+class KernelChanged(FrozenStruct, frozen=True, kw_only=True):
     """Code had its effect in a kernel."""
 
     type: ClassVar[str] = "kernel_changed"
@@ -57,8 +56,7 @@ class KernelChanged:
     """The code, where it is not the argument of the call: that of the cell that `run_cell` ran."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CellsChanged:
+class CellsChanged(FrozenStruct, frozen=True, kw_only=True):
     """Cells of the notebook were inserted, edited or deleted, or have other outputs."""
 
     type: ClassVar[str] = "cells_changed"
@@ -70,8 +68,7 @@ class CellsChanged:
     """`{before, after, below}`: the cell in nbformat's form before and after, `null` where there is none, and the id of the cell above it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelUndone:
+class KernelUndone(FrozenStruct, frozen=True, kw_only=True):
     """The effect of calls on variables, files and cells was undone, the newest call first; also after the end of the run."""
 
     type: ClassVar[str] = "kernel_undone"

@@ -5,22 +5,21 @@ The rules for all events are in `core.events`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kestrel_lab.core.json_types import Json
+from msgspec import field
+
+from kestrel_lab.core.json_types import FrozenStruct, Json
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlanProposed:
+class PlanProposed(FrozenStruct, frozen=True, kw_only=True):
     """The plan the run follows."""
 
     type: ClassVar[str] = "plan_proposed"
     plan: dict[str, Json]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlanExtended:
+class PlanExtended(FrozenStruct, frozen=True, kw_only=True):
     """A step grew more steps; whatever waits for it waits for them too."""
 
     type: ClassVar[str] = "plan_extended"
@@ -31,8 +30,7 @@ class PlanExtended:
     """Artifacts that are there before the grown steps: those of a nested workflow, under `SCOPE/NAME`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageStarted:
+class StageStarted(FrozenStruct, frozen=True, kw_only=True):
     """The first step of a stage is about to begin, or the stage is tried again."""
 
     type: ClassVar[str] = "stage_started"
@@ -40,8 +38,7 @@ class StageStarted:
     attempt: int = 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageFinished:
+class StageFinished(FrozenStruct, frozen=True, kw_only=True):
     """A step of a stage ended: a row of the view `stage_checkpoints`, which is these events and nothing else."""
 
     type: ClassVar[str] = "stage_finished"
@@ -60,8 +57,7 @@ class StageFinished:
     error_message: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepStarted:
+class StepStarted(FrozenStruct, frozen=True, kw_only=True):
     """A step of the plan began."""
 
     type: ClassVar[str] = "step_started"
@@ -85,8 +81,7 @@ class StepStarted:
     """What the sub-agent and those below it may use together: `cost_usd`, `tokens` and `seconds`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prompted:
+class Prompted(FrozenStruct, frozen=True, kw_only=True):
     """A step told its model something more: what was wrong with its answer, or the next question."""
 
     type: ClassVar[str] = "prompted"
@@ -100,8 +95,7 @@ class Prompted:
     """Whether it asks once more for the answer to what was asked before; that answer takes the place of the last one."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepRetried:
+class StepRetried(FrozenStruct, frozen=True, kw_only=True):
     """A step failed in a way that may pass and is tried again; what its call answered no longer counts."""
 
     type: ClassVar[str] = "step_retried"
@@ -113,8 +107,7 @@ class StepRetried:
     wait_s: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepFinished:
+class StepFinished(FrozenStruct, frozen=True, kw_only=True):
     """A step of the plan ended."""
 
     type: ClassVar[str] = "step_finished"
@@ -127,8 +120,7 @@ class StepFinished:
     """What an operation gave; answers of agents and calls are in events of their own."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VerifierStarted:
+class VerifierStarted(FrozenStruct, frozen=True, kw_only=True):
     """An answer is put to a verifier."""
 
     type: ClassVar[str] = "verifier_started"
@@ -137,8 +129,7 @@ class VerifierStarted:
     criteria: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VerifierFinished:
+class VerifierFinished(FrozenStruct, frozen=True, kw_only=True):
     """A verifier has judged."""
 
     type: ClassVar[str] = "verifier_finished"
@@ -150,8 +141,7 @@ class VerifierFinished:
     issues: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BranchScored:
+class BranchScored(FrozenStruct, frozen=True, kw_only=True):
     """A candidate of a search over approaches was judged."""
 
     type: ClassVar[str] = "branch_scored"
@@ -166,8 +156,7 @@ class BranchScored:
     """Whether it solves the goal."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryRecalled:
+class MemoryRecalled(FrozenStruct, frozen=True, kw_only=True):
     """Notes of earlier runs were given to this one. Its log names them and has not their words, which may be forgotten."""
 
     type: ClassVar[str] = "memory_recalled"
@@ -176,8 +165,7 @@ class MemoryRecalled:
     """`{id, kind, confidence, run, at}`, and `taint` where there is one. Whoever watches is told the `text` too."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MemoryStored:
+class MemoryStored(FrozenStruct, frozen=True, kw_only=True):
     """A note was kept for later runs."""
 
     type: ClassVar[str] = "memory_stored"
@@ -186,8 +174,7 @@ class MemoryStored:
     """As in `MemoryRecalled`. Earlier versions kept the whole note here."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VoteCast:
+class VoteCast(FrozenStruct, frozen=True, kw_only=True):
     """A member of a council took a position, with the evidence of each claim, or voted for one."""
 
     type: ClassVar[str] = "vote_cast"
@@ -209,8 +196,7 @@ class VoteCast:
     """Why it votes so."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CouncilDecided:
+class CouncilDecided(FrozenStruct, frozen=True, kw_only=True):
     """The chair of a council decided, or left the decision to whoever the council escalates to."""
 
     type: ClassVar[str] = "council_decided"

@@ -5,14 +5,14 @@ The rules for all events are in `core.events`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kestrel_lab.core.json_types import Json
+from msgspec import field
+
+from kestrel_lab.core.json_types import FrozenStruct, Json
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunStarted:
+class RunStarted(FrozenStruct, frozen=True, kw_only=True):
     """A run was accepted; everything needed to rebuild its conversation is here."""
 
     type: ClassVar[str] = "run_started"
@@ -53,8 +53,7 @@ class RunStarted:
     (`each`, `total` or `unknown`: which times are the recording's own), `calls` (its ids of calls by ours)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateTransition:
+class StateTransition(FrozenStruct, frozen=True, kw_only=True):
     """The run went from one state to another; the database applies it in the same transaction."""
 
     type: ClassVar[str] = "state_transition"
@@ -63,8 +62,7 @@ class StateTransition:
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunResumed:
+class RunResumed(FrozenStruct, frozen=True, kw_only=True):
     """Another session took the run up where the log ends."""
 
     type: ClassVar[str] = "run_resumed"
@@ -75,15 +73,13 @@ class RunResumed:
     """In force from here on; empty for those before."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunInterrupted:
+class RunInterrupted(FrozenStruct, frozen=True, kw_only=True):
     """Work on the run was broken off, by Ctrl-C for example. Nobody decided that it ends: whoever resumes it goes on from here."""
 
     type: ClassVar[str] = "run_interrupted"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunForked:
+class RunForked(FrozenStruct, frozen=True, kw_only=True):
     """The run parts from another one here: the events before this one are those of `parent` up to `at`, not copied.
 
     Questions that were open there are not open here: whoever goes on asks them again.
@@ -106,8 +102,7 @@ class RunForked:
     """In force from here on; empty for the parent's."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BudgetWarned:
+class BudgetWarned(FrozenStruct, frozen=True, kw_only=True):
     """A limit is near, cannot be watched (a model without a known price), or was reached where that ends only a loop."""
 
     type: ClassVar[str] = "budget_warned"
@@ -115,8 +110,7 @@ class BudgetWarned:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HealthChanged:
+class HealthChanged(FrozenStruct, frozen=True, kw_only=True):
     """Something that runs depend on went from one state of health to another."""
 
     type: ClassVar[str] = "health_changed"
@@ -129,8 +123,7 @@ class HealthChanged:
     reason: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointSaved:
+class CheckpointSaved(FrozenStruct, frozen=True, kw_only=True):
     """A snapshot of the run was stored; resuming starts from the newest and reads on from there."""
 
     type: ClassVar[str] = "checkpoint_saved"
@@ -141,8 +134,7 @@ class CheckpointSaved:
     bytes: int = 0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class Progress(FrozenStruct, frozen=True, kw_only=True):
     """A tool or step tells how far it is."""
 
     type: ClassVar[str] = "progress"
@@ -150,8 +142,7 @@ class Progress:
     fraction: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TaskChanged:
+class TaskChanged(FrozenStruct, frozen=True, kw_only=True):
     """An agent put a task on the list of its run, or one of them is in another state."""
 
     type: ClassVar[str] = "task_changed"
@@ -165,8 +156,7 @@ class TaskChanged:
     """The call that put it on the list."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunFinished:
+class RunFinished(FrozenStruct, frozen=True, kw_only=True):
     """The run ended; its last state transition follows."""
 
     type: ClassVar[str] = "run_finished"

@@ -5,14 +5,14 @@ The rules for all events are in `core.events`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import ClassVar
 
-from kestrel_lab.core.json_types import Json
+from msgspec import field
+
+from kestrel_lab.core.json_types import FrozenStruct, Json
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolsShown:
+class ToolsShown(FrozenStruct, frozen=True, kw_only=True):
     """Of more tools than a model is told of at once, it is told of these too from now on."""
 
     type: ClassVar[str] = "tools_shown"
@@ -25,8 +25,7 @@ class ToolsShown:
     """How many of the step's questions had been put when they were chosen for one of these; 0 when the model asked for them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolsAdded:
+class ToolsAdded(FrozenStruct, frozen=True, kw_only=True):
     """Servers were started for the first time when the run began, and these tools of theirs are among those that it is offered."""
 
     type: ClassVar[str] = "tools_added"
@@ -34,8 +33,7 @@ class ToolsAdded:
     """As in `run_started`."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class McpCandidateFound:
+class McpCandidateFound(FrozenStruct, frozen=True, kw_only=True):
     """A server that is not there was found for something that is needed, and judged; nothing of it was installed or run."""
 
     type: ClassVar[str] = "mcp_candidate_found"
@@ -61,8 +59,7 @@ class McpCandidateFound:
     """Why it cannot be had."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class McpInstalled:
+class McpInstalled(FrozenStruct, frozen=True, kw_only=True):
     """A server was installed, started and its tools taken into the run; also one that had been installed before."""
 
     type: ClassVar[str] = "mcp_installed"

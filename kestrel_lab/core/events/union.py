@@ -7,8 +7,10 @@ for fields that an older writer did not have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from operator import attrgetter
+from dataclasses import dataclass
+
+from msgspec import json
+from msgspec.structs import asdict
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events.calls import (
@@ -62,7 +64,7 @@ from kestrel_lab.core.events.run import (
     TaskChanged,
 )
 from kestrel_lab.core.events.tools import McpCandidateFound, McpInstalled, ToolsAdded, ToolsShown
-from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.json_types import Json, dumps
 
 Event = (
     RunStarted
@@ -124,9 +126,8 @@ Told = ModelDelta | ToolDelta
 EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in Event.__args__}
 """Every event class by its name in the log."""
 
-_FIELDS = {cls: tuple(f.name for f in fields(cls)) for cls in EVENT_TYPES.values()}
-_NAMES = {cls: frozenset(names) for cls, names in _FIELDS.items()}
-_VALUES = {cls: attrgetter(*names, "type", "type") for cls, names in _FIELDS.items()}  # a getter of one name returns no tuple
+_NAMES = {cls: frozenset(cls.__struct_fields__) for cls in EVENT_TYPES.values()}
+_ENCODER = json.Encoder()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -145,8 +146,15 @@ class Record:
 
 def to_json(event: Event) -> dict[str, Json]:
     """The fields of `event`, its type left out."""
-    cls = type(event)
-    return dict(zip(_FIELDS[cls], _VALUES[cls](event), strict=False))
+    return asdict(event)
+
+
+def encoded(event: Event) -> str:
+    """The fields of `event` as JSON text; raises `TypeError` or `ValueError` for what JSON cannot say."""
+    try:
+        return _ENCODER.encode(event).decode()
+    except (UnicodeEncodeError, TypeError):  # a lone surrogate, which only an escape can hold; a key that is no text
+        return dumps(to_json(event))
 
 
 def from_json(kind: str, body: dict[str, Json]) -> Event:

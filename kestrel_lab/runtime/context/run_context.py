@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -47,7 +47,7 @@ from kestrel_lab.tools.tool import Tool, Toolbox
 
 _FOREIGN = ("error", "reason", "message")
 """Fields with words of errors. What tools answer is redacted where it comes from, before anything keeps it; what is asked for stays exact."""
-_OF_KIND = {kind: tuple(field.name for field in fields(kind) if field.name in _FOREIGN) for kind in EVENT_TYPES.values()}
+_OF_KIND = {kind: tuple(name for name in kind.__struct_fields__ if name in _FOREIGN) for kind in EVENT_TYPES.values()}
 
 
 def without_secrets(event: Event, redactor: Redactor) -> Event:
