@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from postgres_server import PostgresServer
 
 from kestrel_lab.runtime.session import Session
 
@@ -113,3 +114,13 @@ def session(tmp_path: Path) -> Iterator[Session]:
     opened = Session(tmp_path / "home", env={})
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that runs; who stops it has one of their own."""
+    pytest.importorskip("asyncpg")
+    server = PostgresServer()
+    server.start()
+    yield server
+    server.close()
