@@ -7,12 +7,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from postgres_server import PostgresServer
 
 from kestrel_lab.runtime.session import Session
+
+if TYPE_CHECKING:
+    from postgres_server import PostgresServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a script: what this process ignores its children would ignore too, and Ctrl-C is tested.
@@ -117,9 +120,10 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 
 @pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
+def postgres() -> Iterator["PostgresServer"]:
     """A PostgreSQL server that runs; who stops it has one of their own."""
-    pytest.importorskip("asyncpg")
+    from postgres_server import PostgresServer  # not there where a page for contributors is tried
+
     server = PostgresServer()
     server.start()
     yield server

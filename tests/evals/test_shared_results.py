@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
+import pandas
 import pytest
 from postgres_server import PASSWORD, PostgresServer
 from waits import PATIENCE_S
@@ -467,6 +468,51 @@ def test_times_of_different_machines_are_not_compared():
     elsewhere = [replace(row, result={**row.result, "origin": "ann@host"}) for row in head]
     assert side_by_side(base, elsewhere).note == "not compared: the trials were made on different machines"
     assert side_by_side([replace(row, result={**row.result, "origin": "ann@host"}) for row in base], elsewhere).epochs
+
+
+FILES = {
+    "suite.yaml": "name: sums\nepochs: 2\nconfigs: [{name: script, model: 'scripted:script.yaml'}]\n"
+    "scenarios:\n" + "".join(f"  - {{id: s{n}, goal: add {n}, checks: [{{answer_contains: '{n % 3}'}}]}}\n" for n in range(6)),
+    "script.yaml": "rules:\n  - when: add\n    turns: ['it is 1']\n",
+    ".gitignore": ".kestrel/\n",
+}
+
+
+def git(folder, *words):
+    """Run git with a fixed identity."""
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false", *words]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+def test_comparisons_on_another_machine_are_the_same(tmp_path, url, monkeypatch):
+    """In a clone of the repository, what was pulled is compared and looked back on with the same numbers, and nothing is run."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    git(here, "init", "-q", "-b", "main")
+    for name, text in FILES.items():
+        (here / name).write_text(text)
+    git(here, "add", "-A")
+    git(here, "commit", "-qm", "one")
+    (here / "script.yaml").write_text(FILES["script.yaml"].replace("it is 1", "it is 1 or 2"))
+    git(here, "commit", "-qam", "two")
+    git(tmp_path, "clone", "-q", str(here), str(there))
+
+    def measured(folder):
+        monkeypatch.chdir(folder)
+        with Lab(home=folder / ".kestrel") as lab:
+            if folder == there:
+                assert lab.evals.shared.pull_sync(url, "suite.yaml").trials == 24
+            compared = lab.compare_sync("HEAD~1", "HEAD", suite="suite.yaml")
+            looked_back = lab.evals.history_sync("suite.yaml", metric="token_usage")
+            if folder == here:
+                assert lab.evals.shared.push_sync(url).trials == 24
+            else:
+                assert (compared.base.reused, compared.head.reused) == (12, 12)
+                assert set(looked_back.frame["origin"]) == {str(compared.head.rows[0].result["origin"])} != {""}
+            return compared.frame, looked_back.summary(), looked_back.steps
+
+    for one, other in zip(measured(here), measured(there), strict=True):
+        pandas.testing.assert_frame_equal(one, other)
 
 
 def test_the_lab_and_the_command_line_do_it(tmp_path, url, monkeypatch, capsys):
