@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 
-import pandas
+import pandas as pd
 import pytest
 from postgres_server import PASSWORD, PostgresServer
 from waits import PATIENCE_S
@@ -512,7 +512,7 @@ def test_comparisons_on_another_machine_are_the_same(tmp_path, url, monkeypatch)
             return compared.frame, looked_back.summary(), looked_back.steps
 
     for one, other in zip(measured(here), measured(there), strict=True):
-        pandas.testing.assert_frame_equal(one, other)
+        pd.testing.assert_frame_equal(one, other)
 
 
 def test_the_lab_and_the_command_line_do_it(tmp_path, url, monkeypatch, capsys):
