@@ -1,4 +1,4 @@
-"""What an answer from the tool cache costs beside the call itself: `python -m bench --only toolcache`; with a Redis server `python -m bench.toolcache --redis URL FOLDER`."""
+"""What an answer from the tool cache costs beside the call itself: `python -m bench --only toolcache`; with a server `python -m bench.toolcache --server URL FOLDER`."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ async def measure(root: Path, caching: ToolCaching, name: str, args: dict[str, A
 
 
 def main() -> None:
-    """Measure the shelf on disk, or with `--redis` that server."""
+    """Measure the shelf on disk, or with `--server` one of Redis or PostgreSQL."""
     parser = argparse.ArgumentParser(prog="python -m bench.toolcache", description="What a stored answer costs beside the call itself.")
     parser.add_argument("folder", type=Path, help="folder to work in")
-    parser.add_argument("--redis", metavar="URL", help="measure a Redis server, e.g. redis://localhost")
+    parser.add_argument("--server", metavar="URL", help="measure a server, e.g. redis://localhost or postgresql://localhost/postgres")
     parser.add_argument("--quick", action="store_true", help="few calls of each kind")
     asked = parser.parse_args()
     root, times = asked.folder / "work", 30 if asked.quick else 300
@@ -77,7 +77,7 @@ def main() -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"def f{number}() -> int:\n    return {number}\n" * 40)
     time.sleep(0.2)  # what has just changed is not cached
-    caching = ToolCaching(asked.folder / "cache", "use", asked.redis, RuntimeSupervisor())
+    caching = ToolCaching(asked.folder / "cache", "use", asked.server, RuntimeSupervisor())
     told = []
     for name, args in CALLS:
         hit, call = asyncio.run(measure(root, caching, name, args, times if name != "grep" else times // 10))

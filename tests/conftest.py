@@ -7,11 +7,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from kestrel_lab.runtime.session import Session
+
+if TYPE_CHECKING:
+    from postgres_server import PostgresServer
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a script: what this process ignores its children would ignore too, and Ctrl-C is tested.
@@ -113,3 +117,14 @@ def session(tmp_path: Path) -> Iterator[Session]:
     opened = Session(tmp_path / "home", env={})
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator["PostgresServer"]:
+    """A PostgreSQL server that runs; who stops it has one of their own."""
+    from postgres_server import PostgresServer  # not there where a page for contributors is tried
+
+    server = PostgresServer()
+    server.start()
+    yield server
+    server.close()

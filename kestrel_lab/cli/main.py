@@ -266,6 +266,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             )
         case _:
             console.print(Text(repr(result)))
+            return int(getattr(result, "exit_code", 0))
     return 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from kestrel_lab.core.json_types import Json
 
@@ -31,6 +31,8 @@ KEY_LIKE: Final = re.compile(
     r"|(?<!-)xox[abeprs]-[\w-]{10,})"
     r"|(?<=[rR] )(?i:(?<=\bbearer )[\w.~+/=-]{20,})"
 )
+_PUBLIC: Final = frozenset({"host", "port", "db", "dbname", "database", "sslmode"})
+"""Parameters of the address of a server that hold no secret."""
 _SHORTEST_KEY: Final = 15
 """Characters of the shortest word that `KEY_LIKE` finds, a Slack token."""
 _IN_KEYS: Final = "".join(map(chr, [*range(48, 58), *range(65, 91), *range(97, 123)])) + "_-+/=%"
@@ -41,6 +43,31 @@ _BEARER_END: Final = re.compile(r"(?i)\bbearer [\w.~+/=-]*\Z")
 def secret_values(env: Mapping[str, str]) -> set[str]:
     """Return the values of variables that hold secrets, without those that are as short as a word."""
     return {value for name, value in env.items() if SECRET_NAME.search(name) and len(value.strip()) >= MIN_SECRET}
+
+
+def shown_url(url: str) -> str:
+    """Return an address as people may see it: without user and password, and without parameters that may be one."""
+    if "://" not in url:
+        return url
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return f"{url.partition('://')[0]}://…"
+    place = f"…@{parts.netloc.rpartition('@')[2]}" if "@" in parts.netloc else parts.netloc
+    query = urlencode([(key, value) for key, value in parse_qsl(parts.query) if key in _PUBLIC], safe="/")
+    return f"{parts.scheme}://{place}{parts.path}{'?' if query else ''}{query}"
+
+
+def url_secrets(url: str) -> frozenset[str]:
+    """Return the parts of an address that an error may quote and nobody is to be shown."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return frozenset({url.partition("://")[2]}) - {""}
+    user = parts.netloc.rpartition("@")[0]
+    password = user.partition(":")[2]
+    private = [value for key, value in parse_qsl(parts.query) if key not in _PUBLIC]
+    return frozenset({user, password, unquote(password), *private}) - {""}
 
 
 def _forms(value: str) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.options import EvalOptions, Selection
+from kestrel_lab.evals.shared.transfer import SharedResults
 from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import blocking
@@ -32,6 +33,8 @@ class Evaluations:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.shared = SharedResults(session)
+        """Pushes stored trials to the results of a team, and pulls theirs."""
 
     @takes(EvalOptions)
     async def eval(self, /, suite: str | Path | Suite, *, cluster: str | None = None, **options: Any) -> EvalResult:

@@ -36,17 +36,40 @@ class EvalRow:
     """Hash of everything the trial's outcome depends on."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaterScores:
+    """Scores that a stored trial was given later, by checks that had changed."""
+
+    trial: str
+    suite_hash: str
+    """Of the suite whose checks they are from."""
+    result: dict[str, Json]
+    """The trial's result with these scores."""
+    key: str
+    created_at: float
+
+
 _NAMES = tuple(EvalRow.__dataclass_fields__)
 
 
 def store_trial(store: SessionStore, row: EvalRow) -> Future[None]:
     """Queue one finished trial; the future resolves once it is on disk."""
-    values = (
-        *(row.id, row.scenario, dumps(row.result), dumps(row.metrics), row.git_sha),
-        *(row.created_at, row.suite, row.config, row.epoch, row.key),
-    )
     sql = f"INSERT INTO eval_runs({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?,?,?)"
-    return store.execute(sql, values, f"trial {row.id}", urgent=False)
+    return store.execute(sql, _values(row), f"trial {row.id}", urgent=False)
+
+
+def merge_trial(store: SessionStore, row: EvalRow) -> Future[None]:
+    """Queue a trial that was made elsewhere, unless one with its id is stored."""
+    sql = (
+        f"INSERT INTO eval_runs({_COLUMNS}) SELECT ?1,?2,?3,?4,?5,?6,?7,?8,?9,?10 WHERE NOT EXISTS (SELECT 1 FROM eval_runs WHERE id = ?1)"
+    )
+    return store.execute(sql, _values(row), f"trial {row.id}", urgent=False)
+
+
+def trials_by_ids(store: SessionStore, ids: Sequence[str]) -> list[EvalRow]:
+    """Return the stored trials with these ids, oldest first."""
+    sql = f"SELECT {_COLUMNS} FROM eval_runs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY created_at, id"
+    return [_row(row) for row in store.query(sql, (dumps(list(ids)),))]
 
 
 def stored_trials(store: SessionStore, *, suite: str | None = None, git_sha: str | None = None) -> list[EvalRow]:
@@ -67,9 +90,8 @@ def each_stored_trial(store: SessionStore, *, suite: str, git_sha: str | None = 
     columns, group = ("id, max(created_at) AS at", "GROUP BY scenario, config, epoch") if latest else ("id, created_at AS at", "")
     sql = f"SELECT {columns} FROM eval_runs WHERE suite = ?1 AND (?2 IS NULL OR git_sha = ?2) {group} ORDER BY at, id"
     ids = [row[0] for row in store.query(sql, (suite, git_sha))]
-    page = f"SELECT {_COLUMNS} FROM eval_runs WHERE id IN (SELECT value FROM json_each(?)) ORDER BY created_at, id"
     for start in range(0, len(ids), _PAGE):
-        yield from map(_row, store.query(page, (dumps(list(ids[start : start + _PAGE])),)))
+        yield from trials_by_ids(store, ids[start : start + _PAGE])
 
 
 def trial_by_id(store: SessionStore, name: str) -> EvalRow | None:
@@ -112,6 +134,28 @@ def store_scores(store: SessionStore, row: EvalRow, trial: str, suite_hash: str)
     return store.execute(sql, values, f"scores of trial {trial}", urgent=False)
 
 
+def merge_scores(store: SessionStore, scores: LaterScores) -> Future[None]:
+    """Queue scores of a stored trial that were given elsewhere, unless they are stored."""
+    values = (scores.trial, scores.suite_hash, dumps(scores.result), scores.key, scores.created_at)
+    sql = (
+        "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) SELECT ?1,?2,?3,?4,?5 WHERE NOT EXISTS"
+        " (SELECT 1 FROM eval_scores WHERE trial = ?1 AND suite_hash = ?2 AND created_at = ?5)"
+    )
+    return store.execute(sql, values, f"scores of trial {scores.trial}", urgent=False)
+
+
+def later_scores(store: SessionStore, ids: Sequence[str]) -> list[LaterScores]:
+    """Return the scores that these trials were given later, oldest first."""
+    sql = (
+        "SELECT trial, suite_hash, result_json, key, created_at FROM eval_scores WHERE trial IN (SELECT value FROM json_each(?))"
+        " ORDER BY created_at, rowid"
+    )
+    return [
+        LaterScores(trial=trial, suite_hash=suite_hash, result=json.loads(result), key=key, created_at=at)
+        for trial, suite_hash, result, key, at in store.query(sql, (dumps(list(ids)),))
+    ]
+
+
 def stored_scores(store: SessionStore, *, suite: str, suite_hash: str | None = None) -> list[EvalRow]:
     """Return trials with the scores they were given later, oldest scores first; only those by the suite with that hash, if one is named."""
     columns = "id, scenario, s.result_json, metrics_json, git_sha, r.created_at, suite, config, epoch, s.key"
@@ -120,6 +164,13 @@ def stored_scores(store: SessionStore, *, suite: str, suite_hash: str | None = N
         " WHERE suite = ?1 AND (?2 IS NULL OR suite_hash = ?2) ORDER BY s.created_at, s.rowid"
     )
     return [_row(row) for row in store.query(sql, (suite, suite_hash))]
+
+
+def _values(row: EvalRow) -> tuple[object, ...]:
+    return (
+        *(row.id, row.scenario, dumps(row.result), dumps(row.metrics), row.git_sha),
+        *(row.created_at, row.suite, row.config, row.epoch, row.key),
+    )
 
 
 def _row(row: tuple[Any, ...]) -> EvalRow:

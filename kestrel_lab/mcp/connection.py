@@ -1,6 +1,6 @@
 """Connections to MCP servers through the official SDK: open, list tools, call, ping, close.
 
-Everything here runs on one event loop (see `mcp.background_loop`); one task per connection enters and leaves the SDK's contexts.
+Everything here runs on one event loop (see `host.background_loop`); one task per connection enters and leaves the SDK's contexts.
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ CacheMode = Literal["off", "use", "refresh", "replay"]
 MAX_ROW = 8_000_000
 """Characters of a stored answer at most: a longer one is not kept, and a longer row was not written here."""
 
+LONGEST_S = 30 * 86_400.0
+"""On a server, what names no time of its own leaves after a month: one that is shared must not fill up for ever."""
+
 
 class ShelfError(KestrelError):
     """A shelf cannot be reached or read."""

@@ -8,14 +8,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.middleware.cache import MAX_ROW, ShelfError
+from kestrel_lab.core.redaction import shown_url
+from kestrel_lab.host.postgres import SCHEMES as POSTGRES
+from kestrel_lab.middleware.cache import LONGEST_S, MAX_ROW, ShelfError
 
 PREFIX = "kestrel:tools:1:"
 """Before each key; the number is raised when what is stored under one has another form."""
-_LONGEST_S = 30 * 86_400.0
-"""What names no time of its own leaves after a month: a server that is shared must not fill up for ever."""
 _TIMEOUT_S = 0.5
-_SCHEMES = ("redis", "rediss", "unix")
+SCHEMES = ("redis", "rediss", "unix")
 
 
 class RedisShelf:
@@ -24,9 +24,9 @@ class RedisShelf:
     def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
         """Connect on first use. Raises `UsageError` for an address that cannot be one, or without the client installed."""
         parts = urlsplit(url)
-        if parts.scheme not in _SCHEMES:
+        if parts.scheme not in SCHEMES:
             raise UsageError(
-                f"the cache address {shown_url(url)!r} must begin with one of {', '.join(f'{scheme}://' for scheme in _SCHEMES)}"
+                f"the cache address {shown_url(url)!r} must begin with one of {', '.join(f'{scheme}://' for scheme in (*SCHEMES, *POSTGRES))}"
             )
         try:
             import redis  # an extra
@@ -60,7 +60,7 @@ class RedisShelf:
 
     async def set(self, key: str, value: str, ttl_s: float | None) -> None:
         """Keep `value` under `key`."""
-        kept_ms = max(1, round(min(ttl_s or _LONGEST_S, _LONGEST_S) * 1000))
+        kept_ms = max(1, round(min(ttl_s or LONGEST_S, LONGEST_S) * 1000))
         try:
             await asyncio.to_thread(self._client.set, PREFIX + key, value.encode("ascii"), px=kept_ms)
         except self._errors as error:
@@ -83,9 +83,3 @@ class RedisShelf:
 
     def _failed(self, error: Exception) -> ShelfError:
         return ShelfError(f"{self.where}: {error}")
-
-
-def shown_url(url: str) -> str:
-    """An address as people may see it: without user and password."""
-    parts = urlsplit(url)
-    return url if "@" not in parts.netloc else parts._replace(netloc=f"…@{parts.netloc.rpartition('@')[2]}").geturl()

@@ -110,7 +110,7 @@ class SessionOptions:
     cache: str = "use"
     """Whether stored answers of pure tools are used: `use`, `off`, `refresh` or `replay`."""
     cache_url: str | None = None
-    """A Redis server that stores them; the folder by default."""
+    """A Redis or PostgreSQL server that stores them; the folder by default."""
     containment: str = "on"
     """Whether a person is asked, whatever the policy, when a model that read untrusted text wants an effect: `on`, `strict` (files of the
     workspace count as untrusted) or `off`. See `runtime.security.containment`."""

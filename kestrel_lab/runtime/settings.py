@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import loads_toml
+from kestrel_lab.core.redaction import shown_url
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.mcp.config import ServerConfig, Trust, read_mcp_json, read_server
 from kestrel_lab.mcp.registry.install import checked_pattern
 from kestrel_lab.middleware.cache import cache_mode
-from kestrel_lab.middleware.redis_cache import shown_url
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.permissions.rule import read_rules
 from kestrel_lab.permissions.rulebook import Rulebook
@@ -175,7 +175,11 @@ _KNOWN: dict[str, _Known] = {
         "stored answers of pure tools: use, off, refresh (ask anew and store) or replay (only what is stored)",
         _harmless,
     ),
-    "cache_url": _Known(None, _text, "Redis server that keeps them, redis://HOST:PORT/0; unset: in the folder home"),
+    "cache_url": _Known(
+        None,
+        _text,
+        "server that keeps them for several machines, redis://HOST:PORT/0 or postgresql://USER@HOST/DATABASE; unset: in the folder home",
+    ),
     "containment": _Known(
         "on",
         _containment,

@@ -99,8 +99,10 @@ for code in json.load(sys.stdin):
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", sorted({block.page for block in BLOCKS if block.kind in RUN}))
-def test_the_code_of_a_page_runs(project: Path, page: str) -> None:
+def test_the_code_of_a_page_runs(project: Path, page: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python blocks and cells of a page run from top to bottom in one shell without an error."""
+    if page.endswith("sharing.md"):
+        monkeypatch.setenv("RESULTS_URL", request.getfixturevalue("postgres").database("results"))
     codes = [block.text for block in blocks_of(page) if block.kind in RUN]
     done = subprocess.run([sys.executable, "-c", _SHELL], input=json.dumps(codes), cwd=project, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.count("ran\n")) == (0, len(codes)), done.stderr

@@ -15,8 +15,9 @@ import pytest
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.redaction import shown_url
 from kestrel_lab.middleware.cache import MAX_ROW, Shelf, ShelfError
-from kestrel_lab.middleware.redis_cache import PREFIX, RedisShelf, shown_url
+from kestrel_lab.middleware.redis_cache import PREFIX, RedisShelf
 
 redis = pytest.importorskip("redis")
 

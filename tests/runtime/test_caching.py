@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres_server import PostgresServer
+from waits import PATIENCE_S
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import HealthChanged, ToolAnswered
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.metrics import measure
+from kestrel_lab.middleware.postgres_cache import PostgresShelf
 from kestrel_lab.runtime.context.tool_cache import DEPENDENCY, KIND, place_of, reusable
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
@@ -301,15 +304,16 @@ def test_modes_of_a_run_and_of_the_session(session: Session, workspace: Path) ->
         session.cache.mode = "reply"
 
 
-@pytest.mark.parametrize("place", ["redis", "folder"])
+@pytest.mark.parametrize("place", ["redis", "postgres", "folder"])
 def test_a_broken_cache_harms_no_run(place: str, tmp_path: Path, workspace: Path) -> None:
     """With a server that is gone, or no folder to keep answers in, runs go on, are told once, and the table of health says what to do."""
-    if place == "redis":
-        pytest.importorskip("redis")
+    urls = {"redis": f"unix://{tmp_path}/no.sock", "postgres": f"postgresql:///db?host={tmp_path}"}
+    if place in urls:
+        pytest.importorskip({"redis": "redis", "postgres": "asyncpg"}[place])
     home = tmp_path / "home"
     home.mkdir()
     (home / "cache").write_text("in the way")
-    session = Session(home, env={}, cache_url=f"unix://{tmp_path}/no.sock" if place == "redis" else None)
+    session = Session(home, env={}, cache_url=urls.get(place))
     turns = [[("tree", {})]] * 5
     with pytest.warns(UserWarning, match="starts empty") if place == "folder" else nullcontext():
         first = go(session, workspace, *turns)
@@ -322,3 +326,36 @@ def test_a_broken_cache_harms_no_run(place: str, tmp_path: Path, workspace: Path
     assert watched is not None
     assert "Runs go on without stored answers" in str(watched.error())
     session.close()
+
+
+def test_sessions_share_answers_on_postgresql_and_outlive_it(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one session stored another is given; when the server dies in the middle of a run, the run goes on without stored answers."""
+    pytest.importorskip("asyncpg")
+    monkeypatch.setattr(PostgresShelf.__init__, "__kwdefaults__", {"timeout_s": PATIENCE_S, "connect_s": PATIENCE_S})
+    server = PostgresServer()
+    try:
+        server.start()
+        kept: list[int] = []
+
+        @tool(cache_ttl_seconds=60, cache_scope="global", effect="pure")
+        def twice(number: int) -> int:
+            """Double a number."""
+            kept.append(number)
+            if number == 3:
+                server.stop()
+            return 2 * number
+
+        def session(name: str) -> Session:
+            return Session(tmp_path / name, env={}, cache_url=server.url())
+
+        with session("a") as a, session("b") as b:
+            first = go(a, workspace, [("twice", {"number": 1})], [("twice", {"number": 2})], tools=[twice])
+            second = go(b, workspace, [("twice", {"number": 1})], [("twice", {"number": 3})], [("twice", {"number": 2})], tools=[twice])
+            assert told(first) == [("2", False), ("4", False)]
+            assert told(second)[0] == ("2", True)
+            assert [text for text, _ in told(second)] == ["2", "6", "4"]
+            assert second.status is RunStatus.COMPLETE
+            assert [event.target for event in second.events() if isinstance(event, HealthChanged)] == ["recovering"]
+            assert kept == [1, 2, 3, 2]
+    finally:
+        server.close()

@@ -336,6 +336,37 @@ def import_files(
     return frontend.wait(work)
 
 
+Server = Annotated[
+    str,
+    typer.Argument(metavar="URL", help="postgresql://USER@HOST/DATABASE; the password from PGPASSWORD or a password file, as for psql."),
+]
+Suites = Annotated[list[str] | None, typer.Argument(metavar="[SUITE]…", help="Only these suites, by file or name; all by default.")]
+WithRuns = Annotated[bool, typer.Option("--runs", help="Also the logs of the runs behind the trials, for transcripts and rescore.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would be transferred.")]
+
+
+@evals.command("push", epilog="Example: kestrel eval push postgresql://kestrel@db.example.org/results evals/smoke.yaml")
+def push_results(ctx: typer.Context, url: Server, suites: Suites = None, *, runs: WithRuns = False, dry_run: DryRun = False) -> Any:
+    """Push the stored trials of suites to a PostgreSQL server that a team shares.
+
+    Only what is not there yet is sent, without secrets; a push that was interrupted is simply made again. Exit code 1: a trial was refused.
+    """
+    frontend = frontend_of(ctx)
+    shared = frontend.lab().evals.shared
+    return frontend.wait(lambda reporter: shared.push(url, *(suites or ()), runs=runs, dry_run=dry_run, reporter=reporter))
+
+
+@evals.command("pull", epilog="Example: kestrel eval pull postgresql://kestrel@db.example.org/results evals/smoke.yaml")
+def pull_results(ctx: typer.Context, url: Server, suites: Suites = None, *, runs: WithRuns = False, dry_run: DryRun = False) -> Any:
+    """Pull the trials of suites that a team shares, to count beside those made here in summary, compare and history.
+
+    Each row is checked before it is stored; column origin of frames says who made it. Exit code 1: a trial was refused.
+    """
+    frontend = frontend_of(ctx)
+    shared = frontend.lab().evals.shared
+    return frontend.wait(lambda reporter: shared.pull(url, *(suites or ()), runs=runs, dry_run=dry_run, reporter=reporter))
+
+
 @evals.command("injection", epilog="Example: kestrel eval injection agentdojo:banking --attack important_instructions --limit 50")
 def measure_injections(
     ctx: typer.Context,

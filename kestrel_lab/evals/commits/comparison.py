@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # Which trials of two sides were run side by side, so that their times can be compared.
 
 _APART = "not compared: the trials of both sides were not made side by side (stored before, or one side after the other)"
+_ELSEWHERE = "not compared: the trials were made on different machines"
 _TOO_FEW = "not compared: it takes three rounds made side by side or more, of which the first is a warm-up; ask for more epochs"
 
 
@@ -46,7 +47,7 @@ class Rounds:
     """Why there are none."""
 
 
-def side_by_side(base: Iterable[EvalRow], head: Iterable[EvalRow]) -> Rounds:
+def side_by_side(base: Sequence[EvalRow], head: Sequence[EvalRow]) -> Rounds:
     """Return the epochs over which times of one configuration can be compared, or why they cannot.
 
     An epoch counts when nothing was measured between its trials of one side and those of the other. The first that
@@ -54,6 +55,8 @@ def side_by_side(base: Iterable[EvalRow], head: Iterable[EvalRow]) -> Rounds:
     is left must be two epochs or more, and neither side may have gone first in all of them: else a machine that gets
     slower, or faster, would be taken for a change.
     """
+    if len({row.result.get("origin", "") for row in (*base, *head)}) > 1:
+        return Rounds(note=_ELSEWHERE)
     blocks = [(at, epoch, side) for side, rows in enumerate((base, head)) for epoch, at in _times(rows).items()]
     blocks.sort()
     pairs = [(one[1], one[2]) for one, other in pairwise(blocks) if one[1] == other[1]]

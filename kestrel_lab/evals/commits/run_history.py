@@ -21,6 +21,7 @@ from kestrel_lab.evals.commits.interleaved_trials import (
 )
 from kestrel_lab.evals.execution.runner import count_rows, plan_trials
 from kestrel_lab.evals.git import Commit, commits_in, first_parents, thinned
+from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.metric_values import observed
@@ -74,6 +75,8 @@ async def stored_history(
     name = observed(metric).name
     place = place_of_suite(session, suite, configs=configs, epochs=None)
     rows, notes = _comparable(stored_trials(session.store, suite=place.suite.name), place.suite, any_version=any_version)
+    if name in METRICS and METRICS[name].clock and len({row.result.get("origin", "") for of in rows.values() for row in of}) > 1:
+        notes = (*notes, "measured on different machines: a change of times between commits may be one of machines")
     chosen = await _commits_with(place, commits, set(rows), every, last)
     found = tuple(CommitRows(commit=commit, rows=tuple(rows.get(commit.sha, ()))) for commit in chosen)
     if not any(c.rows for c in found):

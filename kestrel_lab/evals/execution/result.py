@@ -59,6 +59,7 @@ class EvalResult:
         `success` is 1 or 0, and missing for a trial that broke when the suite excludes those; `score` is the
         mean value of its checks; times are in seconds; `recall@k` is there where checks ask for it. `cost_estimate`
         is missing where no price is known, and what is known of it where `unpriced_calls` is not 0.
+        `origin` is user and machine that a pulled trial was made by, empty for one that was made here.
         """
         records = [result_table.frame_record(result_table.trial_record(row, self.suite.count_errors)) for row in self.rows]
         more = sorted({name for record in records for name in record} - set(result_table.COLUMNS))

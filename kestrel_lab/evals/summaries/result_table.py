@@ -16,7 +16,7 @@ from kestrel_lab.evals.summaries.streaming_summary import reduced, score_metrics
 COLUMNS: Final = (
     *("suite", "scenario", "family", "config", "model", "model_kind", "epoch", "outcome", "success", "score"),
     *METRICS,
-    *("grading_cost", "reason", "attempts", "run", "git_sha", "weight"),
+    *("grading_cost", "reason", "attempts", "run", "git_sha", "origin", "weight"),
 )
 """The keys of a trial's record, in order."""
 
@@ -54,6 +54,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "attempts": 1 + len(result.get("attempts", ())),
         "run": result["run"],
         "git_sha": row.git_sha,
+        "origin": result.get("origin", ""),
         "weight": result["weight"],
     }
 

@@ -14,8 +14,10 @@ from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import DependencyError
 from kestrel_lab.core.events.union import Event, HealthChanged
 from kestrel_lab.core.json_types import content_key
+from kestrel_lab.host.postgres import is_postgres
 from kestrel_lab.middleware.cache import CacheMode, Flights, Place, Shelf, ShelfError, ToolCache, cache_mode
 from kestrel_lab.middleware.disk_cache import DiskShelf
+from kestrel_lab.middleware.postgres_cache import PostgresShelf
 from kestrel_lab.middleware.redis_cache import RedisShelf
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.health import HealthPolicy, HealthState
@@ -38,7 +40,7 @@ class ToolCaching:
         """Keep answers in `folder`, or on the server at `url`. Raises `UsageError` for an unknown mode or no such address."""
         self.mode = mode
         self._folder, self._supervisor = folder, supervisor
-        self._shelf: Shelf | None = RedisShelf(url) if url else None
+        self._shelf: Shelf | None = _server_shelf(url) if url else None
         self._flights = Flights()
         self._pins: dict[Tool, str] = {}
 
@@ -55,7 +57,7 @@ class ToolCaching:
     @property
     def where(self) -> str:
         """A folder or an address, as people may see it."""
-        return self._shelf.where if isinstance(self._shelf, RedisShelf) else str(self._folder)
+        return self._shelf.where if isinstance(self._shelf, RedisShelf | PostgresShelf) else str(self._folder)
 
     def layers(self, given: str | None, toolbox: Toolbox, scope: ToolContext, emit: Emit) -> tuple[ToolCache, ...]:
         """What is put around the tool calls of a run: nothing when the cache is off."""
@@ -88,6 +90,10 @@ class ToolCaching:
         if tool not in self._pins:
             self._pins[tool] = content_key(tool.name, tool.version, tool.description, tool.schema, tool.effect, tool.untrusted)
         return self._pins[tool]
+
+
+def _server_shelf(url: str) -> Shelf:
+    return PostgresShelf(url) if is_postgres(url) else RedisShelf(url)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from typing import Any
 from kestrel_lab.core.calls import REPEATABLE
 from kestrel_lab.core.errors import DependencyError, ToolError, UsageError, nearest
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.host.background_loop import BackgroundLoop
 from kestrel_lab.mcp.approvals import Approvals, Definition, difference
-from kestrel_lab.mcp.background_loop import BackgroundLoop
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.connection import Connection, Progress, Server
 from kestrel_lab.runtime.supervision.dependency import Dependency
@@ -119,7 +119,7 @@ class McpServers:
         self.approvals = Approvals.of(env)
         self._supervisor, self._policy = supervisor, policy
         self._env, self._logs, self._sandbox = env, logs, sandbox
-        self._loop = BackgroundLoop(at_exit=self.close)
+        self._loop = BackgroundLoop(at_exit=self.close, name="kestrel-mcp", closed="the MCP servers were closed")
         self._changing = threading.RLock()
         # Replaced as a whole under the lock, never changed in place: whoever iterates needs no lock.
         self._servers = {name: self._server(config) for name, config in servers.items() if config.enabled}

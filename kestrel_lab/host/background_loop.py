@@ -1,4 +1,4 @@
-"""The event loop of MCP connections, on a thread of its own.
+"""An event loop on a thread of its own, for connections that last longer than the loop of a caller.
 
 Notebook cells, `asyncio.run` and threads come and go; a connection has to stay on the loop that opened it.
 """
@@ -20,9 +20,12 @@ _GRACE_S = 1.0
 class BackgroundLoop:
     """An event loop on a daemon thread, started at the first use. Every method may be called from any thread."""
 
-    def __init__(self, at_exit: Callable[[], None]) -> None:
-        """Start nothing; `at_exit` is called before the process ends, if the loop still runs then."""
-        self._at_exit = at_exit
+    def __init__(self, at_exit: Callable[[], None], *, name: str, closed: str) -> None:
+        """Start nothing; `at_exit` is called before the process ends, if the loop still runs then.
+
+        `name` is that of the thread; `closed` says to whoever waits for work why it will not end, once the loop was stopped.
+        """
+        self._at_exit, self._name, self._closed = at_exit, name, closed
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -37,7 +40,7 @@ class BackgroundLoop:
             if self._loop is None:
                 runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
                 self._loop = runner.get_loop()
-                threading.Thread(target=_serve, args=(runner,), name="kestrel-mcp", daemon=True).start()
+                threading.Thread(target=_serve, args=(runner,), name=self._name, daemon=True).start()
                 atexit.register(self._at_exit)
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
@@ -49,7 +52,7 @@ class BackgroundLoop:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            raise ConnectionError("the MCP servers were closed") from None
+            raise ConnectionError(self._closed) from None
 
     def stop(self) -> None:
         """Stop the loop without waiting for it; a later `submit` starts another one."""
