@@ -150,7 +150,7 @@ def to_json(event: Event) -> dict[str, Json]:
 
 
 def encoded(event: Event) -> str:
-    """The fields of `event` as JSON text; raises `TypeError` or `ValueError` for what JSON cannot say."""
+    """Return the fields of `event` as JSON text; raises `TypeError` for what is no JSON. Numbers are finite: `loads` and `tools.results` see to it."""
     try:
         return _ENCODER.encode(event).decode()
     except (UnicodeEncodeError, TypeError):  # a lone surrogate, which only an escape can hold; a key that is no text
