@@ -31,6 +31,7 @@ from kestrel_lab.views.formatting import (
     args_pairs,
     cached_words,
     duration,
+    guidance_line,
     sandbox_words,
     shown,
     thinking_text,
@@ -255,7 +256,8 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
         started=at,
         usage=usage_line(view.meter.usage),
     )
-    return [head, added_row(view, imported_from(event))] if event.imported else [head]
+    given = [notice_row(view, "info", f"guidance of the workspace: {guidance_line(one)}") for one in event.guidance]
+    return [head, *([added_row(view, imported_from(event))] if event.imported else []), *given]
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
