@@ -11,7 +11,7 @@ import typer
 
 from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.commits import along_commits
-from kestrel_lab.cli.commands.doctor import Doctor, examine, known_models
+from kestrel_lab.cli.commands.doctor import Doctor, config, examine, known_models
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
 from kestrel_lab.cli.commands.macros import macros
 from kestrel_lab.cli.commands.mcp import mcp
@@ -22,9 +22,8 @@ from kestrel_lab.cli.commands.rules import rules as rules_app
 from kestrel_lab.cli.commands.scenarios import scenarios
 from kestrel_lab.cli.commands.search import search, searching
 from kestrel_lab.cli.commands.serve import serving
-from kestrel_lab.cli.commands.taint import tainting
 from kestrel_lab.cli.commands.time import clock
-from kestrel_lab.cli.commands.trust import trust
+from kestrel_lab.cli.commands.trust import tainting, trust
 from kestrel_lab.cli.commands.workflows import Inputs, workflows
 from kestrel_lab.cli.commands.workflows import values as workflow_inputs
 from kestrel_lab.cli.frontend import (
@@ -56,7 +55,6 @@ from kestrel_lab.runtime.approvals.undo import newest_run
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
 from kestrel_lab.runtime.diff import RunDiff
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.settings import Settings
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Toolbox
 from kestrel_lab.views.formatting import count
@@ -400,19 +398,7 @@ def models(ctx: typer.Context) -> Any:
     return known_models(frontend_of(ctx).lab())
 
 
-@app.command(epilog="Example: kestrel config cache refresh")
-def config(
-    ctx: typer.Context,
-    key: Annotated[str | None, typer.Argument(metavar="SETTING", help="Show only this setting.")] = None,
-    value: Annotated[
-        str | None, typer.Argument(metavar="VALUE", help="Change it: in kestrel.toml, or for the session of a notebook.")
-    ] = None,
-) -> Settings:
-    """Show every setting and rule, its value and its source; or change a setting."""
-    if key is not None and value is not None:
-        return frontend_of(ctx).configure(key, value)
-    settings = frontend_of(ctx).lab().settings
-    return settings if key is None else settings.only(key)
+app.command(epilog="Example: kestrel config cache refresh")(config)
 
 
 @app.command()

@@ -154,6 +154,8 @@ class Result:
     """By file, what undoes the change: see `ToolAnswered.before`."""
     images: tuple[ImagePart, ...] = ()
     """Images of a tool's answer."""
+    note: str = ""
+    """What the model is told beside a tool's answer."""
 
     @property
     def ok(self) -> bool:

@@ -71,6 +71,8 @@ class RecordAnswer:
             text += self._told(name, chars, most * 2 // 3, len(whole)) if name else ""
         elif name:
             text += self._told(name, chars, 0, chars)
+        if result.note:
+            text += f"\n\n[{result.note}]"
         self.emit(
             ToolAnswered(
                 call=call.id,

@@ -145,6 +145,7 @@ def _timeless(event: e.Event) -> dict[str, object]:
     told: dict[str, object] = {name: value for name, value in e.to_json(event).items() if name not in _TIMES}
     if isinstance(event, e.RunStarted) and (began := from_json(event.time)) is not None:
         told["system"] = event.system.replace(began.line, "")
+        told["guidance"] = [{name: value for name, value in one.items() if name != "at"} for one in event.guidance]
     return told
 
 

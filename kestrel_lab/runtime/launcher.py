@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import foreseen
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.run_types import Limits, RunStatus, new_run_id
+from kestrel_lab.core.step import Step
 from kestrel_lab.core.version import __version__
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
@@ -29,6 +31,7 @@ from kestrel_lab.runtime.agent.system_prompt import citing, system_prompt
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.scope import ruled, rules_as_json, rules_from_json
 from kestrel_lab.runtime.context.budget import Dearest
+from kestrel_lab.runtime.context.guidance import GuidanceFile, read_guidance
 from kestrel_lab.runtime.context.images import keep_images
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
 from kestrel_lab.runtime.context.run_context import RunContext
@@ -42,6 +45,7 @@ from kestrel_lab.runtime.lifecycle import live, stop
 from kestrel_lab.runtime.mcp.health import missing_servers, tell_of_servers
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, typed, verified
+from kestrel_lab.runtime.options import guidance_names
 from kestrel_lab.runtime.resume import check_whole, continuation
 from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
@@ -58,6 +62,11 @@ from kestrel_lab.tools.tool import Toolbox
 
 if TYPE_CHECKING:
     from kestrel_lab.runtime.session import Session
+
+
+def _has_agents(plan: Plan | None, steps: Iterable[Step]) -> bool:
+    """Return whether a model works on a goal in a run; operations alone ask models what needs no guidance."""
+    return plan is None or any(step.goal and not step.operation for step in steps)
 
 
 def _id_of(run: str | Followed) -> str:
@@ -103,6 +112,9 @@ class Launcher:
         self._check_sandbox(toolbox, place)
         check_steps(not_of(late, steps), toolbox, OPERATIONS, resolve)
         met = handshake(ports.now())
+        guidance = None if is_adapter(model) or not _has_agents(plan, steps) else self._guidance(place)
+        prompt = "" if guidance is None else guidance.prompt
+        system = system_prompt(limits, options.instructions, met.line, citing(level, form, toolbox), prompt)
         options = replace(options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"), output=output)
         ctx = self._context(new_run_id(), RunState(), options, model, toolbox, place, policy, growth)
         started = RunStarted(
@@ -110,7 +122,7 @@ class Launcher:
             workspace=str(place.root),
             model=model.name,
             model_kind=model.kind,
-            system=system_prompt(limits, options.instructions, met.line, citing(level, form, toolbox)),
+            system=system,
             tools=offered(toolbox),
             limits=limits.as_json(),
             policy=policy.text,
@@ -122,6 +134,7 @@ class Launcher:
             follows="" if options.follow is None else _id_of(options.follow),
             earlier=earlier,
             output={} if output is None else output.schema,
+            guidance=[] if guidance is None else [guidance.as_json(system)],
             time=met.as_json(),
             params=ModelParams.of(options.params).as_json(),
             images=keep_images(options.images, place, session.store) if options.images else [],
@@ -142,6 +155,15 @@ class Launcher:
             rules=rules_from_json(began.rules) if options.rules is None else options.rules,
         )
         return given, earlier
+
+    def _guidance(self, place: Workspace) -> GuidanceFile | None:
+        """Return the guidance file of a workspace as it is now."""
+        session = self._session
+
+        def tainted(path: str) -> str:
+            return session.files.source(str(place.root), path) if session.files.known() else ""
+
+        return read_guidance(place, guidance_names(session.options.guidance_files), session.redactor.text, tainted)
 
     def _flow_of(self, tool: str) -> Flow:
         known, _ = self._session.registry.known_at_once(None)
@@ -300,6 +322,7 @@ class Launcher:
             hooks=session.options.hooks,
             supervisor=session.supervisor,
             files=session.files,
+            guidance_files=guidance_names(session.options.guidance_files),
             dearest=self._dearest,
             checkpoint_every=session.options.checkpoint_every,
         )

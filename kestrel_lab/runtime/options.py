@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kestrel_lab.middleware.hooks import Hooks
     from kestrel_lab.runtime.run import Run
 
+GUIDANCE_FILES: Final = "AGENTS.md, CLAUDE.md"
+"""Names of the files with guidance for agents that are looked for unless a setting says otherwise."""
 OTEL_MODES: Final = ("off", "on", "content")
 
 RunListener: TypeAlias = "Callable[[Run, Event], None]"
@@ -56,6 +58,7 @@ class SessionChanges(TypedDict, total=False):
     abstain: float | None
     network_home: bool
     form: str
+    guidance_files: str
     otel: str
     env: Mapping[str, str] | None
     mcp: Mapping[str, ServerConfig | Mapping[str, Any]] | None
@@ -124,6 +127,8 @@ class SessionOptions:
     form: str = NONE
     """The form that answers must have: `none`, `auto` (chosen by the goal, of runs without a plan) or the name of a contract of
     `answers.contracts`."""
+    guidance_files: str = GUIDANCE_FILES
+    """Names of files with guidance for agents, the first that a workspace has being used, or `off`; see `runtime.context.guidance`."""
     otel: str = "off"
     """Whether spans of runs are sent to an OpenTelemetry collector as they end: `off`, `on`, or `content` (with goals, messages, arguments and
     results). Needs the extra `otel`; the collector's address is that of the `OTEL_EXPORTER_OTLP_…` variables."""
@@ -143,7 +148,19 @@ class SessionOptions:
         parse_level(self.verify)
         parse_form(self.form)
         read_mode(self.containment)
+        guidance_names(self.guidance_files)
         read_otel_mode(self.otel)
+
+
+def guidance_names(text: str) -> tuple[str, ...]:
+    """Return the file names in the value of the setting `guidance_files`, none for `off`; raises `UsageError` for what is not a plain name."""
+    names = tuple(name for word in text.split(",") if (name := word.strip()))
+    if [name.lower() for name in names] in ([], ["off"]):
+        return ()
+    for name in names:
+        if "/" in name or name in {".", ".."}:
+            raise UsageError(f"guidance_files has file names, such as {GUIDANCE_FILES}, or is off; {name!r} is neither")
+    return names
 
 
 def read_otel_mode(text: str) -> str:

@@ -23,7 +23,7 @@ from kestrel_lab.permissions.rulebook import Rulebook
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
 from kestrel_lab.runtime.operations.verify_plan import forms, parse_form
 from kestrel_lab.runtime.operations.verify_plan import parse_level as parse_verify
-from kestrel_lab.runtime.options import OTEL_MODES, read_otel_mode
+from kestrel_lab.runtime.options import GUIDANCE_FILES, OTEL_MODES, guidance_names, read_otel_mode
 from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, lines_of
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB, parse_level
@@ -102,6 +102,12 @@ def _share(value: Any) -> float | None:
     if number is not None and number > 1:
         raise ValueError("must be a share from 0 to 1, or none")
     return number
+
+
+def _guidance(value: Any) -> str:
+    text = "off" if value is False else _text(value)
+    guidance_names(text)
+    return text
 
 
 def _otel(value: Any) -> str:
@@ -204,6 +210,12 @@ _KNOWN: dict[str, _Known] = {
     ),
     "network_home": _Known(False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
     "form": _Known("none", lambda value: parse_form(_text(value)), f"form that answers have to have: {forms()}", _harmless),
+    "guidance_files": _Known(
+        GUIDANCE_FILES,
+        _guidance,
+        "files with guidance for agents, the first that a workspace has; off for none. Text of the workspace",
+        _harmless,
+    ),
     "otel": _Known(
         "off",
         _otel,
@@ -246,6 +258,12 @@ class Settings(TableView):
     """Rules about calls, of all files that apply."""
     ignored: tuple[Weakening, ...] = ()
     """What files say that nobody trusts, and what therefore does not hold."""
+    notes: tuple[str, ...] = ()
+    """What is said beside the table."""
+
+    def lines(self) -> tuple[str, ...]:
+        """Return what is said beside the table."""
+        return self.notes
 
     def __getitem__(self, key: str) -> Any:
         return self.items[key].value

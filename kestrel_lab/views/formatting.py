@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Usage
 from kestrel_lab.core.events.union import ApprovalAsked, ModelAnswered
@@ -237,3 +237,13 @@ def _fitting(items: Iterable[T], render: Callable[[T], str], room: int) -> list[
             break
         found.append(text)
     return found
+
+
+def guidance_line(entry: Mapping[str, Any]) -> str:
+    """Return an entry of `RunStarted.guidance` as one line: the file, its size and hash, or why it is not used."""
+    path = one_line(str(entry["path"]), 200)
+    if entry.get("problem"):
+        return f"{path} is not used: {one_line(str(entry['problem']), 300)}"
+    cut = ", of which agents are given the beginning" if entry.get("cut") else ""
+    whose = f"; {one_line(str(entry['tainted']), 300)}" if entry.get("tainted") else ""
+    return f"{path}, {entry['size']:,} bytes{cut}, sha256 {str(entry['digest'])[:16]}{whose}"

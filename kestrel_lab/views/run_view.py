@@ -218,7 +218,8 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
         started=at,
         usage=formatting.usage_line(view.meter.usage),
     )
-    return [head, row_builders.added_row(view, notices.imported_from(event))] if event.imported else [head]
+    given = [row_builders.notice_row(view, "info", f"guidance of the workspace: {formatting.guidance_line(one)}") for one in event.guidance]
+    return [head, *([row_builders.added_row(view, notices.imported_from(event))] if event.imported else []), *given]
 
 
 def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:

@@ -6,7 +6,8 @@ import pytest
 
 from kestrel_lab.core.events.union import RunFinished
 from kestrel_lab.runtime.security import repeated_orders
-from kestrel_lab.runtime.security.taint import Passage, Taint
+from kestrel_lab.runtime.security.argument_texts import Passage
+from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool

@@ -282,6 +282,20 @@ def test_settings_say_where_they_come_from(kestrel: Kestrel, folder: Path, monke
     assert re.search(r"seconds +300.0 +default", out)
 
 
+def test_the_guidance_of_the_folder_stands_below_the_settings(kestrel: Kestrel, folder: Path) -> None:
+    """Which file it is, its size and its hash, and why one is not used; nothing where there is none, or it is off."""
+    assert "guidance for agents in this folder" not in kestrel("config")[1]
+    (folder / "AGENTS.md").write_text("Use tabs.\n")
+    for words in ((), ("guidance_files",)):
+        assert "guidance for agents in this folder: AGENTS.md, 10 bytes, sha256 2d812d6fdf8ecb4d" in kestrel("config", *words)[1]
+    assert "guidance for agents in this folder" not in kestrel("config", "approve")[1]
+    (folder / "AGENTS.md").write_bytes(b"\0")
+    assert "AGENTS.md is not used: AGENTS.md is a binary file" in kestrel("config")[1]
+    kestrel("config", "guidance_files", "off")
+    assert "guidance for agents in this folder" not in kestrel("config")[1]
+    assert "guidance_files has file names" in kestrel("config", "guidance_files", "docs/x.md")[2]
+
+
 def test_the_doctor_says_what_to_type(kestrel: Kestrel) -> None:
     """`kestrel doctor` names the log, the model in force, and for each missing provider the variable to set."""
     code, out, _ = kestrel("doctor")

@@ -9,7 +9,8 @@ import pytest
 from bench import containment
 from kestrel_lab.evals.benchmarks.agentdojo import Situation
 from kestrel_lab.runtime.security import authority
-from kestrel_lab.runtime.security.taint import Passage, Taint
+from kestrel_lab.runtime.security.argument_texts import Passage
+from kestrel_lab.runtime.security.taint import Taint
 
 GOOD = {"recipient": "UK12345678901234567890", "amount": 98.7, "subject": "Car Rental", "date": "2022-01-01"}
 EVIL = {"recipient": "US133000000121212121212", "amount": 0.01, "subject": "Spotify", "date": "2022-01-01"}

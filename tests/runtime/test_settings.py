@@ -34,6 +34,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "abstain": None,
         "network_home": False,
         "form": "none",
+        "guidance_files": "AGENTS.md, CLAUDE.md",
         "otel": "off",
         "cycles": 20,
         "cost_usd": 1.0,

@@ -1,16 +1,19 @@
-"""What is configured, what is missing, and what to type."""
+"""`kestrel config` and `kestrel doctor`: what is configured, what is missing, and what to type."""
 
 from __future__ import annotations
 
 import platform
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Annotated
 
 import apsw
+import typer
 
+from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.redaction import REDACTED, Redactor, secret_values
@@ -22,7 +25,10 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.resolve import available_models
 from kestrel_lab.models.router import RoutedModel
+from kestrel_lab.runtime.context.guidance import guidance_in
 from kestrel_lab.runtime.mcp.servers import watched_as
+from kestrel_lab.runtime.options import guidance_names
+from kestrel_lab.runtime.settings import Settings
 from kestrel_lab.runtime.supervision.health import HealthRow, HealthState
 from kestrel_lab.runtime.supervision.model_guard import watch_model
 from kestrel_lab.runtime.sync import run_blocking
@@ -296,3 +302,21 @@ def _cells() -> Finding:
     only = how == NextInput.how
     advice = "only new cells can be proposed: use JupyterLab, or a notebook of a Jupyter server" if only else ""
     return Finding(ok=not only, what="cells", found=f"reached through {how}", advice=advice, optional=True)
+
+
+def config(
+    ctx: typer.Context,
+    key: Annotated[str | None, typer.Argument(metavar="SETTING", help="Show only this setting.")] = None,
+    value: Annotated[
+        str | None, typer.Argument(metavar="VALUE", help="Change it: in kestrel.toml, or for the session of a notebook.")
+    ] = None,
+) -> Settings:
+    """Show every setting and rule, its value and its source; or change a setting."""
+    if key is not None and value is not None:
+        return frontend_of(ctx).configure(key, value)
+    settings = frontend_of(ctx).lab().settings
+    shown = settings if key is None else settings.only(key)
+    if key not in (None, "guidance_files"):
+        return shown
+    guidance = guidance_in(Path.cwd(), guidance_names(settings["guidance_files"]))
+    return replace(shown, notes=(guidance,) if guidance else ())

@@ -27,12 +27,12 @@ _CITE: Final = f"Cite what it rests on in square brackets: {_HOW}"
 _CITE_EACH: Final = f"Cite for each claim in square brackets what shows it, and leave out what nothing shows: {_HOW}"
 
 
-def system_prompt(limits: Limits, instructions: str = "", time: str = "", cite: str = "") -> str:
-    """The system message of a run, with how it cites and what it is told of the time; `instructions` of the user come last."""
+def system_prompt(limits: Limits, instructions: str = "", time: str = "", cite: str = "", guidance: str = "") -> str:
+    """Return the system message of a run: how it cites, the time, the `guidance` of its workspace, and at last the user's `instructions`."""
     text = " ".join(filter(None, (_TEXT.format(calls=limits.calls_per_turn), cite)))
     if time:
         text = f"{text}\n- {time}"
-    return f"{text}\n\n{instructions.strip()}" if instructions.strip() else text
+    return "\n\n".join(filter(None, (text, guidance, instructions.strip())))
 
 
 def citing(level: str, form: str, tools: Iterable[Tool]) -> str:

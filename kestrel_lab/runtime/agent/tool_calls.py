@@ -96,6 +96,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     handler = compose(
         _tool_handler(step, ctx, toolbox, lambda request: run_requests([request], step, ctx, desk)),
         record,
+        *((ctx.nested,) if ctx.nested is not None else ()),
         *ctx.middleware,
         Approval(desk.decide),
         *((order,) if order.matters else ()),

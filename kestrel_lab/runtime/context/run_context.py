@@ -28,6 +28,7 @@ from kestrel_lab.models.prompted_tools.model import TextToolModel
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock
 from kestrel_lab.runtime.context.dependencies import Ports
+from kestrel_lab.runtime.context.guidance import NestedGuidance
 from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.context.tool_selection import Growth, shown_names
@@ -99,6 +100,10 @@ class RunContext:
     """Whether what others wrote may lead to effects without a person: see `engine.containment`."""
     files: FileTaint | None = None
     """Which files hold words of others; `None` where nobody keeps that."""
+    guidance_files: tuple[str, ...] = ()
+    """Names of the files that hold guidance for agents."""
+    nested: NestedGuidance | None = None
+    """Tells agents of guidance in folders; `None` for a workspace without guidance."""
     dearest: Dearest = field(default_factory=dict)
     """What calls of models used at most."""
     limits: Limits = field(init=False)
@@ -150,6 +155,8 @@ class RunContext:
         self._specs[None] = tuple(self.toolbox.specs())
         if self.growth is not None:
             self.growth.attach(self)
+        if state.started is not None and state.started.guidance:
+            self.nested = NestedGuidance(self.workspace, self.guidance_files)
 
     @property
     def began(self) -> Mapping[str, Json]:

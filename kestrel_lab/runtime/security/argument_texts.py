@@ -1,10 +1,12 @@
-"""Texts in the arguments of a call, each with its place."""
+"""Texts of a run: those in the arguments of a call with their places, and those that came into the run, from tools or with the system message."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
+from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 
@@ -37,3 +39,24 @@ def leaves(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
 def bare(word: str) -> str:
     """Return a word without the punctuation around it: `(https://a.example/x).` is the address."""
     return word.lstrip(_AROUND).rstrip(f"{_AROUND}.:")
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text that came into the run, and from where."""
+
+    source: str
+    text: str
+    private: bool
+    untrusted: bool
+    tool: str = ""
+    """Which tool answered it."""
+
+
+def prompt_passages(event: RunStarted, *, strict: bool) -> Iterator[Passage]:
+    """Yield the texts of the workspace in the system message, which count as files that every agent has read; `strict` as in `Taint`."""
+    for one in cast("list[Mapping[str, Any]]", event.guidance):
+        if not one.get("problem"):
+            begin, end = one["at"]
+            source = f"{one['path']} in the prompt" + (f": {one['tainted']}" if one.get("tainted") else "")
+            yield Passage(source, event.system[begin:end], private=True, untrusted=strict or bool(one.get("tainted")))

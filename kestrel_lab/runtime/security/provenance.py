@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.security.argument_texts import bare, leaves
-from kestrel_lab.runtime.security.taint import Passage, Taint
+from kestrel_lab.runtime.security.argument_texts import Passage, bare, leaves
+from kestrel_lab.runtime.security.taint import Taint
 
 _RUN = 16
 """Characters in a row that two texts do not share by chance."""

@@ -36,7 +36,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
 from kestrel_lab.core.plan import conversation_step
-from kestrel_lab.runtime.security.argument_texts import bare, leaves, name_of
+from kestrel_lab.runtime.security.argument_texts import Passage, bare, leaves, name_of, prompt_passages
 from kestrel_lab.runtime.security.authority import bare_address, called, stated_effects, wants_of
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
@@ -50,18 +50,6 @@ _WORD = re.compile(r"[^\W\d_]+")
 _NEWS = 16
 """How many letters an answer must add to what was known to be able to carry an instruction."""
 _ADDRESS = re.compile(r"\S*[.:/]\S*")
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """A text that came into the run, and from where."""
-
-    source: str
-    text: str
-    private: bool
-    untrusted: bool
-    tool: str = ""
-    """Which tool answered it."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +117,8 @@ class Taint:
     _flows: dict[str, Flow] = field(default_factory=dict)
     _steps: dict[str, dict[str, None]] = field(default_factory=dict)
     _private: dict[str, None] = field(default_factory=dict)
+    _guidance: list[str] = field(default_factory=list)
+    """The untrusted sources in the system message."""
     _seen: dict[str, Context] = field(default_factory=dict)
     """By step, what its model had read when it was asked last."""
     _args: dict[str, Mapping[str, Json]] = field(default_factory=dict)
@@ -184,6 +174,7 @@ class Taint:
                 self._root = event.workspace
                 self.words += [event.goal, *(text for _, text in leaves(event.plan))]
                 self._offered(event.tools)
+                self._guided(event)
                 self._planned(event.plan)
                 self._take_over(event.earlier, conversation_step(event.plan))
             case RunForked():
@@ -252,6 +243,13 @@ class Taint:
             if (flow := Flow.from_json(tool)) is not None:
                 self._flows[str(tool.get("name"))] = flow
 
+    def _guided(self, event: RunStarted) -> None:
+        """Take in what every agent is given of the workspace's own guidance, as if each had read the file."""
+        for passage in prompt_passages(event, strict=self.strict):
+            self.passages.append(passage)
+            self._private[passage.source] = None
+            self._guidance += [passage.source] if passage.untrusted else []
+
     def _planned(self, plan: Mapping[str, Json]) -> None:
         for step in cast("list[Mapping[str, Json]]", plan.get("steps") or []):
             self._add(step)
@@ -261,6 +259,8 @@ class Taint:
         if name in self._plan:
             return
         self._plan[name] = step
+        if not step.get("tool"):
+            self._into(name, self._guidance)
         for made in cast("list[str]", step.get("produces") or []):
             self._makers.setdefault(f"{step.get('scope') or ''}/{made}", []).append(name)
 

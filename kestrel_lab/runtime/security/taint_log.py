@@ -29,11 +29,15 @@ class TaintLog:
             self._later.append(event)
 
     def answers_hold(self, sought: Callable[[str], bool]) -> bool:
-        """Return whether any answer of a tool may hold what is `sought`, without folding the taint; true for what a follow-up takes over."""
+        """Return whether any answer of a tool may hold what is `sought`, without folding the taint; true for what a run begins with."""
         if self._later is None:
             return any(sought(passage.text) for passage in self.taint.passages)
         for event in (*self.earlier(), *self._later):
-            if sought(event.text) if isinstance(event, ToolAnswered) else isinstance(event, RunStarted) and event.earlier:
+            if (
+                sought(event.text)
+                if isinstance(event, ToolAnswered)
+                else isinstance(event, RunStarted) and (event.earlier or event.guidance)
+            ):
                 return True
         return False
 
