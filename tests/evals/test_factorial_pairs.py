@@ -49,6 +49,7 @@ SITUATIONS = {
     "scenarios disagree": {"scenarios": 12, "count": 72, "truth": (0.15, 0, 0), "spread": 0.1},
     "two parts work together": {"scenarios": 12, "count": 72, "truth": (0,) * 6, "joint": 0.25},
     "one pair a scenario": {"scenarios": 40, "count": 40, "truth": (-0.3, 0.2, 0, 0, 0)},
+    "a part decides nearly everything": {"scenarios": 12, "count": 48, "truth": (0.68, 0, 0, 0)},
     "hardly enough": {"scenarios": 12, "count": 12, "truth": (0,) * 6},
 }
 
@@ -138,6 +139,17 @@ def test_no_spread_is_no_certainty() -> None:
         assert found.interval.mean == 0
         assert found.interval.high == -found.interval.low > 0.3
         assert (found.verdict, found.p_holm) == ("inconclusive", 1.0)
+
+
+def test_a_part_that_decides_everything_is_found() -> None:
+    """Where trials pass exactly when they have the first part there is no spread at all: it helps, and its interval is not a point."""
+    dealt = deal(2, [f"s{n}" for n in range(8)], 16, seed="s")
+    pairs = [Pair(scenario=name, parts=parts, first=float(parts[0]), second=float(not parts[0])) for name, parts in dealt]
+    one, two = judged_effects(pairs, margin=0.05)
+    assert (one.verdict, one.interval.mean, one.interval.high) == ("improvement", 1.0, 1.0)
+    assert one.p == 2 / 2**8
+    assert 0 < one.interval.low < 0.5
+    assert (two.verdict, two.interval.mean) == ("inconclusive", 0.0)
 
 
 def test_too_few_pairs_tell_nothing() -> None:

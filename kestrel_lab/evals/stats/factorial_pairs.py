@@ -20,10 +20,13 @@ import random
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import Final
 
 from kestrel_lab.evals.stats.difference import ENOUGH, Difference, detectable_mean, judge
-from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, t_quantile
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, mcnemar_exact, t_quantile
 
+_NO_SPREAD: Final = 1e-9
+"""A standard error that is rounding."""
 Subset = tuple[bool, ...]
 """For each part whether it is in."""
 
@@ -106,9 +109,12 @@ def effects(pairs: Sequence[Pair], *, bounded: bool) -> list[tuple[Interval, int
 
 def _interval(mean: float, se: float, df: int, clusters: int, pairs: int, *, bounded: bool) -> Interval:
     reach = t_quantile(1 - ALPHA / 2, df) * se
+    if bounded and se < _NO_SPREAD:
+        # As `paired_difference`: where all clusters agree, as many as were not seen may not.
+        reach = 1 - (ALPHA / 2) ** (1 / clusters)
+        mean, middle = round(mean, 12), (1 - reach) * round(mean, 12)
+        return Interval(mean=mean, low=max(-1.0, middle - reach), high=min(1.0, middle + reach), se=0.0, clusters=clusters, n=2 * pairs)
     if bounded:
-        # Where no pair differs, or hardly one, the spread seen promises too much: as many clusters as were not seen to differ may do so.
-        reach = max(reach, 1 - (ALPHA / 2) ** (1 / clusters) if se < 1e-12 else 0.0)
         return Interval(mean=mean, low=max(-1.0, mean - reach), high=min(1.0, mean + reach), se=se, clusters=clusters, n=2 * pairs)
     return Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=clusters, n=2 * pairs)
 
@@ -143,7 +149,9 @@ def judged_effects(pairs: Sequence[Pair], *, margin: float) -> list[Difference]:
 
 
 def _p(interval: Interval, df: int) -> float:
-    """Return the p value of an effect, by Student's t; 1 where nothing can be said."""
+    """Return the p value of an effect, by Student's t, and by the signs of the clusters where all agree; 1 where nothing can be said."""
     from scipy.special import stdtr  # type: ignore[import-untyped,unused-ignore]  # as in `intervals_and_tests`
 
-    return 1.0 if not df or interval.se < 1e-12 else float(2 * stdtr(df, -abs(interval.mean) / interval.se))
+    if not df or not interval.mean:
+        return 1.0
+    return float(2 * stdtr(df, -abs(interval.mean) / interval.se)) if interval.se else mcnemar_exact(0, interval.clusters)

@@ -204,10 +204,10 @@ class _Trials:
                 await self._make(self.asks[done : done + step], progress)
                 done = min(done + step, len(self.asks))
                 spent = self._spent()
-                affordable = int((self.cost - spent) / (spent / done))
+                affordable = int((self.cost - spent) / (spent / done) + 1e-6)
                 progress.total = 2 * min(len(self.asks), done + max(affordable, 0))
                 if affordable < 1:
-                    return f"${spent:.2f} of ${self.cost:.2f} are spent"
+                    return f"${spent:.2f} of ${self.cost:.2f} are spent and a pair of trials takes ${spent / done:.2g}"
                 step = min(affordable, max(_LEAST_STEP, self.ready.suite.concurrency // 2, affordable // 2))
         return ""
 
