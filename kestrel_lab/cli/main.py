@@ -41,6 +41,7 @@ from kestrel_lab.evals.commits.history import History
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.notebooks.run import NotebookResult
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
+from kestrel_lab.evals.studies.ablation_result import Ablation
 from kestrel_lab.evals.summaries.breakdowns import CHECK_HEADINGS, FAILED_HEADINGS, failed_table, family_table, shared_checks
 from kestrel_lab.evals.summaries.result_table import summarise, summary_table
 from kestrel_lab.host.user import user_name
@@ -252,7 +253,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             return _notebook(console, result)
         case Comparison():
             console.print(Text(str(result)))
-        case Settings() | Doctor() | Recomputed() | History() | BisectResult() | ServerTable() | Rulebook():
+        case Settings() | Doctor() | Recomputed() | History() | BisectResult() | Ablation() | ServerTable() | Rulebook():
             if result.headline:
                 console.print(Text(result.headline))
             columns, rows = result.table()

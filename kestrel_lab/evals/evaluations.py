@@ -22,19 +22,56 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.notebooks.from_run import RunNotebook
     from kestrel_lab.evals.stored.rescore import Rescored
     from kestrel_lab.evals.stored.summary import StoredSummary
+    from kestrel_lab.evals.studies.ablation_result import Ablation
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
     from kestrel_lab.runtime.recomputation.recompute import Recomputed
     from kestrel_lab.runtime.run import Run
 
 
-class Evaluations:
-    """Measures agents: each method loads what it needs when it is first called."""
+class Arms:
+    """What tells configurations of a suite apart, at one commit."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.shared = SharedResults(session)
         """Pushes stored trials to the results of a team, and pulls theirs."""
+
+    def compare_configs(self, result: EvalResult, base: str, head: str, *more: str, margin: float = 0.05) -> Comparison:
+        """Compare configurations of one result, made here or imported, with another one: the same differences, intervals and verdicts as between commits.
+
+        `head` and each of `more` are compared with `base`; all are questions asked together. Trials are paired by scenario and epoch. Times are
+        compared only where both were made side by side. Raises `UsageError` for a configuration without trials.
+        """
+        from kestrel_lab.evals.commits.compare import compare_configs
+
+        return compare_configs(result, base, head, *more, margin=margin)
+
+    async def ablate(self, suite: str | Path | Suite, file: str, *, reporter: Reporter | None = None, **options: Any) -> Ablation:
+        """Find out which paragraphs of a guidance file, AGENTS.md for instance, help the agent of a suite.
+
+        Each trial has some of them; `kestrel_lab.evals.stats.factorial_pairs` describes design and intervals. Workspaces have this file and what the
+        configuration's `guidance` names, and no other guidance.
+
+        Options: `unit` (`paragraph`, `section` or `item`), `ref` (the commit that has the file; as it is in the checkout by default), `budget`
+        (trials, stored ones included), `cost` (US dollars, after which no trial is begun; those under way are finished), of which one is
+        required, `margin` (how large an effect still counts as none), `configs`, `scenarios`, `families` and `tags` as for `eval`. Every trial is
+        stored as it ends, and asked again it goes on where it was; `resume` takes stored trials outside of git, too.
+
+        Gives a row per paragraph (`.frame`), `.trials`, `.plot()` and `.report(path)`. Raises `UsageError` for a file that does not exist or has no such
+        parts, a budget that cannot tell them apart, several configurations, and a cost where prices are not known.
+        """
+        from kestrel_lab.evals.studies.ablation import ablate
+
+        if reporter is None and self._session.surroundings is not None:
+            reporter = self._session.surroundings.reporter()
+        return await ablate(self._session, suite, file, reporter=reporter, **options)
+
+    ablate_sync = blocking(ablate)
+
+
+class Evaluations(Arms):
+    """Measures agents: each method loads what it needs when it is first called."""
 
     @takes(EvalOptions)
     async def eval(self, /, suite: str | Path | Suite, *, cluster: str | None = None, **options: Any) -> EvalResult:
@@ -81,16 +118,6 @@ class Evaluations:
         return await compare(
             self._session, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite, **parts
         )
-
-    def compare_configs(self, result: EvalResult, base: str, head: str, *, margin: float = 0.05) -> Comparison:
-        """Compare two configurations of one result, made here or imported: the same differences, intervals and verdicts as between commits.
-
-        Trials are paired by scenario and epoch. Times are compared only where both were made side by side. Raises `UsageError` for a
-        configuration without trials.
-        """
-        from kestrel_lab.evals.commits.compare import compare_configs
-
-        return compare_configs(result, base, head, margin=margin)
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
         """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from kestrel_lab.checks.parse import check_definition
@@ -14,6 +14,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Approver, Check
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
 from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.tools.tool import Tool
@@ -193,6 +194,8 @@ class Config:
     """The form that answers have to have, as for any run; none where empty."""
     learning: bool = False
     """Whether runs remember, and macros that they suggest are kept and offered; each trial begins with an empty memory of its own."""
+    guidance: Guidance | None = None
+    """The guidance files of the workspaces; where `None`, a workspace keeps those it has."""
 
     def definition(self) -> dict[str, Json]:
         """Return all that a trial's outcome depends on beside the name: not concurrency."""
@@ -211,6 +214,7 @@ class Config:
             ("learning", self.learning),
             ("verify", self.verify),
             ("form", self.form),
+            ("guidance", "" if self.guidance is None else self.guidance.digest),
         )
 
 
@@ -347,7 +351,14 @@ class Suite:
         # Left out where not used, so that results stored before there were graders still stand.
         # A trial that may have been replayed never stands for one that was not, nor the other way round.
         taped: dict[str, Json] = {"cassette": self.cassette.mode} if self.cassette.mode in ("record", "replay") else {}
-        return own | ({"grader": self.grader} if self.grader else {}) | taped
+        only_here = sorted(name for name in self.guidance_paths if not is_guidance(PurePosixPath(name)))
+        removed: dict[str, Json] = {"guidance": list(only_here)} if only_here else {}
+        return own | ({"grader": self.grader} if self.grader else {}) | taped | removed
+
+    @property
+    def guidance_paths(self) -> frozenset[str]:
+        """Every path that the guidance of a configuration names: it is in no workspace of a configuration with other guidance."""
+        return frozenset(name for config in self.configs if config.guidance is not None for name in config.guidance.files)
 
 
 def _pick(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:

@@ -103,11 +103,12 @@ def compare_commits(
         typer.Argument(
             metavar="[SUITE] [BASE] [HEAD]",
             help="The suite file, unless --suite names it; the commit to compare with (auto, the default: the nearest one on main with "
-            "results); the commit in question (HEAD).",
+            "results); the commit in question (HEAD). With --arms: names of configurations, the first to compare the others with.",
         ),
     ] = None,
     *,
     suite: Annotated[str, typer.Option("--suite", "-s", help="A suite file (YAML), if it is not the first word.")] = "",
+    arms: Annotated[bool, typer.Option("--arms", help="Compare configurations of the suite as it is now, not commits.")] = False,
     config: Configs = None,
     epochs: Epochs = None,
     parts: Parts,
@@ -118,10 +119,28 @@ def compare_commits(
     """Run a suite at two commits, where results are missing, and show what changed.
 
     Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are.
+    With --arms configurations are compared instead, those with other guidance for instance: kestrel eval compare SUITE none head v1 --arms
     """
-    file, base, head = _compared(words or [], suite)
     frontend = frontend_of(ctx)
     lab = frontend.lab()
+    if arms:
+        if config or suite_at_commit:
+            raise UsageError("--config and --suite-at-commit are about commits; with --arms the words are the configurations")
+        own, compared = _suite_and_words(words or [], suite)
+
+        async def tell_apart(reporter: Any) -> Any:
+            from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
+
+            chosen = compared or [one.name for one in load_suite(own).configs]
+            if len(chosen) < 2:
+                raise UsageError(f"two configurations are compared at least, and there is only {chosen[0]}: name some more")
+            found = await lab.eval(own, configs=chosen, epochs=epochs, reporter=reporter, reuse=True, **asdict(parts))
+            comparison = lab.evals.compare_configs(found, *chosen, margin=margin)
+            reports.write(comparison)
+            return comparison
+
+        return frontend.wait(tell_apart)
+    file, base, head = _compared(words or [], suite)
 
     async def work(reporter: Any) -> Any:
         comparison = await lab.compare(
@@ -190,17 +209,75 @@ def decide_gates(
 
 
 def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
-    """Suite file, base and head; what is called like a YAML file is the suite."""
+    """Return suite file, base and head."""
+    file, commits = _suite_and_words(words, suite)
+    if len(commits) > 2:
+        raise UsageError(f"two commits are compared, not {len(commits)}: {' '.join(commits)}")
+    base, head = [*commits, *("auto", "HEAD")[len(commits) :]]
+    return file, base, head
+
+
+def _suite_and_words(words: list[str], suite: str) -> tuple[str, list[str]]:
+    """Return the suite file and what is compared; what is called like a YAML file is the suite."""
     named = [word for word in words[:1] if word.endswith((".yaml", ".yml"))]
-    commits = words[len(named) :]
     if suite and named:
         raise UsageError(f"the suite is named twice, {named[0]} and --suite {suite}: leave one out")
     if not (suite or named):
         raise UsageError("name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD")
-    if len(commits) > 2:
-        raise UsageError(f"two commits are compared, not {len(commits)}: {' '.join(commits)}")
-    base, head = [*commits, *("auto", "HEAD")[len(commits) :]]
-    return suite or named[0], base, head
+    return suite or named[0], words[len(named) :]
+
+
+@evals.command("ablate", epilog="Example: kestrel eval ablate evals/smoke.yaml --file AGENTS.md --budget 200 --report out/ablation.html")
+@grouped
+def ablate_guidance(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    file: Annotated[str, typer.Option("--file", "-f", metavar="PATH", help="The guidance file, from the top of the suite's repository.")],
+    unit: Annotated[
+        str, typer.Option(help="What is left out: paragraph, section, or item (a paragraph or an item of a list).")
+    ] = "paragraph",
+    ref: Annotated[str, typer.Option(metavar="COMMIT", help="Take the file from this commit; by default as it is now.")] = "",
+    budget: Annotated[int | None, typer.Option(metavar="N", min=1, help="Run N trials at most; stored ones count.")] = None,
+    cost: Annotated[float | None, typer.Option(metavar="USD", help="Begin no trial after these have cost so much.")] = None,
+    config: Configs = None,
+    parts: Parts,
+    margin: Margin = 0.05,
+    resume: Annotated[bool, typer.Option("--resume", help="Take stored trials also where the suite is not in a git commit.")] = False,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the effects to this PNG or SVG file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write one row per part to this file.")] = None,
+) -> Any:
+    """Find out which paragraphs of AGENTS.md, or of another guidance file, help: the effect of each on success, tokens and cost, with its interval.
+
+    Each trial has some of the paragraphs and its twin has the others, so every trial tells of every paragraph. Stored trials are taken: asked
+    again with a larger budget it goes on. What the budget does not decide is called "no difference shown".
+    """
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
+
+    async def work(reporter: Any) -> Any:
+        found = await lab.evals.ablate(
+            suite,
+            file,
+            unit=unit,
+            ref=ref,
+            budget=budget,
+            cost=cost,
+            margin=margin,
+            resume=resume,
+            configs=config,
+            reporter=reporter,
+            **asdict(parts),
+        )
+        if report is not None:
+            found.report(report)
+        if plot is not None:
+            save_figure(found.plot(), plot)
+        write_csv(found.frame.reset_index(), csv)
+        return found
+
+    return frontend.wait(work)
 
 
 @evals.command("rescore", epilog="Example: kestrel eval rescore evals/smoke.yaml --report out/again.html")

@@ -52,15 +52,21 @@ async def compare(
     return Comparison(suite=place.suite, base=works[0].side(), head=works[1].side(), margin=margin, store=session.store)
 
 
-def compare_configs(result: EvalResult, base: str, head: str, *, margin: float = 0.05) -> Comparison:
-    """Compare two configurations of one result, scenario by scenario; see `Evaluations.compare_configs`."""
+def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin: float = 0.05) -> Comparison:
+    """Compare configurations of one result with another one, scenario by scenario; see `Evaluations.compare_configs`."""
     known = {row.config: str(row.result["model_kind"]) for row in result.rows}
-    for name in (base, head):
+    heads = (head, *more)
+    for name in (base, *heads):
         if name not in known:
             raise UsageError(f"no trials of a configuration {name!r} are in this result; {nearest(name, known)}")
-    one = f"{base} → {head}"
-    sides = [tuple(replace(row, config=one) for row in result.rows if row.config == name) for name in (base, head)]
-    before, after = (Side(name=labelled(name, known[name]), sha="", rows=rows) for name, rows in zip((base, head), sides, strict=True))
+    if base in heads:
+        raise UsageError(f"{base!r} is compared with other configurations, not with itself")
+    sides = [
+        tuple(replace(row, config=f"{base} → {head}") for head in heads for row in result.rows if row.config == (only or head))
+        for only in (base, "")
+    ]
+    titles = (labelled(base, known[base]), ", ".join(labelled(head, known[head]) for head in heads))
+    before, after = (Side(name=name, sha="", rows=rows) for name, rows in zip(titles, sides, strict=True))
     return Comparison(suite=result.suite, base=before, head=after, margin=margin, store=result.store)
 
 

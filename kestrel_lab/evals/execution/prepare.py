@@ -20,7 +20,7 @@ from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.yaml.validation import joined
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.workspaces import locate
-from kestrel_lab.evals.suite import Config, Scenario, Suite
+from kestrel_lab.evals.suite import Config, PackageSource, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import Recordings
 from kestrel_lab.evals.suites.python_files import load_function, load_tools
 from kestrel_lab.models.cassettes.recorder import AbsentModel, Tape
@@ -66,10 +66,16 @@ class Prepared:
         """Return the tools of a trial: the configuration's, if it has any, else the scenario's."""
         return self.config_tools[config.name] if config.name in self.config_tools else self.toolboxes[scenario.id]
 
-    def told(self, scenario: Scenario) -> str:
-        """Return the instructions of a trial: the suite's, and those of the scenario's environment."""
+    def told(self, scenario: Scenario, config: Config) -> str:
+        """Return the instructions of a trial: the suite's, and those of the scenario's environment.
+
+        Where the suite's `instructions_from` is a guidance file, it is the one of the configuration.
+        """
+        told, prompt = self.instructions, self.suite.instructions_from
+        if config.guidance is not None and prompt in self.suite.guidance_paths:
+            told = self.suite.instructions + config.guidance.files.get(prompt, "")
         own = scenario.environment.instructions if scenario.environment else ""
-        return f"{self.instructions}\n\n{own}".strip() if own else self.instructions
+        return f"{told}\n\n{own}".strip() if own else told
 
     @asynccontextmanager
     async def models_for(
@@ -215,6 +221,11 @@ def _toolbox(session: Session, own: dict[str, Tool], scenario: Scenario) -> Tool
 def _refuse_mixed(suite: Suite) -> None:
     """Raise `UsageError` for a configuration that would take the place of what a scenario brings with it."""
     for config in suite.configs:
+        if config.guidance is not None and (
+            found := next((one.id for one in suite.scenarios if isinstance(one.place, PackageSource)), None)
+        ):
+            msg = f"configuration {config.name!r} has guidance files, but the scenario {found!r} works in an installed package, which stays as it is"
+            raise UsageError(msg)
         if config.tools is not None and (found := next((one.id for one in suite.scenarios if one.environment), None)):
             msg = f"configuration {config.name!r} has tools of its own, but the scenario {found!r} can only be done with those it brings"
             raise UsageError(msg)

@@ -39,7 +39,9 @@ class EvalProgress:
         """Begin with the trials that are `stored` already; `notice` is shown until the first trial has ended."""
         self.running = 0
         """Trials under way."""
-        self._reporter, self._total, self._supervisor, self._clock = reporter, total, supervisor, clock
+        self._reporter, self._supervisor, self._clock = reporter, supervisor, clock
+        self.total = total
+        """Trials there will be; may change where a budget decides."""
         self._counts = Counter(str(row.result["outcome"]) for row in stored)
         self._made, self._cost, self._began = 0, 0.0, clock()
         self._unpriced = False
@@ -67,7 +69,7 @@ class EvalProgress:
     def tell(self) -> None:
         """Call the reporter with the progress."""
         if self._reporter is not None:
-            self._reporter(self._counts.total(), self._total, self.note)
+            self._reporter(self._counts.total(), self.total, self.note)
 
     @property
     def note(self) -> str:
@@ -79,7 +81,7 @@ class EvalProgress:
         parts = [outcomes if self._made else self._notice or outcomes]
         if self._made:
             rate = (len(self._lately) - 1) / max(self._clock() - self._lately[0], 1e-6)
-            left = self._total - self._counts.total()
+            left = self.total - self._counts.total()
             parts += [f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min", f"{duration(left / rate)} left" if left else ""]
         cost = f"${self._cost:.2f}" if self._cost else ""
         parts.append(f"cost {at_least(cost)}" if self._unpriced else cost)

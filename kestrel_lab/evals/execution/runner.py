@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,7 +25,7 @@ from kestrel_lab.evals.execution.trial import Ask, Identity, after, run_trial, s
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.options import Configs, EvalOptions
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
-from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
+from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.eventlog.store import SessionStore
@@ -119,11 +120,7 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
         concurrency=chosen.concurrency if asked.concurrency is None else asked.concurrency,
         retry_errors=chosen.retry_errors if asked.retry_errors is None else asked.retry_errors,
     )
-    with suppress(UsageError):  # a name that is unknown is told by `prepare`, with where it is
-        lists = [*(one.tools for one in chosen.scenarios), *(one.tools for one in chosen.configs)]
-        named = [name for names in lists for name in names or ()]
-        for error in (await session.mcp.start_first(session.mcp.unstarted(named))).values():
-            raise error
+    await start_servers(session, chosen)
     ready = prepare(session, chosen, models=models)
     code = await code_version(chosen.root, but=session.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
@@ -151,6 +148,15 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
     )
 
 
+async def start_servers(session: Session, suite: Suite) -> None:
+    """Start the MCP servers whose tools the suite names; raises the error of one that does not start."""
+    with suppress(UsageError):  # a name that is unknown is told by `prepare`, with where it is
+        lists = [*(one.tools for one in suite.scenarios), *(one.tools for one in suite.configs)]
+        named = [name for names in lists for name in names or ()]
+        for error in (await session.mcp.start_first(session.mcp.unstarted(named))).values():
+            raise error
+
+
 def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool, resume: bool) -> tuple[Reuse, EvalRun, str]:
     """Return the trials that need not be run, the eval run that the others belong to, and a notice for the user."""
     found = look_up(store, suite, asks) if reuse else Reuse()
@@ -170,6 +176,19 @@ def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool
 
 def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None) -> list[Ask]:
     """Return every trial of the suite, epoch by epoch: after an interruption all scenarios were tried about as often."""
+    every = product(range(1, suite.epochs + 1), suite.scenarios, suite.configs)
+    return asks_for(suite, [(scenario, config, epoch) for epoch, scenario, config in every], code=code, git_sha=git_sha, models=models)
+
+
+def asks_for(
+    suite: Suite,
+    trials: Iterable[tuple[Scenario, Config, int]],
+    *,
+    code: str,
+    git_sha: str,
+    models: Mapping[str, Model] | None = None,
+) -> list[Ask]:
+    """Return trials of the suite, each given by its scenario, configuration and epoch, with all that identifies them."""
     whole = content_key(suite.definition())[:12]
     scenarios = {scenario.id: scenario_hash(scenario) for scenario in suite.scenarios}
     configs = {config.name: content_key(config.name, config.definition(), config.name in (models or {}))[:12] for config in suite.configs}
@@ -183,9 +202,7 @@ def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, M
                 scenario=scenarios[scenario.id], config=configs[config.name], suite=whole, code=code, package=RELEASE, epoch=epoch
             ),
         )
-        for epoch in range(1, suite.epochs + 1)
-        for scenario in suite.scenarios
-        for config in suite.configs
+        for scenario, config, epoch in trials
     ]
 
 

@@ -112,7 +112,9 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     toolbox = ready.toolbox(scenario, config) if environment is None else Toolbox(environment.tools)
     only_pure = not (scenario.before or config.learning) and all(tool.effect == "pure" for tool in toolbox)
     async with (
-        opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure) as workspace,
+        opened(
+            scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure, guidance=config.guidance, named=ready.suite.guidance_paths
+        ) as workspace,
         ready.models_for(session, scenario, config, ask.epoch, workspace.root) as models,
     ):
         ports = replace(models.ports, abstain=None) if config.learning else replace(models.ports, memory=NoMemory(), abstain=None)
@@ -132,7 +134,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
                 containment=scenario.containment or None,
                 verify=config.verify or "off",
                 form=config.form or "none",
-                instructions=ready.told(scenario),
+                instructions=ready.told(scenario, config),
                 config=config.name,
                 scenario=scenario.id,
                 plan=conversation(turns, toolbox.names) if scenario.turns and goal == scenario.goal else ready.plans[config.name],
@@ -306,6 +308,7 @@ def _result(ask: Ask, run: Run, judged: _Judged, *, model_name: str, model_kind:
         **({"finish": judged.finish} if judged.finish else {}),
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
+        **({} if ask.config.guidance is None else {"guidance": ask.config.guidance.digest}),
         "task": content_key(ask.scenario.task()),
         "identity": ask.identity.as_json(),
     }

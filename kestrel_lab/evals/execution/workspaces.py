@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.guidance import Guidance, commit_guidance, equip
 from kestrel_lab.evals.suite import FolderCopy, GitCheckout, InlineFiles, PackageSource, Scenario, Suite
 from kestrel_lab.evals.suites.repository_checkouts import checkout, located
 from kestrel_lab.tools.files.workspace import Workspace
@@ -38,18 +39,25 @@ def locate(suite: Suite, scenario: Scenario, home: Path) -> Path | None:
 
 @asynccontextmanager
 async def opened(
-    scenario: Scenario, source: Path | None, keep_in: Path | None = None, *, only_pure: bool = False
+    scenario: Scenario,
+    source: Path | None,
+    keep_in: Path | None = None,
+    *,
+    only_pure: bool = False,
+    guidance: Guidance | None = None,
+    named: frozenset[str] = frozenset(),
 ) -> AsyncIterator[Workspace]:
     """Open the workspace of one trial.
 
     `source` is what `locate` found. A throw-away folder is removed at the end, unless `keep_in` names a
     folder to make it in and leave it. Trials without files whose tools are all pure (`only_pure`) share one
     empty, read-only folder: making and removing a folder costs more than all the rest of such a trial.
+    With `guidance` the workspace has its files and no other guidance; `named` is what counts as such beside the files known by name.
     """
     if isinstance(scenario.place, PackageSource) and source is not None:
         yield Workspace(source, read_only=True)
         return
-    if only_pure and scenario.place == InlineFiles() and keep_in is None:
+    if only_pure and scenario.place == InlineFiles() and keep_in is None and not (guidance and guidance.files):
         yield _empty_workspace()
         return
     if isinstance(scenario.place, GitCheckout) and source is not None:
@@ -60,6 +68,8 @@ async def opened(
             _write(folder, scenario.place.files)
         elif source is not None:
             await asyncio.to_thread(shutil.copytree, source, folder, symlinks=True, dirs_exist_ok=True, ignore=_left_out(scenario))
+        if guidance is not None and await asyncio.to_thread(equip, folder, guidance, named) and isinstance(scenario.place, GitCheckout):
+            await commit_guidance(folder)
         yield Workspace(folder)
     finally:
         if keep_in is None:

@@ -11,7 +11,7 @@ from kestrel_lab.core.drawing.matplotlib_figure import INK, folded, label_points
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.evals.gate_bounds import SUCCESS, is_share
-from kestrel_lab.evals.stats.difference import Difference
+from kestrel_lab.evals.stats.difference import Difference, Verdict
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.summaries.metric_values import Observed
 from kestrel_lab.evals.summaries.result_table import labelled, with_unit
@@ -126,6 +126,13 @@ def _reach(values: Sequence[Interval]) -> list[list[float]]:
 
 
 _COLOURS: Final = {"regression": "C3", "improvement": "C2", "stable": "C0", "inconclusive": "0.45"}
+EFFECT_WORDS: Final[dict[Verdict, str]] = {
+    "improvement": "helps",
+    "regression": "harms",
+    "stable": "no difference",
+    "inconclusive": "no difference shown",
+}
+"""What a verdict says of a part of a file: `no difference` where the whole interval is within the margin."""
 
 
 def differences_figure(differences: Mapping[tuple[str, str], Difference]) -> Figure:
@@ -139,6 +146,38 @@ def differences_figure(differences: Mapping[tuple[str, str], Difference]) -> Fig
     marks = [left.plot([], [], "o", color=colour, label=verdict)[0] for verdict, colour in _COLOURS.items()]
     figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), fontsize=8, frameon=False)
     return figure
+
+
+def effects_figure(title: str, names: Sequence[str], found: Sequence[Difference], others: Mapping[str, Sequence[Interval]]) -> Figure:
+    """Effects of parts with their intervals, one below the other: on the success rate, coloured by verdict, and on `others` by their labels."""
+    known = {label: effects for label, effects in others.items() if not all(math.isnan(effect.mean) for effect in effects)}
+    labels = [literal(folded(plain(name))) for name in names]
+    lines = sum(1 + label.count("\n") for label in labels)
+    figure = shown_figure()(figsize=(7.5 + 3 * len(known), 1.9 + 0.19 * max(6, lines + len(labels))), layout="constrained")
+    rates, *rest = figure.subplots(1, 1 + len(known), sharey=True, squeeze=False, width_ratios=[2] + [1] * len(known))[0]
+    for place, one in enumerate(found):
+        _effect(rates, place, one.interval, 100.0, _COLOURS[one.verdict])
+    for axes, (label, effects) in zip(rest, known.items(), strict=True):
+        for place, effect in enumerate(effects):
+            _effect(axes, place, effect, 1.0, "0.45")
+        axes.set_xlabel(label)
+    rates.set_xlabel("effect on the success rate, points, 95 % interval")
+    rates.set_yticks(range(len(labels)), labels, fontsize=9)
+    rates.set_ylim(len(labels) - 0.5, -0.5)
+    for axes in (rates, *rest):
+        axes.axvline(0, color="0.6", linewidth=1, zorder=0)
+        axes.grid(axis="x", alpha=0.3)
+        axes.locator_params(axis="x", nbins=5)
+    marks = [rates.plot([], [], "o", color=_COLOURS[verdict], label=word)[0] for verdict, word in EFFECT_WORDS.items()]
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), fontsize=8, frameon=False)
+    figure.suptitle(literal(plain(title)), fontsize=11)
+    return figure
+
+
+def _effect(axes: Axes, place: int, effect: Interval, scale: float, colour: str) -> None:
+    scaled = Interval(mean=scale * effect.mean, low=scale * effect.low, high=scale * effect.high)
+    if not math.isnan(scaled.mean):
+        axes.errorbar([scaled.mean], [place], xerr=_reach([scaled]), fmt="o", capsize=3, color=colour)
 
 
 def _differences(axes: Axes, found: Mapping[tuple[str, str], Difference], units: Mapping[tuple[str, str], float], title: str) -> None:

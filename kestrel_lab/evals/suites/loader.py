@@ -23,6 +23,7 @@ from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted, read_yaml
 from kestrel_lab.core.yaml.validation import attempt, checked, joined, salvaged
 from kestrel_lab.evals.benchmarks.by_name import is_published, load_published
 from kestrel_lab.evals.gate_bounds import Gate
+from kestrel_lab.evals.guidance import Guidance, read_guidance
 from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.evals.suite import CassetteUse, Config, FolderCopy, GitCheckout, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import default_folder
@@ -33,6 +34,7 @@ from kestrel_lab.evals.suites.models import (
     CassetteEntry,
     ConfigEntry,
     DefaultsEntry,
+    GuidanceEntry,
     LimitsEntry,
     NoteEntry,
     ScenarioEntry,
@@ -94,10 +96,11 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
         problems.append(
             f"{document.place()}: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"
         )
-    configs = [_config(one, document, ("configs", index), problems) for index, one in enumerate(entry.configs)]
+    top = repository_of(place.absolute().parent) or place.absolute().parent
+    configs = [_config(one, document, ("configs", index), problems, top) for index, one in enumerate(entry.configs)]
     places = [document.place(("configs", index)) for index in range(len(configs))]
     made = attempt(document, ("matrix",), problems, lambda: [_made(one) for one in expanded(entry.matrix)]) if entry.matrix else []
-    configs += [_config(one, document, ("matrix",), problems) for one in made or ()]
+    configs += [_config(one, document, ("matrix",), problems, top) for one in made or ()]
     places += [document.place(("matrix",))] * (len(configs) - len(places))
     configs = configs or [Config(name="default")]
     _refuse_twice("scenario", [(one.scenario.id, one.at) for one in placed], problems)
@@ -302,7 +305,7 @@ def _made(written: dict[str, Any]) -> ConfigEntry:
         raise UsageError(msg) from error
 
 
-def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list[str]) -> Config:
+def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list[str], top: Path) -> Config:
     if entry.model and entry.routes:
         problems.append(f"{document.place(where)}: the configuration {entry.name!r} has both model and routes: leave one of them out")
     if entry.plan and entry.form == "auto":
@@ -315,7 +318,15 @@ def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list
         params=attempt(document, (*where, "params"), problems, lambda: ModelParams.of(entry.params).as_json()) or {},
         limits=_limits(partial(attempt, document, (*where, "limits"), problems), entry.limits),
         tools=_tools(entry.tools),
+        guidance=attempt(document, (*where, "guidance"), problems, lambda: _guidance(entry.guidance, top)),
     )
+
+
+def _guidance(entry: GuidanceEntry | None, top: Path) -> Guidance | None:
+    if entry is None:
+        return None
+    files = entry.files if isinstance(entry.files, dict) else {name: name for name in entry.files}
+    return read_guidance(top, files, entry.ref, entry.text)
 
 
 def _same(entry: BaseModel, *names: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line
 
-AXES: Final = ("model", "routes", "plan", "temperature", "seed", "params", "tools", "limits", "inputs")
+AXES: Final = ("model", "runner", "routes", "plan", "temperature", "seed", "params", "tools", "limits", "inputs", "guidance")
 MOST: Final = 200
 """The most configurations of a matrix."""
 

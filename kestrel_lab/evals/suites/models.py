@@ -133,6 +133,22 @@ class ScenarioFileEntry(Entry):
     scenarios: Annotated[list[ScenarioEntry], Field(min_length=1)]
 
 
+class GuidanceEntry(_OrText):
+    """Guidance files of the workspaces, at a commit of the suite's repository or as they are now. The text `none` stands for no files."""
+
+    ref: str = ""
+    """The commit, branch or tag that has the files; empty for the files as they are in the checkout."""
+    files: list[Name] | dict[Name, Name] = Field(default_factory=list)
+    """Paths from the top of the repository, the same in the workspace; or paths in the workspace with where each file is in the repository."""
+    text: dict[Name, str] = Field(default_factory=dict)
+    """Further files, written here: text by path in the workspace."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        return {} if value == "none" else value
+
+
 class ConfigEntry(_OrText):
     """One way to run the scenarios. A text alone is the name of a model."""
 
@@ -151,6 +167,7 @@ class ConfigEntry(_OrText):
     verify: Literal["", "off", "warn", "repair", "judge", "quality"] = ""
     form: Literal["", "none", "auto", "brief", "plan", "patch", "explanation", "research"] = ""
     learning: bool = False
+    guidance: GuidanceEntry | None = None
 
     @model_validator(mode="before")
     @classmethod

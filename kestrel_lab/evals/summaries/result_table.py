@@ -14,7 +14,7 @@ from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.evals.summaries.streaming_summary import reduced, score_metrics
 
 COLUMNS: Final = (
-    *("suite", "scenario", "family", "config", "model", "model_kind", "epoch", "outcome", "success", "score"),
+    *("suite", "scenario", "family", "config", "model", "model_kind", "guidance", "epoch", "outcome", "success", "score"),
     *METRICS,
     *("grading_cost", "reason", "attempts", "run", "git_sha", "origin", "weight"),
 )
@@ -43,6 +43,7 @@ def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
         "config": row.config,
         "model": result["model"],
         "model_kind": result["model_kind"],
+        "guidance": result.get("guidance", ""),
         "epoch": row.epoch,
         "outcome": result["outcome"],
         "success": success,

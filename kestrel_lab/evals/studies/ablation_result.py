@@ -1,0 +1,259 @@
+"""Result of an ablation: what each part of a guidance file does to success, tokens and cost, with intervals."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from kestrel_lab.core.drawing.matplotlib_figure import png_uri
+from kestrel_lab.evals.reports.pages import TEMPLATES, Transcripts
+from kestrel_lab.evals.reports.plots import EFFECT_WORDS, effects_figure
+from kestrel_lab.evals.stats.difference import Difference
+from kestrel_lab.evals.stats.factorial_pairs import Pair, Subset, effects, judged_effects
+from kestrel_lab.evals.stats.intervals_and_tests import Interval
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.studies.guidance_parts import DividedFile
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.result_table import frame_record, labelled, not_real, trial_record
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.html.elements import environment
+from kestrel_lab.views.html.table_view import TableView
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+_HEADINGS: Final = ("part", "verdict", "effect on success, points (95 %)", "p", "smallest detectable", "tokens (95 %)", "cost, USD (95 %)")
+_METRICS: Final = {"token_usage": "tokens per trial", "cost_estimate": "cost per trial, USD"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PairOfTrials:
+    """Two trials of one scenario: `first` had these parts of the file, `second` all the others."""
+
+    parts: Subset
+    first: EvalRow
+    second: EvalRow
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Ablation(TableView):
+    """What each part of a guidance file does, measured by pairs of trials."""
+
+    suite: Suite
+    file: str
+    unit: str
+    divided: DividedFile
+    pairs: tuple[PairOfTrials, ...]
+    margin: float
+    """How large an effect on the success rate still counts as none."""
+    reused: int
+    """Trials that were stored before."""
+    ended: str
+    """What ended the study before all its trials were made; empty where nothing did."""
+    store: SessionStore
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One row per part of the file.
+
+        `part` (its number), `heading` above it, `text`, `verdict` (`helps`, `harms`, `no difference`, `no difference shown`); `effect` on the
+        success rate with its 95 % interval `low` and `high`, `p`, `p_holm` (adjusted for all parts together), `mde` (the smallest effect
+        that four of five such studies would find); `tokens` and `cost` with their intervals, missing where not known; `scope`, whether
+        this speaks of `scenarios like these` or, with fewer than six, of `these scenarios`.
+        """
+        return shown_frame(
+            [
+                {
+                    "part": part.number,
+                    "heading": part.heading,
+                    "text": part.text,
+                    "verdict": EFFECT_WORDS[found.verdict],
+                    "effect": found.interval.mean,
+                    "low": found.interval.low,
+                    "high": found.interval.high,
+                    "p": found.p,
+                    "p_holm": found.p_holm,
+                    "mde": found.mde,
+                    "tokens": tokens.mean,
+                    "tokens_low": tokens.low,
+                    "tokens_high": tokens.high,
+                    "cost": cost.mean,
+                    "cost_low": cost.low,
+                    "cost_high": cost.high,
+                    "scope": found.scope,
+                }
+                for part, found, tokens, cost in zip(self.divided.parts, self.effects, *self._others.values(), strict=True)
+            ]
+        ).set_index("part")
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """One row per trial, as in the frame of a suite's result, with the numbers of the `parts` that it had."""
+        records = [
+            {
+                **frame_record(trial_record(row, self.suite.count_errors)),
+                "parts": " ".join(str(number) for number, inside in enumerate(pair.parts, 1) if inside is mine),
+            }
+            for pair in self.pairs
+            for row, mine in ((pair.first, True), (pair.second, False))
+        ]
+        return shown_frame(records)
+
+    @cached_property
+    def effects(self) -> list[Difference]:
+        """The effect of each part on the success rate, with its verdict."""
+        excluded = self.suite.count_errors == "exclude"
+        return judged_effects(
+            [
+                self._pair(pair, *(float(row.result["outcome"] == "pass") for row in (pair.first, pair.second)))
+                for pair in self.pairs
+                if not (excluded and _broke(pair))
+            ],
+            margin=self.margin,
+        ) or [_unknown()] * len(self.divided.parts)
+
+    @property
+    def headline(self) -> str:
+        """What was found, in one line."""
+        counts = Counter(EFFECT_WORDS[found.verdict] for found in self.effects)
+        told = ", ".join(f"{counts[word]} {word}" for word in EFFECT_WORDS.values() if counts[word])
+        suite = self.suite.name.partition("?ablate=")[0]
+        return f"{self.file}, {len(self.divided.parts)} parts: {told} (suite {suite}, {self._agent}, {2 * len(self.pairs)} trials)"
+
+    def table(self) -> tuple[Sequence[str], list[list[str]]]:
+        """Return headings, and a row of texts for each part."""
+        rows = []
+        for part, found, tokens, cost in zip(self.divided.parts, self.effects, *self._others.values(), strict=True):
+            points = Interval(mean=100 * found.interval.mean, low=100 * found.interval.low, high=100 * found.interval.high)
+            p = "–" if math.isnan(found.p_holm) else "< 0.001" if found.p_holm < 0.001 else f"{found.p_holm:.3f}"
+            mde = f"{100 * found.mde:.0f}" if math.isfinite(found.mde) else "–"
+            rows.append([part.title, EFFECT_WORDS[found.verdict], _text(points, ".0f"), p, mde, _text(tokens, ".0f"), _text(cost, ".4f")])
+        return _HEADINGS, rows
+
+    def lines(self) -> list[str]:
+        """Return what to read beside the table: what an effect is, how sure it is, what could not be decided."""
+        scenarios = len({pair.first.scenario for pair in self.pairs})
+        said = [
+            "An effect is what a part changes on average over all choices of the other parts. Verdicts allow for all parts together: a part "
+            f"without an effect is said to help or to harm in at most one such study of twenty; effects within {100 * self.margin:g} points count as none."
+        ]
+        open_ones = [found for found in self.effects if found.verdict == "inconclusive"]
+        finite = [found.mde for found in open_ones if math.isfinite(found.mde)]
+        if finite:
+            reach = max(finite)
+            said.append(
+                f"{len(open_ones)} of {len(self.effects)} parts could not be decided: with these {2 * len(self.pairs)} trials an effect is "
+                f"found in four of five studies from {100 * reach:.0f} points on, with {8 * len(self.pairs)} from about {50 * reach:.0f}."
+            )
+        elif open_ones:
+            said.append("The trials do not suffice to tell the parts apart.")
+        if self.ended:
+            said.append(f"Ended because {self.ended}; asked again with more it goes on from here.")
+        if self.reused:
+            said.append(f"{self.reused} trials were stored before.")
+        if broke := sum(row.result["outcome"] == "error" for pair in self.pairs for row in (pair.first, pair.second)):
+            said.append(f"{broke} trials broke (counted {'as failed' if self.suite.count_errors == 'fail' else 'in no rate'}).")
+        if self.effects and self.effects[0].scope == "these scenarios":
+            said.append(f"With {scenarios} scenarios this speaks of these scenarios only; from six on it speaks of scenarios like these.")
+        return [*said, *not_real({"config": self._config, "model_kind": kind} for kind in self._kinds)]
+
+    def plot(self) -> Figure:
+        """Draw the effects of all parts with their intervals: on success, tokens and cost."""
+        others = {label: self._others[metric] for metric, label in _METRICS.items()}
+        return effects_figure(self.headline, [part.title for part in self.divided.parts], self.effects, others)
+
+    def report(self, path: str | Path) -> Path:
+        """Write a self-contained HTML page: effects, the plot, the file with a verdict beside each part, transcripts; returns its path."""
+        transcripts = Transcripts(self.store)
+        rows = [row for pair in self.pairs for row in (pair.first, pair.second)]
+        rows.sort(key=lambda row: row.result["outcome"] == "pass")
+        html = (
+            environment(TEMPLATES)
+            .get_template("ablation.html")
+            .render(
+                title=self.headline,
+                table=self.table(),
+                notes=self.lines(),
+                figure_uri=png_uri(self.plot()),
+                parts=[(EFFECT_WORDS[found.verdict], part.text) for part, found in zip(self.divided.parts, self.effects, strict=True)],
+                trials=[transcripts.folded(row) for row in rows],
+            )
+        )
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(html, encoding="utf-8")
+        return target
+
+    def __repr__(self) -> str:
+        # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result.
+        return f"<ablation of {self.file} on suite {self.suite.name.partition('?ablate=')[0]}: {2 * len(self.pairs)} trials>"
+
+    def __str__(self) -> str:
+        return TableView.__repr__(self)
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """What IPython shows in a terminal."""
+        printer.text(str(self))
+
+    @property
+    def _config(self) -> str:
+        """The name of the suite's configuration."""
+        return self.suite.configs[0].name.partition(" · ")[0]
+
+    @property
+    def _kinds(self) -> list[str]:
+        return sorted({str(row.result["model_kind"]) for pair in self.pairs for row in (pair.first, pair.second)})
+
+    @property
+    def _agent(self) -> str:
+        """The configuration with the kinds of models that are not real: a scripted result is never shown without it."""
+        return labelled(self._config, ", ".join(kind for kind in self._kinds if kind != "real") or "real")
+
+    @cached_property
+    def _others(self) -> dict[str, list[Interval]]:
+        """The effect of each part on other metrics, over pairs of which both trials have it."""
+        nothing = [_unknown().interval] * len(self.divided.parts)
+        found = {}
+        for metric in _METRICS:
+            values = [(pair, _value(pair.first, metric), _value(pair.second, metric)) for pair in self.pairs if not _broke(pair)]
+            known = [self._pair(pair, one, other) for pair, one, other in values if not math.isnan(one + other)]
+            found[metric] = [interval for interval, _ in effects(known, bounded=False)] or nothing
+        return found
+
+    def _pair(self, pair: PairOfTrials, first: float, second: float) -> Pair:
+        return Pair(
+            scenario=pair.first.scenario, parts=pair.parts, first=first, second=second, weight=cast("float", pair.first.result["weight"])
+        )
+
+
+def _unknown() -> Difference:
+    """The effect of a part where there are no trials."""
+    nothing = Interval(mean=math.nan, low=math.nan, high=math.nan)
+    return Difference(
+        base=math.nan, head=math.nan, interval=nothing, p=1.0, p_holm=1.0, mde=math.nan, scenarios=0, scope="these scenarios"
+    )  # fmt: skip
+
+
+def _broke(pair: PairOfTrials) -> bool:
+    return "error" in (pair.first.result["outcome"], pair.second.result["outcome"])
+
+
+def _value(row: EvalRow, metric: str) -> float:
+    """Return a metric of a trial; not a number where it is not known, as a cost without a price, or a cost of nothing."""
+    value = float(cast("float", row.metrics.get(metric, math.nan)))
+    unknown = metric == "cost_estimate" and (not value or cast("float", row.metrics.get("unpriced_calls", 0)) > 0)
+    return math.nan if unknown else value
+
+
+def _text(interval: Interval, form: str) -> str:
+    if math.isnan(interval.mean):
+        return "–"
+    ends = "" if math.isnan(interval.low) else f" ({interval.low:+{form}} to {interval.high:+{form}})"
+    return f"{interval.mean:+{form}}{ends}"
