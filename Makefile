@@ -50,7 +50,13 @@ PYTEST := KESTREL_ARTIFACTS=$(abspath $(ARTIFACTS))/tests $(BIN)/python -m pytes
 test: $(VENV)/.dev browser ## Set up what tests need, a browser too, and run all but the long ones
 	@$(PYTEST) --dist loadfile
 
-test-long: $(VENV)/.dev browser ## Run the long tests: hundreds of kills, hostile pages, every notebook
+# The conformance suite of the Model Context Protocol; it runs on the Node of a Python package. A machine without the network skips its tests.
+$(VENV)/conformance/.done: tests/mcp/package.json tests/mcp/package-lock.json $(VENV)/.dev
+	@mkdir -p $(@D) && cp tests/mcp/package.json tests/mcp/package-lock.json $(@D)
+	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error \
+		&& touch $@ || { test -z "$$CI" && echo "the conformance suite of MCP could not be installed: its tests are skipped"; }
+
+test-long: $(VENV)/.dev $(VENV)/conformance/.done browser ## Run the long tests: hundreds of kills, hostile pages, every notebook
 	@$(PYTEST) --dist loadfile -m long
 
 test-all: test test-long ## Run every test

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import UsageError, nearest
@@ -47,12 +47,18 @@ class ThinkingPart:
         return {name: value for name in ("text", "signature", "redacted") if (value := getattr(self, name))}
 
 
+IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
+"""What models take."""
+IMAGE_BYTES: Final = 5_000_000
+"""Most bytes of one image: providers refuse larger ones."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImagePart:
     """An image in a message. The log names it; the bytes are kept beside the log."""
 
     media_type: str
-    """`image/png`, `image/jpeg`, `image/gif` or `image/webp`."""
+    """One of `IMAGE_TYPES`."""
     blob: str
     """The name under which the image is kept: the first 32 hexadecimal digits of the SHA-256 of `data`."""
     data: str = field(default="", repr=False, compare=False)

@@ -6,7 +6,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -38,6 +39,28 @@ class Trust:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OAuth:
+    """How a server at an address is logged in to; without any of it a person logs in, and the client registers itself."""
+
+    client_id: str = ""
+    """The client that was registered by hand; for client credentials always."""
+    client_secret: str = ""
+    private_key: str = ""
+    """A key in PEM form, in place of a secret (`private_key_jwt`)."""
+    algorithm: str = "ES256"
+    """How the key signs."""
+    client_credentials: bool = False
+    """Whether a program logs in by itself, and no person."""
+    issuer: str = ""
+    """The authorisation server that the client belongs to; its credentials are sent to no other."""
+    scope: str = ""
+    client_metadata_url: str = ""
+    """The `https` address of a document that describes the client, for servers that take one as its id."""
+    port: int = 0
+    """The port of the redirect address `http://127.0.0.1:PORT/callback`; 0 for any."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Seal:
     """A folder that must not have changed since installation: see `mcp.registry.installed_servers`."""
 
@@ -60,6 +83,7 @@ class ServerConfig:
     url: str = ""
     """The address of a server that speaks streamable HTTP."""
     headers: Mapping[str, str] = field(default_factory=dict)
+    oauth: OAuth = OAuth()
     trust: Trust = Trust()
     tools: Mapping[str, Trust] = field(default_factory=dict)
     """Tools with another trust."""
@@ -113,7 +137,8 @@ class ServerConfig:
         place = str(Path(self.cwd or ".").resolve()) if self.cwd or bound else ""
         freedoms = self._freedoms  # left out when empty, so that older approvals stay valid
         sealed = () if self.seal is None else (self.seal.tree,)
-        more = (*sealed, *([freedoms] if freedoms else []))
+        login = [asdict(self.oauth)] if self.oauth != OAuth() else []
+        more = (*sealed, *([freedoms] if freedoms else []), *login)
         return content_key(self.name, self.command, list(self.args), dict(self.env), place, self.url, dict(self.headers), *more)
 
     def trust_in(self, tool: str) -> Trust:
@@ -127,6 +152,11 @@ class ServerConfig:
     def filled_headers(self, ours: Mapping[str, str]) -> dict[str, str]:
         """Return `headers` with our variables filled in; raises `UsageError` for one that is not set."""
         return {name: self._filled(value, ours) for name, value in self.headers.items()}
+
+    def filled_oauth(self, ours: Mapping[str, str]) -> OAuth:
+        """Return `oauth` with our variables filled in; raises `UsageError` for one that is not set."""
+        known, fill = self.oauth, partial(self._filled, ours=ours)
+        return replace(known, client_id=fill(known.client_id), client_secret=fill(known.client_secret), private_key=fill(known.private_key))
 
     def _filled(self, text: str, ours: Mapping[str, str]) -> str:
         def put(found: re.Match[str]) -> str:
@@ -162,8 +192,8 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
             values[key] = _READ[key](value)
         except ValueError as error:
             raise UsageError(f"{where}: {key}: {error} (found {value!r})") from error
-    if bool(values.get("command")) == bool(values.get("url")):
-        raise UsageError(f"{where}: give a command to start, or the url of a running server: one of them")
+    if bool(values.get("command")) == bool(values.get("url")) or ("oauth" in values and "url" not in values):
+        raise UsageError(f"{where}: give a command to start, or the url of a running server, which may have oauth: one of them")
     trust = _trust(table, Trust(), where)
     tools = {tool: _trust(own, trust, f"{where}: tool {tool!r}") for tool, own in values.pop("tools", {}).items()}
     made = ServerConfig(name=name, source=source, trust=trust, tools=tools, **values)
@@ -254,6 +284,20 @@ def _tables(value: Any) -> dict[str, Json]:
     return dict(value)
 
 
+def _oauth(value: Any) -> OAuth:
+    _need(isinstance(value, Mapping), "a table")
+    known = {one.name: one for one in fields(OAuth)}
+    for key, item in value.items():
+        if key not in known:
+            raise ValueError(f"has no key {key!r}: {nearest(key, known)}")
+        _need(type(item) is type(known[key].default), f"a table in which {key} is a {type(known[key].default).__name__}")
+    made = OAuth(**value)
+    if made.client_credentials:
+        _need(bool(made.client_id and made.issuer), "a table with client_id and issuer, where client_credentials is true")
+        _need(bool(made.client_secret) is not bool(made.private_key), "a table with client_secret or private_key, one of them")
+    return made
+
+
 _READ: dict[str, Callable[[Any], Any]] = {
     "command": _text,
     "args": _texts,
@@ -261,6 +305,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "cwd": _text,
     "url": _address,
     "headers": _pairs,
+    "oauth": _oauth,
     "tools": _tables,
     "only": _texts,
     "enabled": _yes_or_no,

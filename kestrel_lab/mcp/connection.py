@@ -1,4 +1,4 @@
-"""Connections to MCP servers through the official SDK: open, list tools, call, ping, close.
+"""Connections to MCP servers through the official SDK: open, list tools, call, read resources and prompts, ping, close.
 
 Everything here runs on one event loop (see `host.background_loop`); one task per connection enters and leaves the SDK's contexts.
 """
@@ -6,10 +6,12 @@ Everything here runs on one event loop (see `host.background_loop`); one task pe
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,15 +19,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.core.redaction import Redactor
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.sanitize import head_tail, one_line, plain
 from kestrel_lab.core.version import __version__
 from kestrel_lab.mcp.approvals import Definition, vetted
+from kestrel_lab.mcp.authorization import LoginNeededError, provider_of
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.mcp.registry.installed_servers import check_seal
-from kestrel_lab.mcp.results import text_of
+from kestrel_lab.mcp.elicitation import elicited
+from kestrel_lab.mcp.person import Ask, Person
+from kestrel_lab.mcp.results import LONGEST, Answer, answer_of, resource_text, text_of
 from kestrel_lab.mcp.sandboxing import network_hint, sandboxed_server
 from kestrel_lab.mcp.stdio_transport import ServerLog, open_pipe
+from kestrel_lab.tools.results import render
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.shell.environment import clean_environment
 
@@ -38,15 +44,42 @@ _PING_S = 4.0
 _BETWEEN_S = 0.1
 """Least seconds between two reports of progress."""
 _TIMED_OUT = -32001
+_NO_LIMIT_S = 86_400.0
+"""For the SDK, whose clock goes on while a person is asked: `Person.clock` is the time limit of a call."""
+_PERSON: ContextVar[Person | None] = ContextVar("kestrel_mcp_person", default=None)
+_QUIET = logging.NullHandler()
+"""Keeps tracebacks of the SDK off the terminal: its errors are raised, too."""
+READ_RESOURCE = Definition(
+    name="read_resource",
+    fields={
+        "name": "read_resource",
+        "description": "Read a resource of this server, such as a file or a record. Without an address: list the resources there are.",
+        "inputSchema": {
+            "type": "object",
+            "properties": {"uri": {"type": "string", "default": "", "description": "The address, from the list."}},
+        },
+        "annotations": {"readOnlyHint": True},
+    },
+)
+"""The tool for the resources of a server that has any; approved and pinned like its own tools."""
 
 
 class Connection:
     """The connection to a server that was started or reached, until either side ends it."""
 
     def __init__(
-        self, config: ServerConfig, ours: Mapping[str, str], log: Path, ended: Callable[[str], None], sandbox: Sandbox | None = None
+        self,
+        config: ServerConfig,
+        ours: Mapping[str, str],
+        log: Path,
+        ended: Callable[[str], None],
+        sandbox: Sandbox | None = None,
+        ask: Ask | None = None,
     ) -> None:
-        """Connect nothing yet; `ended` is called with the reason when an open connection ends by itself."""
+        """Connect nothing yet.
+
+        `ended` is called with the reason when an open connection ends by itself, `ask` where a person has to log in while it opens.
+        """
         self.config = config
         self.definitions: dict[str, Definition] = {}
         """The tools that the server has now, by name."""
@@ -58,7 +91,7 @@ class Connection:
         self.reason = ""
         """Why the connection ended; empty while it is open."""
         self.sandbox = sandbox or Sandbox()
-        self._ours, self._log_path, self._on_end = ours, log, ended
+        self._ours, self._log_path, self._on_end, self._opener = ours, log, ended, ask
         self._log: ServerLog | None = None
         self._client: Client | None = None
         self._owner: asyncio.Task[None] | None = None
@@ -66,6 +99,9 @@ class Connection:
         self._stop, self._turn = asyncio.Event(), asyncio.Event()
         self._wanted, self._listed = 1, 0  # changes of its tools announced by the server, and those listed since
         self._listing = asyncio.Lock()
+        self._at_work: dict[Person, None] = {}
+        """Whom the requests under way are for, in their order."""
+        self._login: LoginNeededError | None = None
 
     @property
     def alive(self) -> bool:
@@ -75,13 +111,14 @@ class Connection:
     async def open(self) -> None:
         """Connect and list the tools, once; raises `ConnectionError` with the reason."""
         await asyncio.to_thread(import_module, "mcp")  # loading takes half a second, which must not count as the server's time
+        logging.getLogger("mcp").addHandler(_QUIET)
         if self._stop.is_set():
             raise ConnectionError("it was closed before it was started")
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = asyncio.create_task(self._own(ready), name=f"kestrel mcp {self.config.name}")
         seconds = self.config.start_timeout_s
+        self._owner = asyncio.create_task(self._own(ready), name=f"kestrel mcp {self.config.name}")
         try:
-            async with asyncio.timeout(seconds):
+            async with self._working(self._opener, seconds):
                 await asyncio.shield(ready)
             self._opened = True
         except TimeoutError:
@@ -102,25 +139,63 @@ class Connection:
             owner.cancel()
         await asyncio.wait([owner])
 
-    async def call(self, tool: str, pin: str, args: dict[str, Json], progress: Progress) -> str:
-        """Call `tool`, provided that its definition still has the hash `pin`, and return the text of the result.
+    async def call(self, tool: str, pin: str, args: dict[str, Json], progress: Progress, ask: Ask | None = None) -> Answer:
+        """Call `tool`, provided that its definition still has the hash `pin`, and return its answer; `ask` puts its questions to a person.
 
-        Raises `ToolError` for an error of the tool, `ConnectionError` when the server is gone, `TimeoutError` when it does
-        not answer in time.
+        Raises `ToolError` for an error of the tool and for structured content that does not fit the tool's schema, `ConnectionError`
+        when the server is gone, `TimeoutError` when it does not answer in time.
         """
         client = self._open_client()
         await self._list()
         self._check(tool, pin)
-        seconds = self.config.timeout_s
-        result = await self._asked(
-            lambda: client.call_tool(
-                tool, cast("dict[str, Any]", args), read_timeout_seconds=seconds, progress_callback=_progress_callback(progress)
-            )
-        )
-        text = text_of(result)
+        if pin == READ_RESOURCE.pin:
+            return await self.resource(str(args.get("uri") or ""), ask)
+
+        async def send() -> Any:
+            given = cast("dict[str, Any]", args)
+            return await client.call_tool(tool, given, read_timeout_seconds=_NO_LIMIT_S, progress_callback=_progress_callback(progress))
+
+        async with self._working(ask, self.config.timeout_s) as person:
+            result = await self._asked(lambda: self._after_addresses(send))
+        answer = answer_of(result)
+        told = "".join(f"\n[nobody was here to answer, so this was declined: {one_line(text, 500)}]" for text in person.unanswered)
         if result.is_error:
-            raise ToolError((text or "the tool failed and does not say why") + network_hint(self.config, self.level, text))
-        return text
+            text = text_of(result.content)[0] or "the tool failed and does not say why"
+            raise ToolError(f"{text}{told}" + network_hint(self.config, self.level, text))
+        return replace(answer, value=f"{render(answer.value)}{told}") if told else answer
+
+    async def resource(self, uri: str, ask: Ask | None = None) -> Answer:
+        """Read a resource; without an address list resources and templates of addresses. Errors: as `call`."""
+        client = self._open_client()
+        async with self._working(ask, self.config.timeout_s):
+            if uri:
+                contents, images = (await self._asked(lambda: client.read_resource(uri))).contents, list[ImagePart]()
+                text = plain("\n".join(resource_text(one, images) for one in contents))
+                return Answer(value=head_tail(text, LONGEST)[0], images=(*images,))
+            found = [
+                *await self._pages(client.list_resources, "resources"),
+                *await self._pages(client.list_resource_templates, "resource_templates"),
+            ]
+        lines = [
+            f"{getattr(one, 'uri', None) or one.uri_template}  {one_line(one.description or one.title or one.name, 200)}" for one in found
+        ]
+        return Answer(value=head_tail(plain("\n".join(lines)), LONGEST)[0] or "[the server has no resources]")
+
+    async def prompts(self) -> list[Any]:
+        """Return the prompts of the server, as `mcp_types.Prompt`. Errors: as `call`."""
+        client = self._open_client()
+        if client.server_capabilities.prompts is None:
+            return []
+        async with self._working(None, self.config.timeout_s):
+            return await self._pages(client.list_prompts, "prompts")
+
+    async def prompt(self, name: str, args: Mapping[str, str], ask: Ask | None = None) -> str:
+        """Return the text of a prompt, each message under its role where there are several. Errors: as `call`."""
+        client = self._open_client()
+        async with self._working(ask, self.config.timeout_s):
+            messages = (await self._asked(lambda: client.get_prompt(name, dict(args)))).messages
+        texts = [(one.role, text_of([one.content])[0]) for one in messages]
+        return texts[0][1] if len(texts) == 1 else "\n\n".join(f"{role}:\n{text}" for role, text in texts)
 
     async def ping(self) -> None:
         """Return once the server has answered a ping; raises `ConnectionError` or `TimeoutError`."""
@@ -132,6 +207,55 @@ class Connection:
             async with asyncio.timeout(_PING_S):
                 modern = version in MODERN_PROTOCOL_VERSIONS
                 await self._asked(lambda: session.send_discover(version) if modern else session.send_ping())
+
+    @asynccontextmanager
+    async def _working(self, ask: Ask | None, seconds: float) -> AsyncIterator[Person]:
+        """Make the requests of the block in at most `seconds`, without the time in which a person is asked."""
+        async with asyncio.timeout(seconds) as clock:
+            person = Person(ask, clock, seconds)
+            self._at_work[person] = None
+            known = _PERSON.set(person)
+            try:
+                yield person
+            finally:
+                _PERSON.reset(known)
+                del self._at_work[person]
+
+    def _person(self) -> Person:
+        """Return whom a question of the server is for; nobody, where it does not say to which of several requests it belongs."""
+        mine = _PERSON.get()
+        if mine in self._at_work:
+            return mine
+        return next(iter(self._at_work)) if len(self._at_work) == 1 else Person(None, asyncio.timeout(None), 0)
+
+    async def _elicited(self, context: Any, params: Any) -> Any:  # the SDK names the parameter
+        return await elicited(self.config.name, params, self._person().ask)
+
+    async def _after_addresses(self, send: Callable[[], Awaitable[Any]]) -> Any:
+        """Send a request again after the person has been to the addresses that the server wants visited first (protocol of 2025-11-25)."""
+        from mcp import MCPError
+        from mcp.shared.exceptions import UrlElicitationRequiredError
+        from mcp_types import URL_ELICITATION_REQUIRED
+
+        try:
+            return await send()
+        except MCPError as error:
+            if error.code != URL_ELICITATION_REQUIRED:
+                raise
+            for one in UrlElicitationRequiredError.from_error(error.error).elicitations:
+                if (await self._elicited(None, one)).action != "accept":
+                    raise
+            return await send()
+
+    async def _pages(self, listing: Callable[..., Awaitable[Any]], field: str) -> list[Any]:
+        """Return everything of a listing that comes in pages."""
+        found, cursor = list[Any](), None
+        for _ in range(_PAGES):
+            page = await self._asked(partial(listing, cursor=cursor))
+            found += getattr(page, field)
+            if (cursor := page.next_cursor) is None:
+                break
+        return found
 
     def _open_client(self) -> Client:
         if not self.alive or self._client is None:
@@ -189,7 +313,9 @@ class Connection:
             from mcp.shared._httpx_utils import create_mcp_http_client
 
             headers = config.filled_headers(self._ours)
-            http = await stack.enter_async_context(create_mcp_http_client(headers=headers or None))
+            own = any(name.lower() == "authorization" for name in headers)  # a token of the person's own is used as it is
+            login = None if own else await asyncio.to_thread(provider_of, config, self._ours, self._person)
+            http = await stack.enter_async_context(create_mcp_http_client(headers=headers or None, auth=login))
             transport: Any = streamable_http_client(config.url, http_client=http)
         else:
             self._log = ServerLog(self._log_path, Redactor.of(self._ours))
@@ -201,6 +327,7 @@ class Connection:
             transport,
             read_timeout_seconds=max(config.timeout_s, config.start_timeout_s),
             message_handler=self._on_message,
+            elicitation_callback=self._elicited,
             client_info=Implementation(name="kestrel_lab", version=__version__),
             cache=None,
         )
@@ -218,14 +345,15 @@ class Connection:
         async with self._listing:
             if self._listed == (wanted := self._wanted):
                 return
-            client, found, cursor = cast("Client", self._client), [], None
-            for _ in range(_PAGES):
-                page = await self._asked(partial(client.list_tools, cursor=cursor))
-                for tool in page.tools:
-                    fields = tool.model_dump(mode="json", by_alias=True, exclude_none=True)
-                    found.append(Definition(name=tool.name, fields=fields))
-                if (cursor := page.next_cursor) is None:
-                    break
+            client = cast("Client", self._client)
+            found = [
+                Definition(name=tool.name, fields=tool.model_dump(mode="json", by_alias=True, exclude_none=True))
+                for tool in await self._pages(client.list_tools, "tools")
+            ]
+            if client.server_capabilities.resources is not None and READ_RESOURCE.name not in {one.name for one in found}:
+                with suppress(ToolError):  # it says that it has resources, and cannot list them
+                    some = (await self._asked(client.list_resources)).resources
+                    found += [READ_RESOURCE] if some or (await self._asked(client.list_resource_templates)).resource_templates else []
             self.definitions, self.refused = vetted(found)
             self._listed = wanted
 
@@ -280,58 +408,6 @@ class Connection:
         last = "" if self._log is None else self._log.last
         told = f"{what}; it said last: {last}" if last and last not in what else what
         return told + network_hint(self.config, self.level, told)
-
-
-@dataclass(slots=True, eq=False)
-class Server:
-    """A configured server and its connection. Its coroutines run on the loop of MCP connections."""
-
-    config: ServerConfig
-    ours: Mapping[str, str]
-    log: Path
-    ended: Callable[[str], None]
-    sandbox: Callable[[], Sandbox]
-    connection: Connection | None = None
-    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _closed: int = 0
-
-    async def open(self, *, replacing: Connection | None = None) -> None:
-        """Return once there is a living connection other than `replacing`, which is closed if it still is the current one.
-
-        Callers that find the same connection wanting replace it once, not one after the other. Raises `ConnectionError`, also
-        when the server is closed meanwhile.
-        """
-        async with self._opening:
-            closed, current = self._closed, self.connection
-            if current is not None:
-                if current.alive and current is not replacing:
-                    return
-                await current.close()
-            if self.config.seal is not None:
-                await asyncio.to_thread(check_seal, self.config.seal)
-            if self._closed != closed:
-                raise ConnectionError("it was closed before it was started")
-            self.connection = Connection(self.config, self.ours, self.log, self.ended, self.sandbox())
-            await self.connection.open()
-
-    @property
-    def outdated(self) -> bool:
-        """Whether the connection was started with another sandbox level than it would be now."""
-        own = bool(self.config.url) or self.config.sandbox is not None
-        return not own and self.connection is not None and self.connection.sandbox.level != self.sandbox().level
-
-    @property
-    def connected(self) -> Connection:
-        """The connection; raises `ConnectionError` where there is none yet."""
-        if self.connection is None:
-            raise ConnectionError("it is not connected")
-        return self.connection
-
-    async def close(self) -> None:
-        """End the connection and whatever opens one."""
-        self._closed += 1
-        if self.connection is not None:
-            await self.connection.close()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

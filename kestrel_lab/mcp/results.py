@@ -1,10 +1,15 @@
-"""Results of MCP tools as text for a model: sanitised and bounded, as they are untrusted."""
+"""Results of MCP servers for models and checks: text that is sanitised and bounded, structured content, images."""
 
 from __future__ import annotations
 
+import base64
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.json_types import dumps
+from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.messages import IMAGE_BYTES, IMAGE_TYPES, ImagePart
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
 
 if TYPE_CHECKING:
@@ -12,28 +17,86 @@ if TYPE_CHECKING:
 
 LONGEST = 64_000
 """Most characters of a result; the tool's `max_chars` bounds what a model sees."""
+_MOST_IMAGES = 10
 
 
-def text_of(result: CallToolResult) -> str:
-    """Return the text of a result; images and audio are named, not shown."""
-    pieces = [piece for block in result.content if (piece := _piece(block))]
-    if not pieces and result.structured_content is not None:
-        pieces = [dumps(result.structured_content)]
-    return head_tail(plain("\n".join(pieces)), LONGEST)[0]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """What a server answered, all of it untrusted."""
+
+    value: Json = ""
+    """The text; the structured content where it says the same as the text, and both where they differ."""
+    images: tuple[ImagePart, ...] = ()
 
 
-def _piece(block: Any) -> str:
+def answer_of(result: CallToolResult) -> Answer:
+    """Return the answer of a tool; its structured content was validated against the tool's output schema by the SDK."""
+    text, images = text_of(result.content)
+    structured: Any = result.structured_content
+    if structured is None or (text and not structured) or len(dumps(structured)) > LONGEST:
+        return Answer(value=text, images=images)
+    shown = _plain(structured)
+    # Servers wrap a bare text, number or list in an object of one key, which says no more than what it wraps.
+    inner = next(iter(shown.values())) if isinstance(shown, dict) and len(shown) == 1 else shown
+    if not text or _says(text, shown):
+        return Answer(value=shown, images=images)
+    if text == inner or _says(text, inner):
+        return Answer(value=text, images=images)
+    return Answer(value={"text": text, "structured": shown}, images=images)
+
+
+def text_of(blocks: Iterable[Any]) -> tuple[str, tuple[ImagePart, ...]]:
+    """Return the text of content blocks and the images among them; audio and other files are named, not shown."""
+    images: list[ImagePart] = []
+    pieces = [piece for block in blocks if (piece := _piece(block, images))]
+    return head_tail(plain("\n".join(pieces)), LONGEST)[0], tuple(images)
+
+
+def resource_text(contents: Any, images: list[ImagePart]) -> str:
+    """Return the text of one content of a resource; an image is added to `images`."""
+    where = one_line(str(contents.uri), 200)
+    if (text := getattr(contents, "text", None)) is not None:
+        return f"[{where}]\n{text}"
+    return f"[{where}] {_image(contents.blob, contents.mime_type or '', 'file', images)}"
+
+
+def _piece(block: Any, images: list[ImagePart]) -> str:
     match block.type:
         case "text":
             return str(block.text)
         case "image" | "audio":
-            return f"[{block.type} {one_line(block.mime_type, 60)}, {len(block.data) * 3 // 4:,} bytes, not shown]"
+            return _image(block.data, block.mime_type, block.type, images)
         case "resource":
-            resource = block.resource
-            where = one_line(str(resource.uri), 200)
-            text = getattr(resource, "text", None)
-            return f"[{where}]\n{text}" if text is not None else f"[{where}, not text, not shown]"
+            return resource_text(block.resource, images)
         case "resource_link":
             return f"[{one_line(str(block.uri), 200)}] {one_line(block.description or block.name, 200)}"
         case other:
             return f"[{one_line(str(other), 40)}, not shown]"
+
+
+def _image(data: str, kind: str, what: str, images: list[ImagePart]) -> str:
+    """Add an image that models take to `images`; return its name in the text."""
+    told = f"{what} {one_line(kind, 60)}, {len(data) * 3 // 4:,} bytes".replace("  ", " ")
+    if kind not in IMAGE_TYPES or len(data) > IMAGE_BYTES * 4 // 3 or len(images) >= _MOST_IMAGES:
+        return f"[{told}, not shown]"
+    try:
+        images.append(ImagePart.of(base64.b64decode(data, validate=True), kind))
+    except ValueError:
+        return f"[{told}, not shown: it is not Base64]"
+    return f"[{told}]"
+
+
+def _says(text: str, value: Json) -> bool:
+    """Return whether a text is the JSON of a value."""
+    try:
+        return bool(json.loads(text) == value)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return {plain(key): _plain(item) for key, item in value.items()} if isinstance(value, dict) else value

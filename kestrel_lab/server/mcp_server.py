@@ -1,4 +1,4 @@
-"""A session as an MCP server: other programs call its tools.
+"""A session as an MCP server: other programs call its tools. Over HTTP: `mcp_http`.
 
 Every call is a run in the log, under a policy that asks nobody: what the policy does not allow is refused and said so.
 """
@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events.union import Event, Progress, ToolAnswered, ToolCalled
+from kestrel_lab.core.messages import Message
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.version import __version__
+from kestrel_lab.eventlog.conversation import read_images
 from kestrel_lab.models.chat_format import wire_name
+from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
@@ -55,7 +58,7 @@ def make_server(session: Session, *, approve: str, workspace: str, tools: Sequen
     async def call_tool(ctx: Any, params: CallToolRequestParams) -> CallToolResult:
         if (tool := by_wire.get(params.name)) is None:
             return _said(f"there is no tool {one_line(params.name)!r}", failed=True)
-        return await _followed(ctx, lambda: _call(session, tool, params.arguments or {}, approve, workspace))
+        return await _followed(ctx, session, lambda: _call(session, tool, params.arguments or {}, approve, workspace))
 
     return Server("kestrel_lab", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -69,7 +72,7 @@ def _call(session: Session, tool: Tool, args: dict[str, Any], approve: str, work
     )
 
 
-async def _followed(ctx: Any, begin: Callable[[], Run]) -> CallToolResult:
+async def _followed(ctx: Any, session: Session, begin: Callable[[], Run]) -> CallToolResult:
     """The answer of a run; it is stopped when the client takes its call back."""
     try:
         run = begin()
@@ -100,7 +103,20 @@ async def _followed(ctx: Any, begin: Callable[[], Run]) -> CallToolResult:
     finally:
         stop()
         await asyncio.gather(*told, return_exceptions=True)
-    return _said(run.answer or run.reason, failed=run.status is not RunStatus.COMPLETE)
+    return _answered(run, session)
+
+
+def _answered(run: Run, session: Session) -> CallToolResult:
+    """The answer of a run of one call: its text, the images it shows, and what it is as JSON where that is an object."""
+    from mcp_types import CallToolResult, ImageContent, TextContent
+
+    event = next((event for event in reversed(run.events()) if isinstance(event, ToolAnswered)), None)
+    content: list[Any] = [TextContent(type="text", text=run.answer or run.reason)]
+    if event is not None and event.images:
+        shown = with_images([Message(role="tool", images=read_images(event.images))], session.store)[0].images
+        content += [ImageContent(type="image", data=image.data, mime_type=image.media_type) for image in shown]
+    value = None if event is None or not isinstance(event.value, dict) else event.value
+    return CallToolResult(content=content, structured_content=value, is_error=run.status is not RunStatus.COMPLETE)
 
 
 def _progress(event: Event) -> str | None:

@@ -6,7 +6,7 @@ import _signal  # type: ignore[import-not-found]  # what `signal` is made of; it
 import asyncio
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -173,6 +173,8 @@ class ToolContext:
     """Shows an image beside the answer: to the person, and to a model that sees."""
     code: CodeContext | None = None
     """For tools that run code in a kernel; `None` outside a run."""
+    ask: Callable[[str, Sequence[str]], Coroutine[Any, Any, str | None]] | None = None
+    """Asks the person a question with options while the call runs, who may refuse (`None`); `None` where nobody is here to be asked."""
 
 
 Preview = Callable[[dict[str, Json], ToolContext], str]

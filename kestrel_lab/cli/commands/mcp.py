@@ -1,12 +1,13 @@
-"""`kestrel mcp find|install|installed|remove`: servers that are not configured."""
+"""`kestrel mcp …`: servers of tools; those that are not configured; logins; being a server for other programs."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import webbrowser
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,12 +20,15 @@ from kestrel_lab.mcp.registry.installed_servers import Installed, check_seal, fo
 from kestrel_lab.mcp.registry.scoring import Judged
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.mcp.discovery import Sources
-from kestrel_lab.runtime.mcp.servers import Checked, ServerTable
+from kestrel_lab.runtime.mcp.server_table import Checked, ServerTable
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.server.mcp_server import serve_stdio
 from kestrel_lab.views.html.elements import paragraph_html, pre_html, table_html
 from kestrel_lab.views.html.table_view import TableView
 from kestrel_lab.views.text import table_text
+
+if TYPE_CHECKING:
+    from kestrel_lab.runtime.session import Session
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,7 +195,7 @@ def _words(argv: tuple[str, ...]) -> str:
 # `kestrel mcp …`: servers of tools; and being one for other programs.
 
 mcp = typer.Typer(
-    help="List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs.",
+    help="List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools of this lab to other programs.",
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -238,7 +242,7 @@ class CheckedText:
 
 @mcp.callback()
 def list_servers(ctx: typer.Context) -> ServerTable | None:
-    """List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs."""
+    """List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools of this lab to other programs."""
     return frontend_of(ctx).lab().session.mcp.table() if ctx.invoked_subcommand is None else None
 
 
@@ -280,6 +284,57 @@ def withdraw(ctx: typer.Context, name: Name) -> str:
     return f"{name} is no longer approved" if frontend_of(ctx).lab().session.mcp.withdraw(name) else f"{name} was not approved"
 
 
+@mcp.command(epilog="Example: kestrel mcp login tracker, log in on the page that opens, then kestrel mcp approve tracker")
+def login(ctx: typer.Context, name: Name) -> CheckedText:
+    """Log in to a server at an address (OAuth): opens its page in a browser and waits for the answer."""
+
+    async def ask(text: str, options: tuple[str, ...]) -> str:
+        typer.echo(plain(text), err=True)
+        await asyncio.to_thread(webbrowser.open, text.rsplit("\n", 1)[-1])
+        return options[0]
+
+    return CheckedText(run_blocking(frontend_of(ctx).lab().session.mcp.login(name, ask)), f"connected as you to {name}")
+
+
+@mcp.command()
+def logout(ctx: typer.Context, name: Name) -> str:
+    """Forget the login to a server: its tokens and the registration of the client are removed from this machine."""
+    known = frontend_of(ctx).lab().session.mcp.logout(name)
+    return f"the login to {name} is forgotten" if known else f"there is no login to {name}"
+
+
+@mcp.command()
+def resources(
+    ctx: typer.Context, name: Name, uri: Annotated[str, typer.Argument(metavar="[URI]", help="What to read, as the list names it.")] = ""
+) -> str:
+    """List the resources of an approved server, or print one."""
+    answer = run_blocking(frontend_of(ctx).lab().session.mcp.request(name, lambda server: server.resource(uri)))
+    return str(answer.value)
+
+
+@mcp.command(epilog='Example: kestrel run "$(kestrel mcp prompts git commit-message style=short)"')
+def prompts(
+    ctx: typer.Context,
+    name: Name,
+    prompt: Annotated[str, typer.Argument(metavar="[PROMPT]", help="The prompt to print.")] = "",
+    values: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Its arguments.")] = None,
+) -> str:
+    """List the prompts of an approved server, or print the text of one."""
+    servers = frontend_of(ctx).lab().session.mcp
+    if prompt:
+        pairs = [word.partition("=") for word in values or ()]
+        if wrong := [key for key, sign, _ in pairs if not sign]:
+            raise UsageError(f"{wrong[0]!r} is not of the form KEY=VALUE")
+        return run_blocking(servers.request(name, lambda server: server.prompt(prompt, {key: value for key, _, value in pairs})))
+    found = run_blocking(servers.request(name, lambda server: server.prompts()))
+    lines = [
+        f"{one.name}{''.join(f' {arg.name}=…' if arg.required else f' [{arg.name}=…]' for arg in one.arguments or ())}"
+        f"  {one_line(one.description or one.title or '', 200)}"
+        for one in found
+    ]
+    return plain("\n".join(lines)) or f"{name} has no prompts"
+
+
 @mcp.command(epilog="Example for a client's configuration: command kestrel, args mcp serve --approve deny")
 def serve(
     ctx: typer.Context,
@@ -289,17 +344,41 @@ def serve(
     ] = "deny",
     workspace: Annotated[str, typer.Option(help="The only folder that file tools may touch.")] = ".",
     tools: Annotated[str | None, typer.Option(help="Names of the tools to offer, separated by commas; all by default.")] = None,
+    http: Annotated[
+        int | None, typer.Option("--http", min=0, max=65535, metavar="PORT", help="Serve over streamable HTTP on this port; 0 for any.")
+    ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="With --http: every program of this machine may call the tools, without the token.")
+    ] = False,
 ) -> None:
-    """Serve the tools of this lab over MCP on standard input and output."""
+    """Serve the tools of this lab over MCP, on standard input and output or over HTTP on this machine."""
     if Policy.parse(approve).unattended is False:
         raise UsageError(f"--approve {approve}: this server asks nobody; use deny, auto:LEVEL or auto")
+    if no_token and http is None:
+        raise UsageError("--no-token is for --http: standard input and output belong to who started this")
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
         raise UsageError("kestrel mcp serve works only in a terminal: another program starts it and uses its standard input")
+    names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
+    session = frontend_of(ctx).lab().session
+    if http is not None:
+        asyncio.run(_serve_http(session, http, not no_token, {"approve": approve, "workspace": workspace, "tools": names}))
+        return
     if sys.stdin.isatty():
         typer.echo("waiting for an MCP client on standard input; Ctrl-D ends it", err=True)
-    names = None if tools is None else [word.strip() for word in tools.split(",") if word.strip()]
-    run_blocking(serve_stdio(frontend_of(ctx).lab().session, approve=approve, workspace=workspace, tools=names))
+    run_blocking(serve_stdio(session, approve=approve, workspace=workspace, tools=names))
+
+
+async def _serve_http(session: Session, port: int, token: bool, options: dict[str, Any]) -> None:
+    from kestrel_lab.server.mcp_http import serving_http  # loads starlette and uvicorn
+
+    async with serving_http(session, port=port, token=token, **options) as (bound, path, work):
+        needs = "Requests need no token: every program of this machine may call these tools"
+        if path is not None:
+            needs = f"Requests need the token in {path} as Authorization: Bearer"
+        typer.echo(f"MCP over HTTP; Ctrl-C stops the server. {needs}.", err=True)
+        typer.echo(f"http://127.0.0.1:{bound}/mcp")
+        await work

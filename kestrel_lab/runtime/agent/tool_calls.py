@@ -94,7 +94,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     alone = {call.id for call, tool in zip(calls, tools, strict=True) if _runs_alone(call, tool)}
     order = TurnOrder(calls, together, alone, ctx.alone)
     handler = compose(
-        _tool_handler(step, ctx, toolbox, lambda request: run_requests([request], step, ctx, desk)),
+        _tool_handler(step, ctx, toolbox, desk, lambda request: run_requests([request], step, ctx, desk)),
         record,
         *((ctx.nested,) if ctx.nested is not None else ()),
         *ctx.middleware,
@@ -235,7 +235,9 @@ def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     return ctx.cache.layers(ctx.options.cache, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit)
 
 
-def _tool_handler(step: Step, ctx: RunContext, toolbox: Toolbox, answer: Callable[[ToolRequest], Awaitable[object]]) -> Handler:
+def _tool_handler(
+    step: Step, ctx: RunContext, toolbox: Toolbox, desk: ApprovalDesk, answer: Callable[[ToolRequest], Awaitable[object]]
+) -> Handler:
     """Return what runs the tool itself; whatever it raises becomes an error that the model can read.
 
     `answer` carries out a request that the tool makes, as if the model had made it.
@@ -266,6 +268,7 @@ def _tool_handler(step: Step, ctx: RunContext, toolbox: Toolbox, answer: Callabl
             show=images.append,
             looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
             code=code_context(call, ctx),
+            ask=partial(desk.inquire, call) if desk.attended else None,
         )
 
     async def run(call: Call) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,6 +57,9 @@ class ApprovalDesk:
 
     _declaring: asyncio.Lock = field(default_factory=asyncio.Lock)
     """What a tool does is asked once, also where many calls of a turn want to know."""
+
+    _inquiries: int = 0
+    """How many questions of tools at work were put here."""
 
     async def decide(self, call: Call) -> ApprovalGiven | None:
         """Return the decision on `call`, or `None` when none is needed.
@@ -212,6 +216,20 @@ class ApprovalDesk:
         """Return whether the run waits for no person."""
         policy = self.ctx.policy
         return policy.otherwise == "deny" or (policy.unattended and self.ctx.options.approver is None)
+
+    @property
+    def attended(self) -> bool:
+        """Whether somebody is here to be asked while a call runs."""
+        return self.ctx.options.approver is not None and self.ctx.policy.otherwise != "deny"
+
+    async def inquire(self, call: Call, text: str, options: Sequence[str]) -> str | None:
+        """Ask the person who is here a question that came up while `call` runs; `None` where they refuse."""
+        self._inquiries += 1
+        name = f"{call.id}?{call.attempt}.{self._inquiries}"
+        args: dict[str, Json] = {"question": text, "options": list(options)}
+        asked = replace(self._asked(call, "question"), call=name, question=name, args=args, key="")
+        given = await self._ask(asked, replace(call, target="", args={}))
+        return given.answer if given.granted else None
 
     def _asked(self, call: Call, why: str) -> ApprovalAsked:
         return ApprovalAsked(

@@ -12,14 +12,10 @@ from typing import Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import ImagePart, Message
+from kestrel_lab.core.messages import IMAGE_BYTES, IMAGE_TYPES, ImagePart, Message
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.tools.files.workspace import Workspace
 
-TYPES: Final = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""What models take."""
-MOST_BYTES: Final = 5_000_000
-"""Of one image: providers refuse larger ones."""
 _IMAGES: Final = attrgetter("images")
 
 
@@ -34,8 +30,8 @@ def keep_images(images: Iterable[str | Path | ImagePart], workspace: Workspace, 
 def read_image(path: Path) -> ImagePart:
     """Return the image in a file; raises `UsageError` where it is not there, too large or of a type that models do not take."""
     kind = mimetypes.guess_type(path.name)[0] or ""
-    if kind not in TYPES:
-        raise UsageError(f"{path} is no image that models take: {', '.join(one.removeprefix('image/') for one in TYPES)}")
+    if kind not in IMAGE_TYPES:
+        raise UsageError(f"{path} is no image that models take: {', '.join(one.removeprefix('image/') for one in IMAGE_TYPES)}")
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -44,12 +40,12 @@ def read_image(path: Path) -> ImagePart:
 
 
 def _kept(image: ImagePart, store: SessionStore) -> ImagePart:
-    if image.media_type not in TYPES or not image.data:
+    if image.media_type not in IMAGE_TYPES or not image.data:
         raise UsageError(
             f"an image of type {image.media_type!r} with {len(image.data)} characters of data cannot be given to a model: use ImagePart.of"
         )
-    if len(image.data) > MOST_BYTES * 4 // 3:
-        raise UsageError(f"an image has {len(base64.b64decode(image.data)):,} bytes, more than {MOST_BYTES:,}: make it smaller")
+    if len(image.data) > IMAGE_BYTES * 4 // 3:
+        raise UsageError(f"an image has {len(base64.b64decode(image.data)):,} bytes, more than {IMAGE_BYTES:,}: make it smaller")
     if not store.results.keep(image.data)[0]:
         raise UsageError("the image cannot be kept beside the log: make room on the disk")
     return image

@@ -7,56 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from kestrel_lab.core.calls import REPEATABLE
 from kestrel_lab.core.errors import DependencyError, ToolError, UsageError, nearest
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.host.background_loop import BackgroundLoop
-from kestrel_lab.mcp.approvals import Approvals, Definition, difference
+from kestrel_lab.mcp.approvals import Approvals, Definition
+from kestrel_lab.mcp.authorization import TokenFile
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.mcp.connection import Connection, Progress, Server
+from kestrel_lab.mcp.connection import Connection, Progress
+from kestrel_lab.mcp.managed_server import Server
+from kestrel_lab.mcp.person import Ask
+from kestrel_lab.runtime.mcp.server_table import Checked, ServerRow, ServerTable
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.health import HealthPolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.tool import Tool, ToolContext
-from kestrel_lab.views.html.table_view import TableView
 
-_COLUMNS = ("server", "state", "tools", "started by or reached at", "sandbox", "reason", "configured in")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServerRow:
-    """The state of one server."""
-
-    name: str
-    state: str
-    """`not approved`, `not started`, `off`, `cannot be used`, or its health: `ready`, `degraded`, `recovering`, `failed`."""
-    tools: int
-    """The number of approved and offered tools."""
-    what: str
-    sandbox: str = ""
-    """Its sandbox level, or the configured one; empty for a server at an address."""
-    reason: str = ""
-    source: str = ""
-
-
-class ServerTable(TableView, tuple[ServerRow, ...]):
-    """Rows that render as a table."""
-
-    __slots__ = ()
-    nothing = "no MCP server is configured: write [mcp.servers.NAME] with command = … into kestrel.toml, or give Lab(mcp={…})"
-
-    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Return the headings and a row of texts per server."""
-        return _COLUMNS, [(row.name, row.state, str(row.tools), row.what, row.sandbox, row.reason, row.source or "code") for row in self]
+T = TypeVar("T")
 
 
 POLICY = HealthPolicy(failures=1, open_s=1.0, restarts=3, restarts_per_s=600.0)
@@ -65,30 +41,13 @@ _CONTEXT = "kestrel context"
 _CLOSE_S = 8.0
 
 
+def _unseen(_: ImagePart) -> None:
+    """Take an image that nobody looks at."""
+
+
 def watched_as(server: str) -> str:
     """Return the name of a server among the dependencies of a session."""
     return f"server {server}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Checked:
-    """A server as it is now, and as it was approved."""
-
-    server: ServerConfig
-    tools: Mapping[str, Definition]
-    refused: Mapping[str, str]
-    """Tools that are not offered, and why."""
-    approved: Mapping[str, Definition] | None
-    """`None` when its command or address is not approved."""
-    who: str = ""
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """Return a diff for each tool that is new, gone or different."""
-        before = self.approved or {}
-        names = sorted({*before, *self.tools})
-        pins = {name: (before[name].pin if name in before else "", self.tools[name].pin if name in self.tools else "") for name in names}
-        return tuple(difference(name, before.get(name), self.tools.get(name)) for name, (old, new) in pins.items() if old != new)
 
 
 class McpServers:
@@ -266,24 +225,37 @@ class McpServers:
                 one.result(_CLOSE_S)
         self._loop.stop()
 
-    async def call(self, server: str, tool: str, pin: str, args: dict[str, Json], progress: Progress, *, again: bool = False) -> str:
+    async def call(
+        self,
+        server: str,
+        tool: str,
+        pin: str,
+        args: dict[str, Json],
+        progress: Progress,
+        *,
+        again: bool = False,
+        ask: Ask | None = None,
+        show: Callable[[ImagePart], object] = _unseen,
+    ) -> Json:
         """Call a tool, starting or restarting its server first where needed; `again` repeats the call once if the server dies.
+
+        `ask` puts questions of the server to a person, on the loop of the connections; `show` takes the images of the answer.
 
         Raises `ToolError` with the tool's own error, and `DependencyError` that names the server and its state.
         """
         known = self._known(server)
         watched = self._watched(server, known)
-        await self._ensure_open(known, watched)
+        await self._ensure_open(known, watched, ask)
         permit = watched.admit()
         try:
-            text = await self._loop.run(known.connected.call(tool, pin, args, progress))
+            answer = await self._loop.run(known.connected.call(tool, pin, args, progress, ask))
         except ToolError:
             watched.success(permit)
             raise
         except ConnectionError as error:
             watched.failure(str(error), permit)
             if again:
-                return await self.call(server, tool, pin, args, progress)
+                return await self.call(server, tool, pin, args, progress, ask=ask, show=show)
             raise watched.error() from error
         except TimeoutError as error:
             watched.release(permit)
@@ -294,21 +266,55 @@ class McpServers:
             watched.release(permit)
             raise
         watched.success(permit)
-        return text
+        for image in answer.images:
+            show(image)
+        return answer.value
 
-    async def _ensure_open(self, server: Server, watched: Dependency) -> None:
+    async def request(self, name: str, what: Callable[[Connection], Coroutine[Any, Any, T]], ask: Ask | None = None) -> T:
+        """Return what `what` gets from an approved server, which is started where needed: its resources, its prompts.
+
+        Raises `UsageError` for a server that is unknown or not approved, else what `call` does.
+        """
+        server = self._known(name)
+        self._is_approved(name)
+        await self._ensure_open(server, watched := self._watched(name, server), ask)
+        try:
+            return await self._loop.run(what(server.connected))
+        except (ConnectionError, TimeoutError) as error:
+            watched.failure(str(error) or "it did not answer in time")
+            raise watched.error() from error
+
+    async def login(self, name: str, ask: Ask) -> Checked:
+        """Connect anew to a server at an address; where it wants a login, `ask` shows the address to log in at.
+
+        Raises `UsageError` for a server that is started by a command, `DependencyError` when the login fails.
+        """
+        server = self._known(name)
+        if not server.config.url:
+            raise UsageError(f"MCP server {name!r} is started by a command and takes no login: its table passes secrets with env")
+        await self._start(server, self._watched(name, server), replacing=server.connection, ask=ask)
+        return await self.check(name)
+
+    def logout(self, name: str) -> bool:
+        """Remove the tokens of a server and the registration of its client; returns whether there were any."""
+        path = TokenFile.path_of(self._known(name).config, self._env)
+        known = path.exists()
+        path.unlink(missing_ok=True)
+        return known
+
+    async def _ensure_open(self, server: Server, watched: Dependency, ask: Ask | None = None) -> None:
         """Return once the server can be called; restarts it within its budget."""
         connection = server.connection
         if connection is None or server.outdated:
-            await self._start(server, watched, replacing=connection)
+            await self._start(server, watched, replacing=connection, ask=ask)
         elif not connection.alive:
             watched.failure(connection.reason or "it is not connected")
         if not watched.health.usable or not (server.connection and server.connection.alive):
             await self._supervisor.ready(watched.name, timeout=server.config.start_timeout_s + self._policy.open_max_s)
 
-    async def _start(self, server: Server, watched: Dependency, *, replacing: Connection | None = None) -> None:
+    async def _start(self, server: Server, watched: Dependency, *, replacing: Connection | None = None, ask: Ask | None = None) -> None:
         try:
-            await self._loop.run(server.open(replacing=replacing))
+            await self._loop.run(server.open(replacing=replacing, ask=ask))
         except (ConnectionError, UsageError) as error:
             watched.failure(str(error))
             raise watched.error() from error
@@ -371,7 +377,7 @@ class McpServers:
     def _tool(self, config: ServerConfig, definition: Definition) -> Tool:
         trust, pin = config.trust_in(definition.name), definition.pin
 
-        async def call(**values: Any) -> str:
+        async def call(**values: Any) -> Json:
             ctx: ToolContext = values.pop(_CONTEXT)
             loop = asyncio.get_running_loop()
 
@@ -379,7 +385,12 @@ class McpServers:
                 with suppress(RuntimeError):  # the run's loop has ended
                     loop.call_soon_threadsafe(ctx.progress, text, fraction)
 
-            return await self.call(config.name, definition.name, pin, values, progress, again=trust.effect in REPEATABLE)
+            async def ask(text: str, options: tuple[str, ...]) -> str | None:
+                assert ctx.ask is not None
+                return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(ctx.ask(text, options), loop))
+
+            person, again = None if ctx.ask is None else ask, trust.effect in REPEATABLE
+            return await self.call(config.name, definition.name, pin, values, progress, again=again, ask=person, show=ctx.show)
 
         name = f"{config.name}:{definition.name}"
         return Tool(

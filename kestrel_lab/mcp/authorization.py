@@ -1,0 +1,263 @@
+"""OAuth 2.1 for MCP servers at an address: login in a browser, client credentials, and the file of tokens.
+
+The flow itself is the SDK's (discovery, registration, PKCE, refresh, step-up: MCP authorization specification of 2026-07-28).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import json
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.host.filesystem import private_folder
+from kestrel_lab.mcp.approvals import Approvals
+from kestrel_lab.mcp.config import OAuth, ServerConfig
+from kestrel_lab.mcp.person import DECLINE, DONE, Person
+
+if TYPE_CHECKING:
+    from mcp.client.auth import OAuthClientProvider
+    from mcp.client.auth.oauth2 import OAuthContext
+    from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthToken
+
+LOGIN_S = 300.0
+"""How long a person has for a login."""
+_PATH = "/callback"
+_LONGEST_REQUEST = 16_384
+
+
+class LoginNeededError(ConnectionError):
+    """A server wants a login, and nobody is here to log in."""
+
+
+@dataclass
+class TokenFile:
+    """The tokens and the client registration of one server, in a file of mode 0600; the `TokenStorage` of the SDK.
+
+    The file belongs to the exact table of the server: tokens are never sent to another address.
+    """
+
+    path: Path
+    config: ServerConfig
+    oauth: OAuth
+    redirect: str
+    context: OAuthContext | None = None
+    """What the SDK's provider knows, of which the file keeps what a refresh needs in a later process."""
+
+    @classmethod
+    def path_of(cls, config: ServerConfig, env: Mapping[str, str]) -> Path:
+        """Return the file of a server, beside the user's approvals."""
+        return Approvals.of(env).path.with_name("mcp-tokens") / f"{config.name}-{config.key[:16]}.json"
+
+    def restore(self, context: OAuthContext) -> None:
+        """Hand what was kept to the SDK: without the time of expiry and the token endpoint it would not refresh, but log in anew."""
+        from mcp.shared.auth import OAuthMetadata
+
+        self.context, kept = context, read_tokens(self.path)
+        if kept.get("metadata"):
+            context.oauth_metadata = OAuthMetadata.model_validate(kept["metadata"])
+            context.token_expiry_time = kept.get("expires_at")
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """Return the kept tokens."""
+        from mcp.shared.auth import OAuthToken
+
+        kept = read_tokens(self.path).get("tokens")
+        return None if kept is None else OAuthToken.model_validate(kept)
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Keep tokens, the time they expire, and where they are refreshed."""
+        context = self.context
+        metadata = (
+            None if context is None or context.oauth_metadata is None else context.oauth_metadata.model_dump(mode="json", exclude_none=True)
+        )
+        expires = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        self._keep(tokens=tokens.model_dump(mode="json", exclude_none=True), metadata=metadata, expires_at=expires)
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """Return the client that the table names, else the one registered earlier."""
+        from mcp.shared.auth import OAuthClientInformationFull
+
+        oauth = self.oauth
+        if oauth.client_id:
+            method = "client_secret_basic" if oauth.client_secret else "none"
+            return OAuthClientInformationFull.model_validate(
+                {
+                    "client_id": oauth.client_id,
+                    "client_secret": oauth.client_secret or None,
+                    "redirect_uris": [self.redirect],
+                    "token_endpoint_auth_method": method,
+                    "issuer": oauth.issuer or None,
+                }
+            )
+        kept = read_tokens(self.path).get("client")
+        return None if kept is None else OAuthClientInformationFull.model_validate(kept)
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """Keep a registration."""
+        self._keep(client=client_info.model_dump(mode="json", exclude_none=True))
+
+    def _keep(self, **changed: Any) -> None:
+        content = {**read_tokens(self.path), "server": self.config.name, "url": self.config.url, "redirect": self.redirect, **changed}
+        private_folder(self.path.parent)
+        number, name = tempfile.mkstemp(dir=self.path.parent, prefix=".tokens")  # of mode 0600
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            json.dump(content, file)
+        os.replace(name, self.path)
+
+
+def read_tokens(path: Path) -> dict[str, Any]:
+    """Return what a token file holds; nothing where there is none or it cannot be read, which leads to another login."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[], Person]) -> OAuthClientProvider:
+    """Return what authenticates the requests to a server at an address; it asks `person()` when somebody has to log in.
+
+    Raises `UsageError` for a variable of the table that is not set.
+    """
+    oauth, path = config.filled_oauth(env), TokenFile.path_of(config, env)
+    kept = read_tokens(path)
+    redirect = f"http://127.0.0.1:{_port(oauth, kept)}{_PATH}"
+    if kept.get("client") and kept.get("redirect") != redirect:  # the registration is for an address that is taken now
+        kept.pop("client")
+        path.write_text(json.dumps(kept), encoding="utf-8")
+    file = TokenFile(path, config, oauth, redirect)
+    provider = _credentials(config, oauth, file) if oauth.client_credentials else _browser(config, oauth, file, person)
+    file.restore(provider.context)
+    return provider
+
+
+def _credentials(config: ServerConfig, oauth: OAuth, file: TokenFile) -> OAuthClientProvider:
+    """Return the provider of a program that logs in by itself (RFC 6749 §4.4; with a key: RFC 7523)."""
+    from mcp.client.auth.extensions.client_credentials import (
+        ClientCredentialsOAuthProvider,
+        PrivateKeyJWTOAuthProvider,
+        SignedJWTParameters,
+    )
+
+    url, scope = config.url, oauth.scope or None
+    if oauth.private_key:
+        signed = SignedJWTParameters(
+            issuer=oauth.client_id, subject=oauth.client_id, signing_key=oauth.private_key, signing_algorithm=oauth.algorithm
+        )
+        return PrivateKeyJWTOAuthProvider(url, file, oauth.client_id, signed.create_assertion_provider(), scope=scope, issuer=oauth.issuer)
+    return ClientCredentialsOAuthProvider(url, file, oauth.client_id, oauth.client_secret, scope=scope, issuer=oauth.issuer)
+
+
+def _browser(config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callable[[], Person]) -> OAuthClientProvider:
+    """Return the provider that has a person log in (authorization code with PKCE, RFC 8252 for the loopback address)."""
+    from mcp.client.auth import OAuthClientProvider
+    from mcp.shared.auth import OAuthClientMetadata
+
+    wanted = OAuthClientMetadata.model_validate(
+        {
+            "client_name": "kestrel_lab",
+            "redirect_uris": [file.redirect],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "scope": oauth.scope or None,
+        }
+    )
+    listener: _Loopback | None = None
+
+    async def redirect(url: str) -> None:
+        nonlocal listener
+        listener = await _Loopback.opened(file.redirect, url)
+        text = f"{config.name} ({config.url}) wants a login. Open this address in a browser, log in there, then answer here:\n{url}"
+        if await person().ask(text, (DONE, DECLINE)) != DONE:
+            listener.close()
+            raise LoginNeededError(f"it wants a login, and nobody is here to log in: kestrel mcp login {config.name}")
+
+    async def answered() -> AuthorizationCodeResult:
+        assert listener is not None  # the SDK calls `redirect` first
+        with closing(listener), person().waiting():
+            return await listener.result(config.name)
+
+    return OAuthClientProvider(
+        config.url, wanted, file, redirect, answered, client_metadata_url=oauth.client_metadata_url or None
+    )  # fmt: skip
+
+
+def _port(oauth: OAuth, kept: Mapping[str, Any]) -> int:
+    """Return the port of the redirect address: the configured one, the one registered earlier if it is free, or any free one."""
+    if oauth.port:
+        return oauth.port
+    earlier = urlsplit(str(kept.get("redirect", ""))).port or 0
+    for port in (earlier, 0):
+        with suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", port))
+            return int(found.getsockname()[1])
+    raise UsageError("no port of this machine is free for the answer of a login")
+
+
+class _Loopback:
+    """Waits at an address of this machine for what an authorisation server sends the browser back with."""
+
+    def __init__(self, url: str) -> None:
+        self._state = (parse_qs(urlsplit(url).query).get("state") or [""])[0]
+        self._got: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        self._server: asyncio.Server | None = None
+
+    @classmethod
+    async def opened(cls, redirect: str, url: str) -> _Loopback:
+        """Listen at `redirect` for the answer to `url`; raises `ConnectionError` where the port is taken or the address is not one to open."""
+        if urlsplit(url).scheme not in ("https", "http"):
+            raise ConnectionError(f"the server's login page has an address that is not opened: {one_line(url, 200)}")
+        made, port = cls(url), urlsplit(redirect).port
+        try:
+            made._server = await asyncio.start_server(made._serve, "127.0.0.1", port, limit=_LONGEST_REQUEST)
+        except OSError as error:
+            raise ConnectionError(f"port {port} of this machine is needed for the login and cannot be had: {error.strerror}") from error
+        return made
+
+    async def result(self, server: str) -> AuthorizationCodeResult:
+        """Return what came; raises `ConnectionError` for a refusal and after `LOGIN_S` seconds."""
+        from mcp.shared.auth import AuthorizationCodeResult
+
+        try:
+            async with asyncio.timeout(LOGIN_S):
+                got = await self._got
+        except TimeoutError:
+            raise LoginNeededError(f"nobody logged in within {LOGIN_S:.0f} s: kestrel mcp login {server}") from None
+        if "error" in got:
+            why = one_line(": ".join(got[name] for name in ("error", "error_description") if name in got), 300)
+            raise ConnectionError(f"the login was refused: {why}")
+        return AuthorizationCodeResult(code=got.get("code", ""), state=got.get("state"), iss=got.get("iss"))
+
+    def close(self) -> None:
+        """Listen no longer."""
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(OSError, ValueError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            target = urlsplit(head.split(b" ", 2)[1].decode("ascii"))
+            got = {name: values[0] for name, values in parse_qs(target.query).items()}
+            # Any page in the browser can come here: only who knows the secret of this login is listened to.
+            ours = target.path == _PATH and got.get("state") == self._state
+            if ours and not self._got.done():
+                self._got.set_result(got)
+            said = "kestrel_lab has the answer. You can close this page." if ours else "kestrel_lab does not wait for this."
+            body = f"<!doctype html><title>kestrel_lab</title><p>{html.escape(said)}".encode()
+            status = "200 OK" if ours else "404 Not Found"
+            writer.write(
+                f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+            )
+            await writer.drain()

@@ -1,0 +1,66 @@
+"""A configured MCP server and its connection: opened at the first use, replaced when it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kestrel_lab.mcp.config import ServerConfig
+from kestrel_lab.mcp.connection import Connection
+from kestrel_lab.mcp.person import Ask
+from kestrel_lab.mcp.registry.installed_servers import check_seal
+from kestrel_lab.tools.sandbox.levels import Sandbox
+
+
+@dataclass(slots=True, eq=False)
+class Server:
+    """A configured server and its connection. Its coroutines run on the loop of MCP connections."""
+
+    config: ServerConfig
+    ours: Mapping[str, str]
+    log: Path
+    ended: Callable[[str], None]
+    sandbox: Callable[[], Sandbox]
+    connection: Connection | None = None
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _closed: int = 0
+
+    async def open(self, *, replacing: Connection | None = None, ask: Ask | None = None) -> None:
+        """Return once there is a living connection other than `replacing`, which is closed if it still is the current one.
+
+        Callers that find the same connection wanting replace it once, not one after the other. Raises `ConnectionError`, also
+        when the server is closed meanwhile.
+        """
+        async with self._opening:
+            closed, current = self._closed, self.connection
+            if current is not None:
+                if current.alive and current is not replacing:
+                    return
+                await current.close()
+            if self.config.seal is not None:
+                await asyncio.to_thread(check_seal, self.config.seal)
+            if self._closed != closed:
+                raise ConnectionError("it was closed before it was started")
+            self.connection = Connection(self.config, self.ours, self.log, self.ended, self.sandbox(), ask)
+            await self.connection.open()
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the connection was started with another sandbox level than it would be now."""
+        own = bool(self.config.url) or self.config.sandbox is not None
+        return not own and self.connection is not None and self.connection.sandbox.level != self.sandbox().level
+
+    @property
+    def connected(self) -> Connection:
+        """The connection; raises `ConnectionError` where there is none yet."""
+        if self.connection is None:
+            raise ConnectionError("it is not connected")
+        return self.connection
+
+    async def close(self) -> None:
+        """End the connection and whatever opens one."""
+        self._closed += 1
+        if self.connection is not None:
+            await self.connection.close()
