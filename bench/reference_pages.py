@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,6 +13,9 @@ import typer
 import kestrel_lab
 from kestrel_lab import Lab
 from kestrel_lab.cli.app import app
+from kestrel_lab.evals.options import EvalOptions
+from kestrel_lab.runtime.context.run_options import RunOptions
+from kestrel_lab.runtime.options import SessionOptions
 from kestrel_lab.runtime.settings import Setting
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
@@ -27,10 +31,39 @@ def main() -> None:
 
 
 def python_page() -> str:
-    """Return the page of public names, each with a directive that the site's generator fills from its docstring."""
+    """Return the page of public names, each with a directive that the site's generator fills from its docstring and signature."""
     names = [name for name in kestrel_lab.__all__ if not name.startswith("_")]
-    directives = "\n\n".join(f"::: {kestrel_lab._HOMES[name]}.{name}" for name in names)
-    return f"# Python\n\nEverything on this page can be imported from `kestrel_lab`. Other names may move.\n\n{directives}\n"
+    parts = ["# Python", "Everything on this page can be imported from `kestrel_lab`. Other names may move."]
+    for name in names:
+        parts.append(f"::: {kestrel_lab._HOMES[name]}.{name}")
+        if name == "Lab":
+            parts += [_forwarded(method) for method in sorted(vars(Lab)) if _is_forwarded(method)]
+    parts += ["## Options", "What a lab, a run and a suite can be given, as keyword arguments or as one of these objects."]
+    parts += [_directive(each.__module__, each.__qualname__, each.__name__) for each in (SessionOptions, RunOptions, EvalOptions)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _is_forwarded(name: str) -> bool:
+    """Whether a public method of the lab is one of a part of it, or a `…_sync` twin: the generator reads source and finds neither."""
+    return not name.startswith("_") and callable(found := getattr(Lab, name)) and hasattr(found, "__wrapped__") and name != "websearch"
+
+
+def _forwarded(name: str) -> str:
+    """Return the entry of such a method: a directive that names where it is written; for a twin a few words, and the method it waits for."""
+    method = getattr(Lab, name)
+    written = inspect.unwrap(method)
+    if written.__name__ == name:
+        return _directive(written.__module__, written.__qualname__, f"Lab.{name}")
+    twin = f"### Lab.{name}\n\n{inspect.getdoc(method)}"
+    return (
+        twin
+        if written.__name__ in vars(Lab)
+        else f"{twin}\n\n{_directive(written.__module__, written.__qualname__, f'Lab.{written.__name__}')}"
+    )
+
+
+def _directive(module: str, name: str, heading: str) -> str:
+    return f"::: {module}.{name}\n    options:\n      heading: {heading}\n      toc_label: {heading}\n      heading_level: 3"
 
 
 def settings_page() -> str:

@@ -132,7 +132,7 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
                 if isinstance(value, str):
                     inner.params[option] = argument(value, variables)
                 elif isinstance(value, list) and option != "goal":
-                    inner.params[option] = [argument(text, variables) for text in value]
+                    inner.params[option] = [type(given)(argument(str(given), variables)) for given in value]  # texts or paths
             if name in WITH_GOAL:
                 inner.params["goal"] = _goal(inner.params.get("goal"), body, variables)
             return command.invoke(inner)

@@ -168,3 +168,13 @@ def test_variables_complete_in_a_goal(person: Typist) -> None:
 
     assert "@df" in cell
     assert "@items" in line
+
+
+def test_a_warning_is_the_same_in_two_previews(person: Typist) -> None:
+    """The file name of the cell has nothing of the copy in it: an approval of the first preview holds for the second."""
+    person.run("from kestrel_lab.tools.kernel.live_kernel import kernel_of\nkernel = kernel_of(get_ipython())")
+    code = "'import warnings; warnings.warn(chr(65), UserWarning)'"
+    result = person.run(f"a, b = [(await kernel.preview({code}, '.')).text for _ in range(2)]\nprint(a == b, a)")
+
+    assert result.startswith("True")
+    assert "UserWarning: A" in result and "kestrel-preview" not in result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -390,6 +391,19 @@ def test_a_scenario_is_drafted_in_a_cell(shell: InteractiveShell, tmp_path: Path
         shell.run_cell(f"%kestrel scenario from-run {made.id}")  # type: ignore[no-untyped-call]
     assert "goal: look" in shown.stdout
     assert run(shell, f"%kestrel scenario from-run {made.id} --out {tmp_path}/found.yaml") == tmp_path / "found.yaml"
+
+
+def test_recordings_are_imported_by_path_and_by_variable(shell: InteractiveShell, tmp_path: Path) -> None:
+    """Arguments that are paths may stand in the line, or be a variable."""
+    folder = tmp_path / "recordings"
+    folder.mkdir()
+    for number in (1, 2):
+        messages = [{"role": "user", "content": f"Question {number}?"}, {"role": "assistant", "content": "Yes."}]
+        (folder / f"{number}.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
+    shell.push({"one": folder / "1.jsonl"})  # type: ignore[no-untyped-call]
+    first = run(shell, "%kestrel import @one")
+    second = run(shell, f"%kestrel import {folder}")
+    assert (first.added, second.added) == (1, 1)
 
 
 def test_time_gives_a_reading_that_renders(shell: InteractiveShell) -> None:

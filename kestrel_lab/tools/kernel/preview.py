@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import sys
 import time
 from dataclasses import dataclass, field
@@ -179,7 +180,8 @@ class PreviewJob:
             "refused": cast("list[Json]", refused),
             "error": output.error[:2_000],
             "traceback": output.traceback[-MOST_TEXT:],
-            "printed": output.text[:MOST_TEXT],
+            # The cell's file name has the number of the copy in it: with it, no warning would be the same in two previews.
+            "printed": output.text.replace(f"{scratch}/ipykernel_{os.getpid()}/", "")[:MOST_TEXT],
             "images": [[media, base64.b64encode(content).decode()] for media, content in output.images if len(content) <= MOST_IMAGE_BYTES],
             "shown": cast("list[Json]", [text[:MOST_TEXT] for text in output.texts]),
             "given": _as_text(shell, output.value),
