@@ -11,6 +11,8 @@ T = TypeVar("T")
 
 PATIENCE_S = 120.0
 """How long a condition may take to come true: far beyond what any machine needs."""
+PATIENCE_MS = 1_000 * PATIENCE_S
+"""The same for browsers."""
 FOREVER_S = 86_400.0
 """A pause that only somebody's interruption ends: a test in which nobody interrupts it is ended by pytest's own limit."""
 

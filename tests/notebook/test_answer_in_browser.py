@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lab_server import CHROMIUM, JupyterLab, run_cell
+from waits import PATIENCE_MS, until
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -21,8 +22,7 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(600),
 ]
-LONG = 120_000
-expect.set_options(timeout=LONG)
+expect.set_options(timeout=PATIENCE_MS)
 SETUP = """%load_ext kestrel_lab
 import asyncio, pathlib
 from kestrel_lab import Lab
@@ -113,10 +113,10 @@ def test_an_answer_is_annotated_and_its_run_can_be_gone_through(jupyterlab: Jupy
         expect(travel).to_contain_text("run_started")
         expect(travel.locator("section").first).not_to_contain_text("8 connections")
         for _ in range(40):
-            if "tool_called" in travel.inner_text():
+            if "tool_called" in (shown := travel.inner_text()):
                 break
             page.keyboard.press("ArrowRight")
-            page.wait_for_timeout(150)
+            until(lambda shown=shown: travel.inner_text() != shown, "the next event")
         travel.locator("select").first.select_option("another tool result")
         travel.locator("textarea").fill("other")
         travel.get_by_role("button", name="Fork here").click()
@@ -143,7 +143,7 @@ def test_a_tile_opens_its_transcript_and_a_chat_begins_in_a_cell(jupyterlab: Jup
         expect(board.locator("section")).to_contain_text("no, never")
         pictures(page, board, screens, "board-live")
         (jupyterlab.root / "board" / "go").touch()
-        expect(board.locator("table").first).to_contain_text("q3", timeout=LONG)
+        expect(board.locator("table").first).to_contain_text("q3", timeout=PATIENCE_MS)
         tile = board.locator("tr", has_text="q2").locator("td")
         tile.locator("summary", has_text="fail").first.click()
         expect(tile.locator("section")).to_contain_text("no, never")

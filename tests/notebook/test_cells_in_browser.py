@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lab_server import CHROMIUM, JupyterLab, run_cell
+from waits import PATIENCE_MS
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -19,8 +20,6 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(500),
 ]
-WAIT = 120_000
-"""A deadline, not a measurement: a loaded machine may take long."""
 SETUP = """%load_ext kestrel_lab
 from kestrel_lab import Lab
 from kestrel_lab.testing import ScriptedModel
@@ -42,7 +41,7 @@ def output(page: Page, number: int) -> Locator:
 def approve(page: Page, text: str) -> None:
     """Wait for the card that says `text`, and allow the call."""
     card = page.locator(".kst-ask:not(.kst-together)").filter(has_text=text)
-    expect(card).to_be_visible(timeout=WAIT)
+    expect(card).to_be_visible(timeout=PATIENCE_MS)
     card.get_by_role("button", name="Approve", exact=True).click()
 
 
@@ -64,25 +63,25 @@ def test_cells_are_read_inserted_edited_run_and_undone(jupyterlab: JupyterLab, s
         run_cell(page, 0)
         run_cell(page, 1)
         card = page.locator(".kst-ask:not(.kst-together)")
-        expect(card).to_contain_text("totals.append(total + 41)", timeout=WAIT)
+        expect(card).to_contain_text("totals.append(total + 41)", timeout=PATIENCE_MS)
         card.scroll_into_view_if_needed()
         page.screenshot(path=screens / "cells-edit-card.png")
         approve(page, "totals.append(total + 41)")
         approve(page, "runs cell 3 (c2)")
         approve(page, "new markdown cell below cell 1 (c0)")
         approve(page, "away with it")
-        expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(before), timeout=WAIT)  # one more, one less
-        expect(output(page, 2).locator("p", has_text="done")).to_be_visible(timeout=WAIT)
-        expect(output(page, 3)).to_contain_text("the answer is 42", timeout=WAIT)
+        expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(before), timeout=PATIENCE_MS)  # one more, one less
+        expect(output(page, 2).locator("p", has_text="done")).to_be_visible(timeout=PATIENCE_MS)
+        expect(output(page, 3)).to_contain_text("the answer is 42", timeout=PATIENCE_MS)
         left = page.evaluate(SOURCES)
         page.screenshot(path=screens / "cells-done.png")
         run_cell(page, 4)
-        expect(output(page, 4)).to_contain_text("[3] id c2 · code · not run\ntotals.append(1 + 1)", timeout=WAIT)
+        expect(output(page, 4)).to_contain_text("[3] id c2 · code · not run\ntotals.append(1 + 1)", timeout=PATIENCE_MS)
         for restored in ("restored cell c4", "restored cell ", "restored totals, cell c2", "restored cell c2"):
             run_cell(page, len(page.evaluate(SOURCES)) - 1)
-            expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text(f"({restored}", timeout=WAIT)
+            expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text(f"({restored}", timeout=PATIENCE_MS)
         run_cell(page, 3)
-        expect(output(page, 3)).to_contain_text("[]", timeout=WAIT)
+        expect(output(page, 3)).to_contain_text("[]", timeout=PATIENCE_MS)
         expect(output(page, 2)).not_to_contain_text("the answer is")
         after = page.evaluate(SOURCES)
         page.screenshot(path=screens / "cells-undone.png")
@@ -106,20 +105,20 @@ def test_a_call_is_undone_by_its_button(jupyterlab: JupyterLab, screens: Path) -
         approve(page, "x = 1")
         panel = output(page, 1).locator(".kst-still")
         button = panel.get_by_role("button", name="Undo", exact=True)
-        expect(button).to_be_visible(timeout=WAIT)
+        expect(button).to_be_visible(timeout=PATIENCE_MS)
         page.screenshot(path=screens / "undo-button.png")
         button.click()
-        expect(panel).to_contain_text("undone answer", timeout=WAIT)
+        expect(panel).to_contain_text("undone answer", timeout=PATIENCE_MS)
         expect(button).to_have_count(0)
-        expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(before), timeout=WAIT)
+        expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(len(before), timeout=PATIENCE_MS)
         assert page.evaluate(SOURCES) == before
         run_cell(page, 2)
         approve(page, "y = 1")
-        expect(output(page, 2).locator(".kst-still")).to_be_visible(timeout=WAIT)
+        expect(output(page, 2).locator(".kst-still")).to_be_visible(timeout=PATIENCE_MS)
         page.evaluate(
             "() => [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext).context.model.sharedModel.cells[3].setSource('mine')"
         )
         output(page, 2).get_by_role("button", name="Undo", exact=True).click()
-        expect(output(page, 2)).to_contain_text("changed since, by something else", timeout=WAIT)
+        expect(output(page, 2)).to_contain_text("changed since, by something else", timeout=PATIENCE_MS)
         page.screenshot(path=screens / "undo-refused.png")
         assert page.evaluate(SOURCES) == [*before, "mine"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lab_server import CHROMIUM, READY, JupyterLab, command, run_cell
+from waits import PATIENCE_MS
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -21,7 +22,6 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(400),
 ]
-LONG = 90_000
 SETUP = """%load_ext kestrel_lab
 from kestrel_lab import Lab
 from kestrel_lab.testing import ScriptedModel
@@ -49,7 +49,7 @@ def save(page: Page) -> None:
 def go_on(page: Page, text: str) -> None:
     """Type into the line below the last run."""
     line = page.get_by_label("Go on with the conversation")
-    expect(line).to_have_count(1, timeout=LONG)
+    expect(line).to_have_count(1, timeout=PATIENCE_MS)
     line.fill(text)
     line.press("Enter")
 
@@ -62,21 +62,21 @@ def test_a_conversation_goes_on_below_the_panel_and_after_a_reload(jupyterlab: J
     cells = [SETUP, '%kestrel run "one"', '%kestrel run "two"']
     with jupyterlab.opened("talk", cells) as page:
         command(page, "notebook:run-all-cells")
-        expect(page.locator(".jp-Notebook .jp-Cell").nth(2).locator("h3", has_text="Heard")).to_be_visible(timeout=LONG)
-        expect(page.locator(".jp-Notebook .jp-Cell").nth(2).locator("li", has_text="one")).to_be_visible(timeout=LONG)
+        expect(page.locator(".jp-Notebook .jp-Cell").nth(2).locator("h3", has_text="Heard")).to_be_visible(timeout=PATIENCE_MS)
+        expect(page.locator(".jp-Notebook .jp-Cell").nth(2).locator("li", has_text="one")).to_be_visible(timeout=PATIENCE_MS)
         go_on(page, "write three")
-        expect(approve(page)).to_be_enabled(timeout=LONG)
+        expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
         save(page)
         page.reload()
-        expect(approve(page)).to_be_enabled(timeout=LONG)
+        expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
         assert not (jupyterlab.root / "talk" / "3.txt").exists()
         approve(page).click()
         go_on(page, "four")
         heard = page.locator(".jp-Notebook .jp-Cell").nth(2).locator("section").last
         for word in ("one", "two", "write three", "four"):
-            expect(heard.locator("li", has_text=word)).to_be_visible(timeout=LONG)
+            expect(heard.locator("li", has_text=word)).to_be_visible(timeout=PATIENCE_MS)
         heard.get_by_role("button", name="Insert as cell").click(force=True)
-        expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(4, timeout=LONG)
+        expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(4, timeout=PATIENCE_MS)
         save(page)
         saved = json.loads((jupyterlab.root / "talk" / "t.ipynb").read_text())
 
@@ -90,19 +90,19 @@ def test_two_tabs_show_the_same_run_and_either_can_decide(jupyterlab: JupyterLab
     """A second tab shows what the first one shows, its click counts, and the first tab sees that; `lab.run` asks in the panel."""
     with jupyterlab.opened("tabs", [SETUP, 'r = await lab.run("write it")\nprint(r.status, r.answer[:7])']) as page:
         command(page, "notebook:run-all-cells")
-        expect(approve(page)).to_be_enabled(timeout=LONG)
+        expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
         save(page)
         other = jupyterlab.browser.new_page()
         try:
             other.goto(page.url)
-            expect(approve(other)).to_be_enabled(timeout=LONG)
+            expect(approve(other)).to_be_enabled(timeout=PATIENCE_MS)
             approve(other).click()
-            expect(approve(page)).to_have_count(0, timeout=LONG)
+            expect(approve(page)).to_have_count(0, timeout=PATIENCE_MS)
             for tab in (page, other):
-                expect(tab.locator(".jp-Notebook .jp-Cell").nth(1).locator("h3", has_text="Heard")).to_be_visible(timeout=LONG)
+                expect(tab.locator(".jp-Notebook .jp-Cell").nth(1).locator("h3", has_text="Heard")).to_be_visible(timeout=PATIENCE_MS)
         finally:
             other.close()
-        expect(page.locator(".jp-Notebook .jp-Cell").nth(1)).to_contain_text("COMPLETE # Heard", timeout=LONG)
+        expect(page.locator(".jp-Notebook .jp-Cell").nth(1)).to_contain_text("COMPLETE # Heard", timeout=PATIENCE_MS)
 
     assert (jupyterlab.root / "tabs" / "1.txt").read_text() == "hello"
 
@@ -112,19 +112,19 @@ def test_a_panel_whose_kernel_was_restarted_says_so_and_offers_to_resume(jupyter
     named = f"{SETUP.replace('ScriptedModel(turn)', 'ScriptedModel(turn, name=chr(115))')}"
     with jupyterlab.opened("restart", [named, '%kestrel run "write it"']) as page:
         command(page, "notebook:run-all-cells")
-        expect(approve(page)).to_be_enabled(timeout=LONG)
+        expect(approve(page)).to_be_enabled(timeout=PATIENCE_MS)
         page.evaluate(
             "() => { [...window.jupyterapp.shell.widgets('main')].find(w => w.sessionContext).sessionContext.session.kernel.restart() }"
         )
-        expect(page.locator(".kst-notice", has_text="nobody works on this run")).to_be_visible(timeout=LONG)
+        expect(page.locator(".kst-notice", has_text="nobody works on this run")).to_be_visible(timeout=PATIENCE_MS)
         expect(approve(page)).to_have_count(0)
         expect(page.locator(".kst-pill").first).to_have_text("interrupted")
         page.get_by_role("button", name="Resume in a new cell").click()
         expect(page.locator(".jp-Notebook .jp-Cell")).to_have_count(3)
-        page.wait_for_function(READY, timeout=LONG)
+        page.wait_for_function(READY, timeout=PATIENCE_MS)
         run_cell(page, 0)
-        page.wait_for_function(READY, timeout=LONG)
+        page.wait_for_function(READY, timeout=PATIENCE_MS)
         run_cell(page, 2)
         resumed = page.locator(".jp-Notebook .jp-Cell").nth(2)
-        resumed.get_by_role("button", name="Approve", exact=True).click(timeout=LONG)
-        expect(resumed.locator("h3", has_text="Heard")).to_be_visible(timeout=LONG)
+        resumed.get_by_role("button", name="Approve", exact=True).click(timeout=PATIENCE_MS)
+        expect(resumed.locator("h3", has_text="Heard")).to_be_visible(timeout=PATIENCE_MS)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from holdings import TRAP
 from lab_server import CHROMIUM, JupyterLab, command
+from waits import PATIENCE_MS
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -21,7 +22,6 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(400),
 ]
-LONG = 150_000
 SETUP = f"""import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from IPython.display import HTML, Markdown, display
@@ -55,14 +55,14 @@ def test_everything_is_drawn_in_light_and_dark(jupyterlab: JupyterLab, screens: 
     with jupyterlab.opened("objects", [SETUP, *SHOWN, f"HTML('<p>{TRAP}</p>')", *TYPED]) as page:
         command(page, "notebook:run-all-cells")
         cells = page.locator(".jp-Notebook .jp-Cell")
-        expect(cells.nth(len(SHOWN))).to_contain_text("all shown", timeout=LONG)
-        expect(cells.last).to_contain_text("--approve", timeout=LONG)
+        expect(cells.nth(len(SHOWN))).to_contain_text("all shown", timeout=PATIENCE_MS)
+        expect(cells.last).to_contain_text("--approve", timeout=PATIENCE_MS)
         page.set_viewport_size({"width": 1100, "height": 5_000})  # what is scrolled away would be grey in pictures
         for theme in ("JupyterLab Light", "JupyterLab Dark"):
             name = theme.split()[1].lower()
             page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", theme)
             page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower())
-            page.wait_for_function(f"{TYPESET}.length > 0", timeout=LONG)
+            page.wait_for_function(f"{TYPESET}.length > 0", timeout=PATIENCE_MS)
             page.wait_for_timeout(500)
             pictures(page, screens, name)
         typeset = page.evaluate(TYPESET)

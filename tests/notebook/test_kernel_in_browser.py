@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from lab_server import CHROMIUM, JupyterLab, run_cell
+from waits import PATIENCE_MS
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -19,8 +20,6 @@ pytestmark = [
     pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="there is no Chromium here"),
     pytest.mark.timeout(400),
 ]
-WAIT = 120_000
-"""A deadline, not a measurement: a loaded machine may take long."""
 CODE = (
     'df["month"] = df["day"].dt.month_name().str[:3]\\n'
     'monthly = df.groupby("month", sort=False)["sales"].sum()\\n'
@@ -56,7 +55,7 @@ def test_plot_by_month_with_card_figure_and_undo(jupyterlab: JupyterLab, screens
         page.keyboard.type("r = %kestrel run plot df by month")
         run_cell(page, 1)
         card = page.locator(".kst-ask:not(.kst-together)")
-        expect(card).to_contain_text("df: + column month", timeout=WAIT)
+        expect(card).to_contain_text("df: + column month", timeout=PATIENCE_MS)
         expect(card).to_contain_text("monthly: new Series, 6 values of float64")
         expect(card).to_contain_text("runs in your kernel")
         figure = card.locator(".kst-figures img")
@@ -65,14 +64,14 @@ def test_plot_by_month_with_card_figure_and_undo(jupyterlab: JupyterLab, screens
         card.scroll_into_view_if_needed()
         page.screenshot(path=screens / "kernel-card.png")
         page.get_by_role("button", name="Approve", exact=True).click()
-        expect(output(page, 1)).to_contain_text("Sales grow every month.", timeout=WAIT)
+        expect(output(page, 1)).to_contain_text("Sales grow every month.", timeout=PATIENCE_MS)
         expect(output(page, 1).locator("img").first).to_be_visible()
         page.screenshot(path=screens / "kernel-figure.png")
         run_cell(page, 2)
         expect(output(page, 2)).to_contain_text(
-            "['Apr', 'Feb', 'Jan', 'Jun', 'Mar', 'May'] True ['day', 'sales', 'month'] Sales grow every month.", timeout=WAIT
+            "['Apr', 'Feb', 'Jan', 'Jun', 'Mar', 'May'] True ['day', 'sales', 'month'] Sales grow every month.", timeout=PATIENCE_MS
         )
         run_cell(page, 3)
-        expect(output(page, 3)).to_contain_text("restored df, monthly", timeout=WAIT)
+        expect(output(page, 3)).to_contain_text("restored df, monthly", timeout=PATIENCE_MS)
         run_cell(page, 4)
-        expect(output(page, 4)).to_contain_text("['day', 'sales'] False", timeout=WAIT)
+        expect(output(page, 4)).to_contain_text("['day', 'sales'] False", timeout=PATIENCE_MS)

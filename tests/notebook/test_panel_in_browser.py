@@ -12,7 +12,7 @@ import nbformat
 import pytest
 from lab_server import CHROMIUM, JupyterLab, Load, command
 from nbconvert import HTMLExporter
-from waits import until
+from waits import PATIENCE_MS, until
 
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect
@@ -26,9 +26,7 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 WRITES = '[("write_file", {"path": "a.txt", "content": "hello"})], "I wrote a.txt."'
-ENDED = 60_000
-"""A deadline, not a measurement: a loaded machine may take long."""
-expect.set_options(timeout=ENDED)
+expect.set_options(timeout=PATIENCE_MS)
 
 
 def setup(turns: str, extra: str = "") -> str:
@@ -89,7 +87,7 @@ def test_approving_lets_the_run_go_on_at_once(jupyterlab: JupyterLab) -> None:
                 clicked.append(float(page.evaluate("() => window.clickedAt")))
                 until(file.exists)
             stretched.append(load.stretch)
-        expect(output(page, 2)).to_contain_text("ANSWER I wrote them.", timeout=ENDED)
+        expect(output(page, 2)).to_contain_text("ANSWER I wrote them.", timeout=PATIENCE_MS)
         called = json.loads(output(page, 2).inner_text().partition("CALLED ")[2])
         expect(output(page, 1)).to_contain_text("0.txt:1 changed since")
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
@@ -115,8 +113,8 @@ def test_denying_tells_the_model_why(jupyterlab: JupyterLab) -> None:
         reason.focus()
         page.keyboard.type("do not add a file")
         page.keyboard.press("Enter")
-        expect(output(page, 2)).to_contain_text("GIVEN [(False, 'click', 'do not add a file', None, 'once')]", timeout=ENDED)
-        expect(output(page, 3)).to_contain_text("nobody answered within 1 s", timeout=ENDED)
+        expect(output(page, 2)).to_contain_text("GIVEN [(False, 'click', 'do not add a file', None, 'once')]", timeout=PATIENCE_MS)
+        expect(output(page, 3)).to_contain_text("nobody answered within 1 s", timeout=PATIENCE_MS)
 
     assert not (jupyterlab.root / "deny" / "a.txt").exists()
 
@@ -136,7 +134,7 @@ def test_edited_arguments_are_checked_and_used(jupyterlab: JupyterLab) -> None:
         expect(page.get_by_role("alert")).to_contain_text("did you mean 'path'?")
         area.fill('{"path": "b.txt", "content": "edited"}')
         button(page, "Approve edited").click()
-        expect(output(page, 2)).to_contain_text("ANSWER", timeout=ENDED)
+        expect(output(page, 2)).to_contain_text("ANSWER", timeout=PATIENCE_MS)
 
     assert (jupyterlab.root / "edit" / "b.txt").read_text() == "edited"
 
@@ -152,7 +150,7 @@ def test_clicks_arrive_where_a_cell_cannot_await(jupyterlab: JupyterLab) -> None
         expect(button(page, "Always for this run")).to_be_enabled()
         with Load() as load:
             button(page, "Always for this run").click()
-            expect(output(page, 2)).to_contain_text("True, 'click', '', None, 'run')]", timeout=ENDED)
+            expect(output(page, 2)).to_contain_text("True, 'click', '', None, 'run')]", timeout=PATIENCE_MS)
         waited = seconds_from_click(page, output(page, 2))
         button(page, "Deny").click()
         expect(page.locator(".kst-ask")).to_contain_text("b.txt")
@@ -160,7 +158,7 @@ def test_clicks_arrive_where_a_cell_cannot_await(jupyterlab: JupyterLab) -> None
         button(page, "Approve").focus()
         page.keyboard.press("b")  # inserts a cell, were it the notebook's
         page.keyboard.press("Enter")
-        expect(output(page, 3)).to_contain_text("COMPLETE", timeout=ENDED)
+        expect(output(page, 3)).to_contain_text("COMPLETE", timeout=PATIENCE_MS)
         assert page.locator(".jp-Notebook .jp-Cell").count() == len(cells)
 
     print(f"click to continue on a thread: {waited * 1000:.0f} ms")
@@ -182,13 +180,13 @@ def test_every_place_without_await_works(jupyterlab: JupyterLab) -> None:
     with jupyterlab.opened("no-await", cells) as page:
         command(page, "notebook:run-all-cells")
         button(page, "Approve").click()
-        expect(output(page, 1)).to_contain_text("'done'", timeout=ENDED)
+        expect(output(page, 1)).to_contain_text("'done'", timeout=PATIENCE_MS)
         line = page.locator(".jp-Stdin-input").last
-        expect(page.locator(".jp-Stdin-prompt").last).to_contain_text("write_file (MEDIUM) asks for approval", timeout=ENDED)
+        expect(page.locator(".jp-Stdin-prompt").last).to_contain_text("write_file (MEDIUM) asks for approval", timeout=PATIENCE_MS)
         line.fill("y")
         line.press("Enter")
-        button(page, "Approve").click(timeout=ENDED)
-        expect(output(page, 5)).to_contain_text("done", timeout=ENDED)
+        button(page, "Approve").click(timeout=PATIENCE_MS)
+        expect(output(page, 5)).to_contain_text("done", timeout=PATIENCE_MS)
 
 
 @pytest.mark.long
@@ -197,13 +195,13 @@ def test_a_background_run_leaves_the_kernel_free(jupyterlab: JupyterLab) -> None
     cells = [setup(WRITES), '%kestrel run "write" --bg --as r', "print('STATUS', r.status)"]
     with jupyterlab.opened("background", cells) as page:
         command(page, "notebook:run-all-cells")
-        expect(output(page, 2)).to_contain_text("STATUS", timeout=ENDED)
+        expect(output(page, 2)).to_contain_text("STATUS", timeout=PATIENCE_MS)
         expect(page.locator(".kst-ask")).to_contain_text("write_file")
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         page.reload()
-        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=ENDED)
+        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=PATIENCE_MS)
         button(page, "Stop run").click()
-        expect(output(page, 1)).to_contain_text(re.compile("cancelled", re.IGNORECASE), timeout=ENDED)
+        expect(output(page, 1)).to_contain_text(re.compile("cancelled", re.IGNORECASE), timeout=PATIENCE_MS)
 
 
 @pytest.mark.long
@@ -213,7 +211,7 @@ def test_many_rows_can_be_filtered_and_old_ones_are_not_laid_out(jupyterlab: Jup
     turns = f'{calls}, [("write_file", {{"path": "a.txt", "content": "x"}})], [("bash", {{"command": "ls"}})], "done"'
     with jupyterlab.opened("filter", [setup(turns), '%kestrel run "look" --cycles 40']) as page:
         command(page, "notebook:run-all-cells")
-        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=ENDED)
+        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=PATIENCE_MS)
         rows = page.locator(".kst-call:visible")
         expect(rows).to_have_count(102)
         assert page.locator(".kst-call.kst-far").count() > 30
@@ -227,7 +225,7 @@ def test_many_rows_can_be_filtered_and_old_ones_are_not_laid_out(jupyterlab: Jup
         expect(rows).to_contain_text("write_file")  # not only one row, as before: until the words are applied, what is below moves
         expect(rows).to_have_count(1)
         button(page, "Approve").press("Enter")  # by key: rows that are laid out just now can move the button away under a mouse
-        expect(page.locator(".kst-ask")).to_contain_text("bash", timeout=ENDED)
+        expect(page.locator(".kst-ask")).to_contain_text("bash", timeout=PATIENCE_MS)
         expect(rows).to_have_count(1)
         expect(rows).to_contain_text("bash")
         expect(page.locator(".kst-find")).to_contain_text("1 of ")
@@ -249,11 +247,13 @@ def test_a_reload_while_a_question_waits_loses_nothing(jupyterlab: JupyterLab, e
         expect(page.locator(".kst-ask")).to_contain_text("write_file")
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         page.reload()
-        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=ENDED)
+        expect(page.locator(".kst-ask")).to_contain_text("write_file", timeout=PATIENCE_MS)
         button(page, "Approve").click()
-        expect(output(page, 1)).to_contain_text("I wrote a.txt.", timeout=ENDED)
-        expect(page.locator(".kst-ask")).to_have_count(0, timeout=ENDED)
-        expect(page.locator(".kst")).to_have_count(1 if extra else 0, timeout=ENDED)  # where nothing can take its place, the panel stays
+        expect(output(page, 1)).to_contain_text("I wrote a.txt.", timeout=PATIENCE_MS)
+        expect(page.locator(".kst-ask")).to_have_count(0, timeout=PATIENCE_MS)
+        expect(page.locator(".kst")).to_have_count(
+            1 if extra else 0, timeout=PATIENCE_MS
+        )  # where nothing can take its place, the panel stays
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         saved = json.loads((jupyterlab.root / name / "t.ipynb").read_text())
     shown = saved["cells"][1]["outputs"][0]["data"]
@@ -279,8 +279,8 @@ def test_a_run_that_ends_while_the_page_is_closed_is_shown_when_it_is_opened(jup
         page.goto("about:blank")
         page.wait_for_timeout(11_000)
         page.goto(address)
-        expect(output(page, 1)).to_contain_text("nobody answered within 10 s", timeout=ENDED)
-        expect(page.locator(".kst")).to_have_count(0, timeout=ENDED)
+        expect(output(page, 1)).to_contain_text("nobody answered within 10 s", timeout=PATIENCE_MS)
+        expect(page.locator(".kst")).to_have_count(0, timeout=PATIENCE_MS)
 
 
 SLOW = """
@@ -315,7 +315,7 @@ def test_the_stop_button_interrupts_cleanly(jupyterlab: JupyterLab, screens: Pat
     ]
     with jupyterlab.opened(f"stop-{tool}", cells) as page:
         command(page, "notebook:run-all-cells")
-        expect(page.locator('.kst-call[data-state="running"]')).to_be_visible(timeout=ENDED)
+        expect(page.locator('.kst-call[data-state="running"]')).to_be_visible(timeout=PATIENCE_MS)
         page.screenshot(path=str(screens / f"running-{tool}.png"))
         with Load() as load:
             took = page.evaluate(
@@ -335,7 +335,7 @@ def test_the_stop_button_interrupts_cleanly(jupyterlab: JupyterLab, screens: Pat
             notebook.activeCellIndex = 1;
         }""")
         command(page, "notebook:run-cell")
-        expect(page.locator(".jp-Notebook")).to_contain_text("STATUS EXECUTING True", timeout=ENDED)
+        expect(page.locator(".jp-Notebook")).to_contain_text("STATUS EXECUTING True", timeout=PATIENCE_MS)
 
     print(f"stop ({tool}): {took * 1000:.0f} ms")
     assert took < 0.5 * load.stretch
@@ -360,7 +360,7 @@ def reopened_and_exported(page: Page, file: Path, screens: Path) -> None:
     """Save the notebook, look at it after a reload and as a page that nbconvert makes, with a network that answers nothing."""
     page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
     page.reload()
-    expect(output(page, 1)).to_contain_text("All is done.", timeout=ENDED)
+    expect(output(page, 1)).to_contain_text("All is done.", timeout=PATIENCE_MS)
     output(page, 1).screenshot(path=str(screens / "reopened.png"))
     notebook = nbformat.read(file, as_version=4)  # type: ignore[no-untyped-call]
     exported, _ = HTMLExporter().from_notebook_node(notebook)  # type: ignore[no-untyped-call]
@@ -409,7 +409,7 @@ def test_calls_that_wait_together_and_questions(jupyterlab: JupyterLab, screens:
         else:
             button(page, "Approve all").click()
         asked = page.locator(".kst-question")
-        expect(asked).to_contain_text("Which unit should <b>the area</b> be in?", timeout=ENDED)
+        expect(asked).to_contain_text("Which unit should <b>the area</b> be in?", timeout=PATIENCE_MS)
         expect(page.locator(".kst-together")).to_be_hidden()
         expect(button(page, "square metres")).to_be_enabled()
         page.locator(".kst").screenshot(path=str(screens / f"question-{name}.png"))
@@ -419,7 +419,7 @@ def test_calls_that_wait_together_and_questions(jupyterlab: JupyterLab, screens:
         expect(page.get_by_role("alert")).to_contain_text("Type an answer first.")
         page.get_by_label("Your answer").fill("two, please")
         page.keyboard.press("Enter")
-        expect(output(page, 2)).to_contain_text("GIVEN", timeout=ENDED)
+        expect(output(page, 2)).to_contain_text("GIVEN", timeout=PATIENCE_MS)
         output(page, 2).scroll_into_view_if_needed()  # what is out of sight has no text
         told = output(page, 2).inner_text()
         page.locator(".jp-Notebook").evaluate("node => node.scrollTo(0, 0)")
@@ -485,7 +485,7 @@ def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, screens: Path
         page.wait_for_function("light => document.body.dataset.jpThemeLight === light", arg=str(name == "light").lower())
         command(page, "notebook:run-all-cells")
         for step, state in {"kitchen": "running", "cellar": "running", "plan": "pending", "report": "pending"}.items():
-            expect(node(page, step)).to_have_attribute("data-state", state, timeout=ENDED)
+            expect(node(page, step)).to_have_attribute("data-state", state, timeout=PATIENCE_MS)
         expect(page.locator(".kst-node")).to_have_count(5)
         page.locator(".kst").screenshot(path=str(screens / f"plan-begun-{name}.png"))
         (folder / "kitchen").touch()
@@ -512,8 +512,8 @@ def test_a_plan_that_grows_is_a_live_graph(jupyterlab: JupyterLab, screens: Path
         page.locator(".kst").screenshot(path=str(screens / f"plan-narrow-{name}.png"))
         page.set_viewport_size({"width": 1100, "height": 900})
         button(page, "Approve").click()
-        expect(output(page, 2)).to_contain_text("COMPLETE", timeout=ENDED)
-        expect(output(page, 3).locator("svg.kestrel-plan")).to_be_visible(timeout=ENDED)
+        expect(output(page, 2)).to_contain_text("COMPLETE", timeout=PATIENCE_MS)
+        expect(output(page, 3).locator("svg.kestrel-plan")).to_be_visible(timeout=PATIENCE_MS)
         page.screenshot(path=str(screens / f"plan-done-{name}.png"))
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         saved = json.loads((folder / "t.ipynb").read_text())["cells"][2]["outputs"][0]["data"]

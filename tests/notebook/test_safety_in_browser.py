@@ -16,6 +16,7 @@ import pytest
 from lab_server import CANARY, CHROMIUM, JupyterLab, command
 from nbconvert import HTMLExporter
 from payloads import GOT_IN, PAYLOADS
+from waits import PATIENCE_MS
 from watching import Watch, elements
 
 pytest.importorskip("playwright.sync_api")
@@ -31,7 +32,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 HERE = Path(__file__).parent
-LONG = 60_000
 
 
 def cells(texts: str, extra: str = "") -> list[str]:
@@ -78,7 +78,7 @@ def approve(page: Page, seen: Seen) -> None:
     """
     for number, tool in enumerate(("risky", "write_file", "edit_file", "write_file")):
         card = page.locator(".kst-ask").first
-        expect(card).to_contain_text(tool, timeout=LONG)
+        expect(card).to_contain_text(tool, timeout=PATIENCE_MS)
         expect(page.locator(".kst-together")).to_be_visible(visible=number == 2)
         seen.elements[f"question {number}"] = elements(page)
         card.get_by_role("button", name="Edit", exact=True).click()
@@ -89,8 +89,8 @@ def approve(page: Page, seen: Seen) -> None:
         answered = page.locator(".kst-ask").element_handles() if number == 2 else [card.element_handle()]
         page.get_by_role("button", name=("Deny", "Approve", "Approve all", "Approve")[number], exact=True).click()
         for old in answered:
-            old.wait_for_element_state("hidden", timeout=LONG)
-    expect(page.locator(".kst-options button")).to_have_count(len(PAYLOADS), timeout=LONG)
+            old.wait_for_element_state("hidden", timeout=PATIENCE_MS)
+    expect(page.locator(".kst-options button")).to_have_count(len(PAYLOADS), timeout=PATIENCE_MS)
     assert page.locator(".kst-call .kst-added").count() > 20
     seen.elements["question in words"] = elements(page)
     page.locator(".kst-options button").nth(3).click()
@@ -104,13 +104,13 @@ def look_everywhere(jupyterlab: JupyterLab, name: str, texts: str) -> Seen:
     with jupyterlab.opened(name, notebook, seen.watch) as page:
         command(page, "notebook:run-all-cells")
         approve(page, seen)
-        expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=LONG)
+        expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=PATIENCE_MS)
         page.wait_for_timeout(500)  # formulas are looked for after a moment
         seen.elements["ran"] = elements(page)
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         seen.sent, seen.executed = set(seen.watch.sent), seen.watch.sent["execute_request"]
         page.reload()
-        expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=LONG)
+        expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=PATIENCE_MS)
         page.wait_for_timeout(500)
         seen.elements["reopened"] = elements(page)
         saved = nbformat.read(folder / "t.ipynb", as_version=4)  # type: ignore[no-untyped-call]
@@ -118,7 +118,7 @@ def look_everywhere(jupyterlab: JupyterLab, name: str, texts: str) -> Seen:
         saved.cells[0].outputs = [nbformat.v4.new_output("stream", text="from somebody else")]  # type: ignore[no-untyped-call]
         nbformat.write(saved, folder / "foreign.ipynb")  # type: ignore[no-untyped-call]
         page.goto(f"{jupyterlab.url}/doc/tree/{name}/foreign.ipynb")
-        expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=LONG)
+        expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=PATIENCE_MS)
         page.wait_for_timeout(500)
         seen.elements["reopened without trust"] = elements(page)
         exported, _ = HTMLExporter().from_notebook_node(saved)  # type: ignore[no-untyped-call]
@@ -182,7 +182,7 @@ def test_a_careless_panel_is_noticed(jupyterlab: JupyterLab, harmless: Seen, whi
     seen = Seen(Watch(jupyterlab.url))
     with jupyterlab.opened(f"careless-{which}", cells("PAYLOADS", CARELESS[which])[:2], seen.watch) as page:
         command(page, "notebook:run-all-cells")
-        expect(page.locator(".kst-ask")).to_contain_text("Approve", timeout=LONG)
+        expect(page.locator(".kst-ask")).to_contain_text("Approve", timeout=PATIENCE_MS)
         live = elements(page) - harmless.elements["question 0"]
         page.get_by_role("button", name="Stop run").click()
         page.wait_for_timeout(3_000)  # a script may have run the notebook again by then

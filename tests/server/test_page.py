@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from waits import PATIENCE_S
+from waits import PATIENCE_MS, PATIENCE_S
 
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
@@ -23,7 +23,7 @@ from kestrel_lab.testing import ScriptedModel
 pytest.importorskip("playwright.sync_api")
 from playwright.sync_api import expect, sync_playwright
 
-expect.set_options(timeout=60_000)  # a deadline, not a measurement: a loaded machine may take long
+expect.set_options(timeout=PATIENCE_MS)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
