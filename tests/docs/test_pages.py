@@ -72,6 +72,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             (tmp_path / "evals" / f"{yaml.safe_load(block.text)['name']}.yaml").write_text(block.text)
     (tmp_path / "server.log").write_text("stopped\n")
     (tmp_path / "a.py").write_text("def f(): ...\n")
+    (tmp_path / "AGENTS.md").write_text("Write a test first.\n")
     (tmp_path / ".gitignore").write_text(".kestrel/\n")
     git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
     for words in ("init -q -b main", "add -A", "commit -qm one", "switch -qc work", "commit -qm two --allow-empty"):

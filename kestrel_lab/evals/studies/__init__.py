@@ -1,1 +1,1 @@
-"""Studies: prompt injection."""
+"""Studies: prompt injection, judges, ablation of guidance files."""
