@@ -16,6 +16,7 @@ from kestrel_lab.evals.execution.workspaces import locate, opened
 from kestrel_lab.evals.guidance import Guidance, read_guidance
 from kestrel_lab.evals.suite import Config, GitCheckout, InlineFiles, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
+from kestrel_lab.runtime.options import SessionOptions
 from kestrel_lab.runtime.session import Session
 
 AGENT = Path(__file__).parent / "guided_agent.py"
@@ -170,6 +171,26 @@ def test_a_prompt_of_the_suite_can_be_guidance(tmp_path: Path, session: Session)
     rows = asyncio.run(run_suite(session, tmp_path / "suite.yaml")).rows
     told = {row.config: [word for word in ("THIS", "THAT") if word in str(row.result["answer"])] for row in rows}
     assert told == {"a": ["THIS"], "b": ["THAT"], "c": []}
+
+
+def test_our_own_agent_is_given_the_file(tmp_path: Path) -> None:
+    """The text of AGENTS.md, or of whatever file the setting names, is in what the model is told, and that of the workspace is not."""
+    (tmp_path / "model.py").write_text("def says(request):\n    return request.messages[0].text\n")
+    (tmp_path / "suite.yaml").write_text(
+        "defaults: {workspace: {files: {AGENTS.md: Say FOREIGN., RULES.md: Say OTHER.}}}\n"
+        "scenarios: [{id: s, goal: g, checks: [{answer_contains: THAT}]}]\n"
+        "matrix:\n  model: ['scripted:model.py:says']\n"
+        "  guidance: {none: none, this: {text: {AGENTS.md: Say THIS.}}, that: {text: {AGENTS.md: Say THAT.}}}\n"
+    )
+
+    def told(**options: str) -> dict[str, list[str]]:
+        with Session(tmp_path / "home", options=SessionOptions(**options), env={}) as session:
+            rows = asyncio.run(run_suite(session, tmp_path / "suite.yaml")).rows
+        words = ("THIS", "THAT", "FOREIGN", "OTHER")
+        return {row.config: [word for word in words if word in str(row.result["answer"])] for row in rows}
+
+    assert told() == {"none": [], "this": ["THIS"], "that": ["THAT"]}
+    assert told(guidance_files="RULES.md, AGENTS.md") == {"none": [], "this": ["THIS"], "that": ["THAT"]}
 
 
 PROGRAM = """\

@@ -26,6 +26,7 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Config, Scenario
 from kestrel_lab.runtime.context.dependencies import NoMemory
 from kestrel_lab.runtime.operations.intake import conversation
+from kestrel_lab.runtime.options import guidance_names
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.model_guard import guarded
@@ -111,10 +112,9 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     environment = None if scenario.environment is None else scenario.environment.open()
     toolbox = ready.toolbox(scenario, config) if environment is None else Toolbox(environment.tools)
     only_pure = not (scenario.before or config.learning) and all(tool.effect == "pure" for tool in toolbox)
+    named = ready.suite.guidance_paths.union(guidance_names(session.options.guidance_files))
     async with (
-        opened(
-            scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure, guidance=config.guidance, named=ready.suite.guidance_paths
-        ) as workspace,
+        opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure, guidance=config.guidance, named=named) as workspace,
         ready.models_for(session, scenario, config, ask.epoch, workspace.root) as models,
     ):
         ports = replace(models.ports, abstain=None) if config.learning else replace(models.ports, memory=NoMemory(), abstain=None)
