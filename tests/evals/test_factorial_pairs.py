@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 
-from kestrel_lab.evals.stats.difference import difference
+from kestrel_lab.evals.stats.difference import detectable_mean, difference
 from kestrel_lab.evals.stats.factorial_pairs import Pair, deal, effects, fewest_pairs, judged_effects, subsets
+from kestrel_lab.evals.stats.intervals_and_tests import mean_interval, t_quantile, t_test
 
 
 def other(parts: tuple[bool, ...]) -> tuple[bool, ...]:
@@ -117,6 +120,91 @@ def test_the_design_is_balanced(parts: int) -> None:
     assert {name for name, _ in dealt[:3]} == set(names)
 
 
+def plain(values: Sequence[float], scenarios: int) -> list[Pair]:
+    """Return pairs with one part whose differences are these values, scenario after scenario in turn."""
+    return [
+        Pair(scenario=f"s{n % scenarios}", parts=(n % 3 > 0,), first=max(0.0, v if n % 3 else -v), second=max(0.0, -v if n % 3 else v))
+        for n, v in enumerate(values)
+    ]
+
+
+VALUES = (1.0, 0.0, 1.0, 1.0, 0.0, -1.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("scenarios", [1, 5, 6, 12])
+@pytest.mark.parametrize("scale", [1.0, 50.0])
+def test_one_part_is_a_paired_mean(scenarios: int, scale: float) -> None:
+    """With a single part everything is that of a mean of differences: clustered by scenario from six scenarios on, of pairs with fewer."""
+    values = [scale * value for value in VALUES]
+    labels = [f"s{n % scenarios}" for n in range(12)] if scenarios >= 6 else None
+    expected = mean_interval(values, labels)
+    ((found, df),) = effects(plain(values, scenarios), bounded=scale == 1)
+    assert (found.mean, found.low, found.high, found.se) == pytest.approx((expected.mean, expected.low, expected.high, expected.se))
+    assert (found.clusters, found.n, df) == (expected.clusters, 24, expected.clusters - 1)
+
+
+@pytest.mark.parametrize("scenarios", [5, 6])
+def test_a_judged_effect_is_that_of_its_interval(scenarios: int) -> None:
+    """Its p is Student's, its rates lie around the level of all trials, and its smallest detectable effect allows for the family."""
+    pairs = plain(VALUES, scenarios)
+    (found,) = judged_effects(pairs, margin=0.05)
+    ((interval, df),) = effects(pairs, bounded=True)
+    assert found.interval == interval
+    assert (
+        found.p
+        == found.p_holm
+        == pytest.approx(t_test(mean_interval(VALUES, [pair.scenario for pair in pairs] if scenarios == 6 else None)))
+    )
+    level = sum(pair.first + pair.second for pair in pairs) / 24
+    assert (found.base, found.head) == pytest.approx((level - interval.mean / 2, level + interval.mean / 2))
+    assert found.mde == pytest.approx(detectable_mean(interval.se, df, alpha=0.05))
+    assert (found.scope, found.scenarios) == ("scenarios like these" if scenarios == 6 else "these scenarios", scenarios)
+    double = judged_effects([Pair(**{**pair_of(pair), "parts": (*pair.parts, n % 2 == 0)}) for n, pair in enumerate(pairs)], margin=0.05)
+    assert double[0].mde > found.mde
+
+
+def pair_of(pair: Pair) -> dict[str, Any]:
+    """Return the fields of a pair."""
+    return {name: getattr(pair, name) for name in ("scenario", "parts", "first", "second", "weight")}
+
+
+def test_many_parts_are_least_squares() -> None:
+    """Effects are those of a weighted regression of the differences on which trial has which part, solved here by another routine."""
+    chance = random.Random(5)
+    pairs = [
+        Pair(scenario=name, parts=parts, first=chance.random(), second=chance.random(), weight=1.0 + (name == "s1"))
+        for name, parts in deal(4, [f"s{n}" for n in range(8)], 32, seed="s")
+    ]
+
+    def solved(some: Sequence[Pair]) -> Any:
+        signs = np.array([[math.sqrt(pair.weight) * (1 if one else -1) for one in pair.parts] for pair in some])
+        moved = np.array([math.sqrt(pair.weight) * (pair.first - pair.second) for pair in some])
+        return np.linalg.lstsq(signs, moved, rcond=None)[0]
+
+    whole = solved(pairs)
+    without = np.array([solved([pair for pair in pairs if pair.scenario != f"s{n}"]) for n in range(8)])
+    spread = np.sqrt(7 / 8 * np.sum((without - whole) ** 2, axis=0))
+    found = effects(pairs, bounded=True)
+    assert [one.mean for one, _ in found] == pytest.approx(list(whole))
+    assert [one.se for one, _ in found] == pytest.approx(list(spread))
+    assert [one.high - one.mean for one, _ in found] == pytest.approx(list(t_quantile(0.975, 7) * spread))
+    told = judged_effects(pairs, margin=0.05)
+    weights = sum(pair.weight for pair in pairs)
+    assert told[0].base + told[0].head == pytest.approx(sum(pair.weight * (pair.first + pair.second) for pair in pairs) / weights)
+    assert told[0].mde == pytest.approx(detectable_mean(float(spread[0]), 7, alpha=0.05 / 4))
+
+
+def test_an_interval_of_a_rate_stays_within_its_bounds() -> None:
+    """No effect on a success rate is above one, on tokens it may be."""
+    wide = [Pair(scenario=f"s{n}", parts=(True,), first=float(n != 1), second=0.0) for n in range(6)]
+    ((rate, _),), ((tokens, _),) = effects(wide, bounded=True), effects(wide, bounded=False)
+    assert rate.high == 1.0 < tokens.high
+    ((low, _),) = effects([Pair(scenario=pair.scenario, parts=(False,), first=pair.first, second=0.0) for pair in wide], bounded=True)
+    assert (low.low, low.high) == (-1.0, -rate.low)
+    ((same, df),) = effects([Pair(scenario=f"s{n}", parts=(True,), first=90.0, second=0.0) for n in range(6)], bounded=False)
+    assert (same.mean, same.low, same.high, df) == (90.0, 90.0, 90.0, 5)
+
+
 def test_one_effect_by_hand() -> None:
     """An effect is the mean difference within pairs, turned by which trial had the part."""
     pairs = [Pair(scenario=f"s{n}", parts=(n % 2 == 0,), first=float(n % 2 == 0), second=float(n in (1, 3))) for n in range(8)]
@@ -136,8 +224,9 @@ def test_no_spread_is_no_certainty() -> None:
     """Where no pair differs, the interval is as wide as so few scenarios require, and nothing is called helpful, harmful or equal."""
     pairs = [Pair(scenario=name, parts=parts, first=1.0, second=1.0) for name, parts in deal(3, [f"s{n}" for n in range(8)], 16, seed="s")]
     for found in judged_effects(pairs, margin=0.05):
-        assert found.interval.mean == 0
-        assert found.interval.high == -found.interval.low > 0.3
+        assert (found.interval.mean, found.interval.se, found.interval.n) == (0, 0, 32)
+        assert found.interval.high == -found.interval.low == pytest.approx(1 - 0.025 ** (1 / 8))
+        assert found.mde == pytest.approx(detectable_mean(found.interval.high / t_quantile(0.975, 7), 7, alpha=0.05 / 3))
         assert (found.verdict, found.p_holm) == ("inconclusive", 1.0)
 
 
@@ -148,7 +237,8 @@ def test_a_part_that_decides_everything_is_found() -> None:
     one, two = judged_effects(pairs, margin=0.05)
     assert (one.verdict, one.interval.mean, one.interval.high) == ("improvement", 1.0, 1.0)
     assert one.p == 2 / 2**8
-    assert 0 < one.interval.low < 0.5
+    assert one.interval.low == pytest.approx(0.025 ** (1 / 8) * 2 - 1)
+    assert (one.base, one.head, one.mde) == pytest.approx((0.0, 1.0, two.mde))
     assert (two.verdict, two.interval.mean) == ("inconclusive", 0.0)
 
 
@@ -159,5 +249,11 @@ def test_too_few_pairs_tell_nothing() -> None:
     found = judged_effects(pairs, margin=0.05)
     assert [one.verdict for one in found] == ["inconclusive"] * 8
     assert all(math.isnan(one.interval.low) for one in found)
+    two = [Pair(scenario=name, parts=(True, name == "a"), first=1.0, second=0.0) for name in ("a", "b")]
+    assert [(one.mean, math.isnan(one.low), df) for one, df in effects(two, bounded=True)] == [
+        (1.0, True, 0),
+        (pytest.approx(0.0), True, 0),
+    ]
+    assert math.isnan(effects(two[:1], bounded=True)[0][0].mean)
     assert judged_effects([], margin=0.05) == []
     assert fewest_pairs(8) == 16
