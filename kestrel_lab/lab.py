@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.session import Session
     from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
     from kestrel_lab.runtime.workspace.memory import WorkspaceMemory
-    from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -224,13 +223,6 @@ class Lab:
         from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 
         return WorkspaceMacros(self.session)
-
-    @property
-    def skills(self) -> WorkspaceSkills:
-        """The skills (folders with a SKILL.md) that agents in the current folder can load; `skills.at(folder)` for another."""
-        from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
-
-        return WorkspaceSkills(self.session)
 
     @property
     def memory(self) -> WorkspaceMemory:

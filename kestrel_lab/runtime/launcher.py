@@ -45,7 +45,7 @@ from kestrel_lab.runtime.lifecycle import live, stop
 from kestrel_lab.runtime.mcp.health import missing_servers, tell_of_servers
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, typed, verified
-from kestrel_lab.runtime.options import guidance_names
+from kestrel_lab.runtime.options import guidance_names, skill_sources
 from kestrel_lab.runtime.resume import check_whole, continuation
 from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
@@ -58,7 +58,7 @@ from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.kernel.live_kernel import attended, live_shell
 from kestrel_lab.tools.sandbox.select import choose, tried
 from kestrel_lab.tools.skills.load_tool import LOAD_SKILL, with_skills
-from kestrel_lab.tools.skills.skill import Skill
+from kestrel_lab.tools.skills.skill import Skill, find_skills
 from kestrel_lab.tools.timeparse.session_time import handshake
 from kestrel_lab.tools.tool import Toolbox
 
@@ -168,7 +168,14 @@ class Launcher:
             return session.files.source(str(place.root), path) if session.files.known() else ""
 
         names = guidance_names(session.options.guidance_files)
-        return given_texts(place, names, session.skills_of(place.root, trial=trial), session.redactor.text, tainted)
+        return given_texts(place, names, self._skills(place, trial=trial), session.redactor.text, tainted)
+
+    def _skills(self, place: Workspace, *, trial: bool) -> list[Skill]:
+        """Return the skills of a workspace and of the user; of the workspace alone in a `trial`, which is not to depend on who runs it."""
+        sources = skill_sources(self._session.options.skills)
+        if trial:
+            sources = tuple(source for source in sources if source == "workspace")
+        return find_skills(place.root, sources, self._session.env)
 
     def _flow_of(self, tool: str) -> Flow:
         known, _ = self._session.registry.known_at_once(None)
@@ -246,7 +253,7 @@ class Launcher:
         toolbox = offer_macros(declared(known, session.store), session.store, place, state)
         skills = {}
         if told := {str(one["skill"]) for one in began.guidance if "skill" in one}:  # those that it was told of, as they are now
-            skills = {skill.name: skill for skill in session.skills_of(place.root, trial=bool(began.scenario)) if skill.name in told}
+            skills = {skill.name: skill for skill in self._skills(place, trial=bool(began.scenario)) if skill.name in told}
             toolbox = with_skills(toolbox, skills)
         toolbox, growth = registry.grown(toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools))
         check_steps(not_of(late, state.left), toolbox, OPERATIONS, registry.resolve_model)

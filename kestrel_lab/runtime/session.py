@@ -30,7 +30,7 @@ from kestrel_lab.runtime.launcher import Launcher
 from kestrel_lab.runtime.mcp.discovery import installed_servers
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.runtime.operations.find_files import session_indexes
-from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, skill_sources, takes
+from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes
 from kestrel_lab.runtime.registry import Registry, tried_before
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.run_history import RunHistory
@@ -47,11 +47,11 @@ from kestrel_lab.tools.kernel.kernel_tools import kernel_tools
 from kestrel_lab.tools.kernel.own_kernel import Kernels
 from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.sandbox.levels import Sandbox
-from kestrel_lab.tools.skills.skill import Skill, find_skills
 from kestrel_lab.tools.web.fetch import Reach
 
 if TYPE_CHECKING:
     from kestrel_lab.answers.output_types import OutputForm
+    from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
 
 P = ParamSpec("P")
 
@@ -181,12 +181,12 @@ class Session:
         """The limits of runs that bring none of their own."""
         return self.options.limits or Limits()
 
-    def skills_of(self, workspace: Path, *, trial: bool = False) -> list[Skill]:
-        """Return the skills of a workspace and of the user, valid or not; of the workspace alone in a `trial`, which is not to depend on who runs it."""
-        sources, home = skill_sources(self.options.skills), self.env.get("HOME")
-        if trial:
-            sources = tuple(source for source in sources if source == "workspace")
-        return find_skills(workspace, sources, Path(home) if home else None)
+    @property
+    def skills(self) -> WorkspaceSkills:
+        """The skills (folders with a SKILL.md) that agents in the current folder can load; `skills.at(folder)` for another."""
+        from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
+
+        return WorkspaceSkills(self)
 
     def change(self, **changes: Unpack[SessionUpdate]) -> None:
         """Replace options for the runs that begin from now on; raises `UsageError` for a value that an option cannot have.

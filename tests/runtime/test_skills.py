@@ -101,7 +101,7 @@ def calls(*made: Any) -> ScriptedModel:
 
 def problems(place: Path, home: Path | None = None, sources: tuple[str, ...] = ("workspace", "home")) -> dict[str, str]:
     """By folder, why each skill cannot be loaded; empty for one that can."""
-    return {skill.shown: skill.problem for skill in find_skills(place, sources, home)}
+    return {skill.shown: skill.problem for skill in find_skills(place, sources, {} if home is None else {"HOME": str(home)})}
 
 
 # The format
@@ -175,11 +175,14 @@ def test_places_and_precedence(session: Session, place: Path, home: Path, tmp_pa
     put(home / ".claude/skills", "own")
     first = ".agents/skills/same has the same name and comes before it"
     expected = {".agents/skills/same": "", ".claude/skills/same": first, "~/.agents/skills/same": first, "~/.claude/skills/own": ""}
-    assert {skill.shown: skill.problem for skill in session.skills_of(place)} == expected
+    assert {skill.shown: skill.problem for skill in session.skills.at(place).list()} == expected
     session.change(skills=f"{tmp_path / 'more'}, home, workspace")
-    assert [skill.shown for skill in session.skills_of(place) if not skill.problem] == [f"{tmp_path / 'more'}/same", "~/.claude/skills/own"]
+    assert [skill.shown for skill in session.skills.at(place).list() if not skill.problem] == [
+        f"{tmp_path / 'more'}/same",
+        "~/.claude/skills/own",
+    ]
     session.change(skills="off")
-    assert session.skills_of(place) == []
+    assert session.skills.at(place).list() == []
 
 
 def test_a_skill_that_is_linked_counts_once(place: Path, home: Path, tmp_path: Path) -> None:
@@ -265,7 +268,7 @@ def test_a_turn_walks_no_folders(session: Session, place: Path, monkeypatch: pyt
     put(place / ".agents/skills")
     found: list[Path] = []
     find = skills_module.find_skills
-    monkeypatch.setattr("kestrel_lab.runtime.session.find_skills", lambda *args: found.append(args[0]) or find(*args))
+    monkeypatch.setattr("kestrel_lab.runtime.launcher.find_skills", lambda *args: found.append(args[0]) or find(*args))
     session.run_sync("go", workspace=place, model=calls(*[loads()] * 5))
     assert found == [place]
 
@@ -351,7 +354,7 @@ def test_links_within_a_skill_are_followed_and_not_listed(place: Path) -> None:
     folder = put(place / ".agents/skills")
     (folder / "a.md").write_text("text")
     (folder / "b.md").symlink_to("a.md")
-    (skill,) = find_skills(place, ["workspace"], None)
+    (skill,) = find_skills(place, ["workspace"], {})
     assert skill.text_of("b.md") == "text"
     assert skill.files() == ["a.md"]
 

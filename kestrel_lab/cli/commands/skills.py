@@ -23,7 +23,7 @@ Place = Annotated[str, typer.Option(help="The workspace whose skills are meant."
 def list_skills(ctx: typer.Context, *, workspace: Place = ".") -> WorkspaceSkills | None:
     """List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show one."""
     if ctx.invoked_subcommand is None:
-        return frontend_of(ctx).lab().skills.at(workspace)
+        return frontend_of(ctx).lab().session.skills.at(workspace)
     if workspace != ".":
         raise UsageError(
             f"write --workspace behind {ctx.invoked_subcommand}: kestrel skills {ctx.invoked_subcommand} … --workspace {workspace}"
@@ -36,4 +36,4 @@ def show(
     ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The skill.")], *, workspace: Place = "."
 ) -> ShownSkill:
     """Show what a skill says, and which files it has."""
-    return frontend_of(ctx).lab().skills.at(workspace).get(name)
+    return frontend_of(ctx).lab().session.skills.at(workspace).get(name)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.runtime.options import skill_sources
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.tools.skills.skill import PLACES, Skill
+from kestrel_lab.tools.skills.skill import PLACES, Skill, find_skills
 from kestrel_lab.views.html.elements import pre_html
 from kestrel_lab.views.html.table_view import TableView
 
@@ -79,4 +80,4 @@ class WorkspaceSkills(TableView):
 
     def list(self) -> list[Skill]:
         """Return all skills that were found, valid or not, those first that come first."""
-        return self._session.skills_of(self.workspace)
+        return find_skills(self.workspace, skill_sources(self._session.options.skills), self._session.env)

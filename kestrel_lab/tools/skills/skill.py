@@ -117,16 +117,16 @@ class Skill:
             yield fd
 
 
-def find_skills(workspace: Path, sources: Sequence[str], home: Path | None) -> list[Skill]:
+def find_skills(workspace: Path, sources: Sequence[str], env: Mapping[str, str]) -> list[Skill]:
     """Return the skills that a workspace and its user have, valid or not; of those of one name all but the first have a `problem`.
 
-    `sources` are `workspace`, `home` and folders that hold skills; what comes first there comes first here. A folder that is reached
+    `sources` are `workspace`, `home` (that of `env`) and folders that hold skills; what comes first there comes first here. A folder that is reached
     twice, by a symlink, counts once.
     """
     found: list[Skill] = []
     names: dict[str, str] = {}
     real: set[str] = set()
-    for skill in _in_all(workspace, sources, home):
+    for skill in _in_all(workspace, sources, Path(env["HOME"]) if env.get("HOME") else None):
         if (place := os.path.realpath(skill.root / skill.folder)) in real:
             continue
         real.add(place)
