@@ -199,11 +199,12 @@ def test_a_skill_that_is_linked_counts_once(place: Path, home: Path, tmp_path: P
 def test_a_workspace_cannot_show_skills_from_outside(place: Path, tmp_path: Path) -> None:
     """Neither a skill, nor its file, nor a whole place that is a symlink out of the workspace. A mutant that opens paths itself has three skills."""
     outside = put(tmp_path / "outside", "theirs")
+    put(tmp_path / "far", "other")
     (place / ".agents/skills/file").mkdir(parents=True)
     (place / ".agents/skills/theirs").symlink_to(outside)
     (place / ".agents/skills/file/SKILL.md").symlink_to(outside / "SKILL.md")
     (place / ".claude").mkdir()
-    (place / ".claude/skills").symlink_to(tmp_path / "outside")
+    (place / ".claude/skills").symlink_to(tmp_path / "far")
     found = problems(place)
     assert sorted(found) == [".agents/skills/file", ".agents/skills/theirs"]
     assert all("leads out" in why for why in found.values())
