@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from kestrel_lab.runtime.session import Session
+from kestrel_lab.tools.skills import skill
 
 if TYPE_CHECKING:
     from postgres_server import PostgresServer
@@ -73,6 +74,7 @@ def pytest_configure() -> None:
             or (name.startswith("KESTREL_") and name not in _KEPT)
         ):
             del os.environ[name]
+    skill.OF_HOME = ()  # nobody's own skills are seen
     os.environ["KESTREL_TRUST"] = "all"  # tests write the settings of their projects themselves, as a user does
     # Whichever test imports litellm first: by itself it asks the internet for prices.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"

@@ -22,6 +22,7 @@ from kestrel_lab.cli.commands.rules import rules as rules_app
 from kestrel_lab.cli.commands.scenarios import scenarios
 from kestrel_lab.cli.commands.search import search, searching
 from kestrel_lab.cli.commands.serve import serving
+from kestrel_lab.cli.commands.skills import skills
 from kestrel_lab.cli.commands.time import clock
 from kestrel_lab.cli.commands.trust import tainting, trust
 from kestrel_lab.cli.commands.workflows import Inputs, workflows
@@ -64,6 +65,7 @@ app = typer.Typer(**SETTINGS)
 evals.add_typer(along_commits)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
+app.add_typer(skills, name="skills")
 app.add_typer(memory, name="memory")
 app.add_typer(mcp, name="mcp")
 app.add_typer(scenarios, name="scenario")

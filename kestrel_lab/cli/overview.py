@@ -30,7 +30,7 @@ PANELS: Final = {
     "Run agents": ("run", "chat", "orchestrate", "resume", "cancel", "fork", "websearch", "plans", "plan"),
     "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
     "Measure": ("eval", "compare", "import", "scenario", "notebook"),
-    "What agents may do and know": ("tools", "mcp", "macros", "memory", "search", "index", "rules", "taint", "trust"),
+    "What agents may do and know": ("tools", "mcp", "skills", "macros", "memory", "search", "index", "rules", "taint", "trust"),
     "Set up": ("doctor", "models", "config", "schema", "time"),
 }
 """The headings of the overview, and the commands below each in their order."""
@@ -80,6 +80,7 @@ COMMANDS: Final = {
     "config": "Show every setting and rule, its value and its source; or change a setting.",
     "doctor": "Check what is set up and what is missing, and show how to fix it.",
     "eval": "Measure agents: run suites of scenarios, compare two commits, decide gates.",
+    "skills": "List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show one.",
     "macros": "List macros, and sequences of calls that could become macros; accept, disable or remove them.",
     "memory": "List the notes for later runs; search, add, edit, forget or draw them.",
     "mcp": "List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs.",

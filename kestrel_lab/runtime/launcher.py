@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from kestrel_lab.runtime.agent.system_prompt import citing, system_prompt
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.scope import ruled, rules_as_json, rules_from_json
 from kestrel_lab.runtime.context.budget import Dearest
-from kestrel_lab.runtime.context.guidance import GuidanceFile, read_guidance
+from kestrel_lab.runtime.context.guidance import GivenTexts, given_texts
 from kestrel_lab.runtime.context.images import keep_images
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
 from kestrel_lab.runtime.context.run_context import RunContext
@@ -45,7 +45,7 @@ from kestrel_lab.runtime.lifecycle import live, stop
 from kestrel_lab.runtime.mcp.health import missing_servers, tell_of_servers
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, typed, verified
-from kestrel_lab.runtime.options import guidance_names
+from kestrel_lab.runtime.options import guidance_names, skill_sources
 from kestrel_lab.runtime.resume import check_whole, continuation
 from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
@@ -57,6 +57,8 @@ from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.kernel.live_kernel import attended, live_shell
 from kestrel_lab.tools.sandbox.select import choose, tried
+from kestrel_lab.tools.skills.load_tool import LOAD_SKILL, with_skills
+from kestrel_lab.tools.skills.skill import Skill, find_skills
 from kestrel_lab.tools.timeparse.session_time import handshake
 from kestrel_lab.tools.tool import Toolbox
 
@@ -108,15 +110,17 @@ class Launcher:
         known, late = registry.known_at_once(options.tools, steps)
         if options.tools is None and not options.scenario and (shell := live_shell()) is not None and attended(shell):
             known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)
-        toolbox, growth = registry.grown(offer_macros(declared(known, session.store), session.store, place), place.root, options.expand)
+        given = GivenTexts() if is_adapter(model) or not _has_agents(plan, steps) else self._given(place, trial=bool(options.scenario))
+        toolbox = with_skills(offer_macros(declared(known, session.store), session.store, place), given.skills)
+        if LOAD_SKILL not in toolbox:
+            given = replace(given, skills={})
+        toolbox, growth = registry.grown(toolbox, place.root, options.expand)
         self._check_sandbox(toolbox, place)
         check_steps(not_of(late, steps), toolbox, OPERATIONS, resolve)
         met = handshake(ports.now())
-        guidance = None if is_adapter(model) or not _has_agents(plan, steps) else self._guidance(place)
-        prompt = "" if guidance is None else guidance.prompt
-        system = system_prompt(limits, options.instructions, met.line, citing(level, form, toolbox), prompt)
+        system = system_prompt(limits, options.instructions, met.line, citing(level, form, toolbox), given.prompt)
         options = replace(options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"), output=output)
-        ctx = self._context(new_run_id(), RunState(), options, model, toolbox, place, policy, growth)
+        ctx = self._context(new_run_id(), RunState(), options, model, toolbox, place, policy, growth, given.skills)
         started = RunStarted(
             goal=goal,
             workspace=str(place.root),
@@ -134,7 +138,7 @@ class Launcher:
             follows="" if options.follow is None else _id_of(options.follow),
             earlier=earlier,
             output={} if output is None else output.schema,
-            guidance=[] if guidance is None else [guidance.as_json(system)],
+            guidance=given.entries(system),
             time=met.as_json(),
             params=ModelParams.of(options.params).as_json(),
             images=keep_images(options.images, place, session.store) if options.images else [],
@@ -156,14 +160,22 @@ class Launcher:
         )
         return given, earlier
 
-    def _guidance(self, place: Workspace) -> GuidanceFile | None:
-        """Return the guidance file of a workspace as it is now."""
+    def _given(self, place: Workspace, *, trial: bool) -> GivenTexts:
+        """Return the guidance and skills of a workspace as they are now; a `trial` has no skills of whoever runs it."""
         session = self._session
 
         def tainted(path: str) -> str:
             return session.files.source(str(place.root), path) if session.files.known() else ""
 
-        return read_guidance(place, guidance_names(session.options.guidance_files), session.redactor.text, tainted)
+        names = guidance_names(session.options.guidance_files)
+        return given_texts(place, names, self._skills(place, trial=trial), session.redactor.text, tainted)
+
+    def _skills(self, place: Workspace, *, trial: bool) -> list[Skill]:
+        """Return the skills of a workspace and of the user; of the workspace alone in a `trial`, which is not to depend on who runs it."""
+        sources = skill_sources(self._session.options.skills)
+        if trial:
+            sources = tuple(source for source in sources if source == "workspace")
+        return find_skills(place.root, sources, self._session.env)
 
     def _flow_of(self, tool: str) -> Flow:
         known, _ = self._session.registry.known_at_once(None)
@@ -239,6 +251,10 @@ class Launcher:
         tools = options.tools if options.tools is not None else self._tools_again(earlier, began, state)
         known, late = registry.known_at_once(tools)
         toolbox = offer_macros(declared(known, session.store), session.store, place, state)
+        skills = {}
+        if told := {str(one["skill"]) for one in began.guidance if "skill" in one}:  # those that it was told of, as they are now
+            skills = {skill.name: skill for skill in self._skills(place, trial=bool(began.scenario)) if skill.name in told}
+            toolbox = with_skills(toolbox, skills)
         toolbox, growth = registry.grown(toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools))
         check_steps(not_of(late, state.left), toolbox, OPERATIONS, registry.resolve_model)
         self._check_sandbox(toolbox, place)
@@ -255,7 +271,7 @@ class Launcher:
             ports=session.ports,
             params=began.params,
         )
-        ctx = self._context(run_id, state, options, model, toolbox, place, policy, growth)
+        ctx = self._context(run_id, state, options, model, toolbox, place, policy, growth, skills)
         ctx.equip = registry.equipping(ctx, late, tools, state.left)
         return ctx
 
@@ -302,8 +318,11 @@ class Launcher:
         workspace: Workspace,
         policy: Policy,
         growth: Growth | None,
+        skills: Mapping[str, Skill],
     ) -> RunContext:
-        session = self._session
+        session, sandbox = self._session, self._session.sandbox
+        if own := tuple(skill.root for skill in skills.values() if skill.own):
+            sandbox = replace(sandbox, readable=own)
         return RunContext(
             run_id=run_id,
             store=session.store,
@@ -315,7 +334,8 @@ class Launcher:
             policy=policy,
             growth=growth,
             containment=contain.read_mode(options.containment or session.options.containment),
-            sandbox=session.sandbox,
+            sandbox=sandbox,
+            skills=skills,
             redactor=session.redactor,
             cache=session.cache,
             middleware=tuple(session.options.middleware),

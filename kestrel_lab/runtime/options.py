@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 GUIDANCE_FILES: Final = "AGENTS.md, CLAUDE.md"
 """Names of the files with guidance for agents that are looked for unless a setting says otherwise."""
+SKILL_SOURCES: Final = "workspace, home"
+"""Where skills are found unless a setting says otherwise."""
 OTEL_MODES: Final = ("off", "on", "content")
 
 RunListener: TypeAlias = "Callable[[Run, Event], None]"
@@ -59,6 +61,7 @@ class SessionChanges(TypedDict, total=False):
     network_home: bool
     form: str
     guidance_files: str
+    skills: str
     otel: str
     env: Mapping[str, str] | None
     mcp: Mapping[str, ServerConfig | Mapping[str, Any]] | None
@@ -129,6 +132,8 @@ class SessionOptions:
     `answers.contracts`."""
     guidance_files: str = GUIDANCE_FILES
     """Names of files with guidance for agents, the first that a workspace has being used, or `off`; see `runtime.context.guidance`."""
+    skills: str = SKILL_SOURCES
+    """Where skills are found, `workspace`, `home` and folders that hold skills, or `off`; of one name the first counts. See `tools.skills.skill`."""
     otel: str = "off"
     """Whether spans of runs are sent to an OpenTelemetry collector as they end: `off`, `on`, or `content` (with goals, messages, arguments and
     results). Needs the extra `otel`; the collector's address is that of the `OTEL_EXPORTER_OTLP_…` variables."""
@@ -161,6 +166,12 @@ def guidance_names(text: str) -> tuple[str, ...]:
         if "/" in name or name in {".", ".."}:
             raise UsageError(f"guidance_files has file names, such as {GUIDANCE_FILES}, or is off; {name!r} is neither")
     return names
+
+
+def skill_sources(text: str) -> tuple[str, ...]:
+    """Return the places in the value of the setting `skills`, none for `off`."""
+    places = tuple(dict.fromkeys(place for word in text.split(",") if (place := word.strip())))
+    return () if places == ("off",) else places
 
 
 def read_otel_mode(text: str) -> str:

@@ -51,6 +51,7 @@ from kestrel_lab.tools.web.fetch import Reach
 
 if TYPE_CHECKING:
     from kestrel_lab.answers.output_types import OutputForm
+    from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
 
 P = ParamSpec("P")
 
@@ -179,6 +180,13 @@ class Session:
     def limits(self) -> Limits:
         """The limits of runs that bring none of their own."""
         return self.options.limits or Limits()
+
+    @property
+    def skills(self) -> WorkspaceSkills:
+        """The skills (folders with a SKILL.md) that agents in the current folder can load; `skills.at(folder)` for another."""
+        from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
+
+        return WorkspaceSkills(self)
 
     def change(self, **changes: Unpack[SessionUpdate]) -> None:
         """Replace options for the runs that begin from now on; raises `UsageError` for a value that an option cannot have.

@@ -23,7 +23,7 @@ from kestrel_lab.permissions.rulebook import Rulebook
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
 from kestrel_lab.runtime.operations.verify_plan import forms, parse_form
 from kestrel_lab.runtime.operations.verify_plan import parse_level as parse_verify
-from kestrel_lab.runtime.options import GUIDANCE_FILES, OTEL_MODES, guidance_names, read_otel_mode
+from kestrel_lab.runtime.options import GUIDANCE_FILES, OTEL_MODES, SKILL_SOURCES, guidance_names, read_otel_mode, skill_sources
 from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, lines_of
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB, parse_level
@@ -148,6 +148,11 @@ def _after(*safest_first: str) -> Callable[[Any, Any], bool]:
     return lambda value, default: safest_first.index(value) > safest_first.index(default)
 
 
+def _more_places(value: str, default: str) -> bool:
+    """For places whose texts agents are given."""
+    return not set(skill_sources(value)) <= set(skill_sources(default))
+
+
 class _Known(NamedTuple):
     """A setting that there is."""
 
@@ -215,6 +220,9 @@ _KNOWN: dict[str, _Known] = {
         _guidance,
         "files with guidance for agents, the first that a workspace has; off for none. Text of the workspace",
         _harmless,
+    ),
+    "skills": _Known(
+        SKILL_SOURCES, _text, "where skills (SKILL.md) are found: workspace, home, folders that hold skills; off for none", _more_places
     ),
     "otel": _Known(
         "off",

@@ -34,7 +34,12 @@ def asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
         danger=event.danger,
         why=" · ".join(
             part
-            for part in (_WHY.get(event.why, plain(event.why)), formatting.contained_words(event), formatting.sandbox_words(event.sandbox))
+            for part in (
+                _WHY.get(event.why, plain(event.why)),
+                formatting.contained_words(event),
+                formatting.sandbox_words(event.sandbox),
+                f"after loading {', '.join(map(plain, event.skills))}" if event.skills else "",
+            )
             if part
         ),
         diff=shown_diff(event.preview),

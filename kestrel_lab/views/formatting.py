@@ -239,6 +239,13 @@ def _fitting(items: Iterable[T], render: Callable[[T], str], room: int) -> list[
     return found
 
 
+def guidance_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what agents are given of a workspace, `RunStarted.guidance`, as lines: its guidance, and which skills they can load."""
+    skills = [one_line(str(one["path"]).rpartition("/")[0], 200) for one in entries if "skill" in one]
+    lines = [f"guidance of the workspace: {guidance_line(one)}" for one in entries if "skill" not in one]
+    return [*lines, *([f"{count(len(skills), 'skill')} can be loaded: {', '.join(skills)}"] if skills else [])]
+
+
 def guidance_line(entry: Mapping[str, Any]) -> str:
     """Return an entry of `RunStarted.guidance` as one line: the file, its size and hash, or why it is not used."""
     path = one_line(str(entry["path"]), 200)

@@ -218,7 +218,7 @@ def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
         started=at,
         usage=formatting.usage_line(view.meter.usage),
     )
-    given = [row_builders.notice_row(view, "info", f"guidance of the workspace: {formatting.guidance_line(one)}") for one in event.guidance]
+    given = [row_builders.notice_row(view, "info", line) for line in formatting.guidance_lines(event.guidance)]
     return [head, *([row_builders.added_row(view, notices.imported_from(event))] if event.imported else []), *given]
 
 

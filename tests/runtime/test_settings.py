@@ -35,6 +35,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
         "network_home": False,
         "form": "none",
         "guidance_files": "AGENTS.md, CLAUDE.md",
+        "skills": "workspace, home",
         "otel": "off",
         "cycles": 20,
         "cost_usd": 1.0,

@@ -264,6 +264,8 @@ class ApprovalAsked(FrozenStruct, frozen=True, kw_only=True):
     """A key of the whole preview: where it would be another one when the call begins, it is asked again."""
     contained: dict[str, Json] = field(default_factory=dict)
     """What met, where it is asked whatever the policy says: `untrusted`, `private` (lists of sources), `effect`; see `engine.containment`."""
+    skills: list[str] = field(default_factory=list)
+    """The folders of the skills that the agent had loaded."""
     origins: list[dict[str, Json]] = field(default_factory=list)
     """Where each argument comes from: `{arg, from: [{source, kind, piece}]}`, `from` empty where the words are the model's own.
 

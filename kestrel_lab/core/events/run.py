@@ -48,7 +48,8 @@ class RunStarted(FrozenStruct, frozen=True, kw_only=True):
     """JSON Schema of the answer, when a typed one was asked for."""
     guidance: list[dict[str, Json]] = field(default_factory=list)
     """Texts of the workspace in the system message: `path`, `size` in bytes, `digest` (SHA-256), `at` (their place in it), `cut`, `tainted` (whose
-    words they hold), or the `problem` because of which one is not there. See `runtime.context.guidance`."""
+    words they hold), `skill` (the name, where it is that and its description), `own` (of the user, not of the workspace), or the `problem`
+    because of which one is not there. See `runtime.context.guidance`."""
     time: dict[str, Json] = field(default_factory=dict)
     """When it began, by whose clocks: `now_iso`, `timezone`, `weekday`, `date`, `iso_week`. What is told from today is told from there."""
     imported: dict[str, Json] = field(default_factory=dict)

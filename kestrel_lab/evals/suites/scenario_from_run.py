@@ -22,6 +22,7 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.files.directory_walk import Entry
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.macros.macro import MACRO_RUN
+from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
 
 # The workspace of a finished run as a scenario can have it: files written out, or a folder of the repository.
 
@@ -103,6 +104,8 @@ MAX_EXPECTED: Final = 4_000
 """Characters of the answer that are kept as what is expected."""
 _PHRASES: Final = re.compile(r"`([^`\n]{1,60})`|\"([^\"\n]{2,60})\"|(?<![\w.])(\d[\d,.]*\d|\d)(?![\w])")
 """What an answer seldom says by chance: code, quotations, numbers."""
+_OFFERED_ANEW: Final = frozenset({MACRO_RUN, LOAD_SKILL})
+"""Tools that a run is offered by what its workspace has, not by their names."""
 _LIMITS: Final = ("cycles", "cost_usd", "seconds", "tokens")
 
 
@@ -169,7 +172,7 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
 
 
 def _tools(began: RunStarted, calls: Sequence[MadeCall]) -> list[str]:
-    used = [tool for tool in dict.fromkeys(call.tool for call in calls) if tool != MACRO_RUN]
+    used = [tool for tool in dict.fromkeys(call.tool for call in calls) if tool not in _OFFERED_ANEW]
     others = [name for name in tools_begun_with(began) if name not in used]
     note = f"EDIT: those that the run used; it was also offered {one_line(', '.join(others), 120)}"
     return [*(_notes(note) if others else []), *_entry("tools", cast("list[Json]", used))]
@@ -178,7 +181,7 @@ def _tools(began: RunStarted, calls: Sequence[MadeCall]) -> list[str]:
 def _checks(run: Run, records: Sequence[Record], calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]:
     """Return checks that the run itself passes: its tools in order, phrases of its answer, the files it wrote; at least one."""
     found: list[dict[str, Json]] = []
-    order = [tool for tool, _ in groupby(call.tool for call in calls if call.ok and call.tool != MACRO_RUN)]
+    order = [tool for tool, _ in groupby(call.tool for call in calls if call.ok and call.tool not in _OFFERED_ANEW)]
     if order:
         found.append({"tools_in_order": cast("list[Json]", order[:10])})
     phrases = _phrases(run.answer)

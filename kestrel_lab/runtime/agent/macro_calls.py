@@ -19,6 +19,7 @@ from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MCP_INSTALL
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.macros.macro import MACRO_RUN, MacroRegistry
 from kestrel_lab.tools.macros.run_tool import with_macros
+from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
 from kestrel_lab.tools.tool import Toolbox
 
 
@@ -39,7 +40,7 @@ def offer_macros(toolbox: Toolbox, store: SessionStore, place: Workspace, state:
 
 def tools_begun_with(began: RunStarted) -> list[str]:
     """The names of the tools a run was offered, those left out that are made anew for each run."""
-    return [str(item["name"]) for item in began.tools if item["name"] not in {MACRO_RUN, FIND_TOOL, MCP_INSTALL}]
+    return [str(item["name"]) for item in began.tools if item["name"] not in {MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL}]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from kestrel_lab.runtime.security.containment import met, tells_others, undeclar
 from kestrel_lab.runtime.security.provenance import origins_of, private_in
 from kestrel_lab.runtime.security.tool_declarations import asked_of, keep, named, read_answer
 from kestrel_lab.tools.files.versions import preview_key
+from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
 from kestrel_lab.tools.tool import ToolArgumentsError
 
 PREVIEW_CHARS = 20_000
@@ -242,7 +243,14 @@ class ApprovalDesk:
             why=why,
             question=call.id,
             sandbox=call.sandbox,
+            skills=self._loaded(call) if self.ctx.skills else [],
         )
+
+    def _loaded(self, call: Call) -> list[str]:
+        """Return the folders of the skills that the agent which makes a call has loaded: it may be following their instructions."""
+        asked = [one for message in self.ctx.state.conversation(call.step).messages for one in message.calls if one.name == LOAD_SKILL]
+        skills = [self.ctx.skills.get(str(one.args.get("name"))) for one in asked]
+        return list(dict.fromkeys(skill.shown for skill in skills if skill is not None))
 
     async def _put(self, asked: ApprovalAsked, call: Call) -> ApprovalGiven | None:
         """Put a question to a person: under `ask` the run waits for one, under `auto` only if one is here, under `deny` never."""

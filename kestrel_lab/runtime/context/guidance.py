@@ -1,4 +1,4 @@
-"""Project guidance: the AGENTS.md of a workspace, which agents are given at the beginning of a run as text of the workspace.
+"""Project guidance: what agents are given of a workspace in their system message, its AGENTS.md and the names of its skills, as text of the workspace.
 
 Convention: https://agents.md. The file of the workspace's root stands in the system message. Of files in folders below, which go before
 it there, an agent is told when a call of its names a file below them, and reads them like any file. The text has no authority: the run's
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -20,6 +20,9 @@ from kestrel_lab.core.protocols import Handler
 from kestrel_lab.core.sanitize import decode
 from kestrel_lab.tools.files.directory_walk import closing
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.skills.load_tool import catalogue, entry
+from kestrel_lab.tools.skills.skill import FILE as SKILL_FILE
+from kestrel_lab.tools.skills.skill import Skill
 from kestrel_lab.views.formatting import guidance_line
 
 MOST_BYTES: Final = 32_768
@@ -107,6 +110,45 @@ def guidance_in(folder: Path, names: tuple[str, ...]) -> str:
     """Return which guidance agents in a folder are given, as one line; empty for none."""
     found = read_guidance(Workspace(folder), names)
     return "" if found is None else f"guidance for agents in this folder: {guidance_line(found.as_json())}"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTexts:
+    """What the system message of a run holds of its workspace and of the user's skills."""
+
+    guidance: GuidanceFile | None = None
+    skills: Mapping[str, Skill] = field(default_factory=dict)
+    """By name, those that its agents can load."""
+    tainted: Mapping[str, str] = field(default_factory=dict)
+    """By name of a skill, whose words its SKILL.md holds, where a run wrote it after reading what others wrote."""
+
+    @property
+    def prompt(self) -> str:
+        """The part of the system message."""
+        return "\n\n".join(filter(None, (self.guidance.prompt if self.guidance else "", catalogue(self.skills.values()))))
+
+    def entries(self, system: str) -> list[dict[str, Json]]:
+        """Return `RunStarted.guidance`."""
+        found = [] if self.guidance is None else [self.guidance.as_json(system)]
+        for skill in self.skills.values():
+            at = system.index(f"\n{entry(skill)}") + 1
+            told: dict[str, Json] = {"path": f"{skill.shown}/{SKILL_FILE}", "size": skill.size, "digest": skill.digest, "skill": skill.name}
+            told["at"] = [at, at + len(entry(skill))]
+            found.append(told | ({"own": True} if skill.own else {}) | ({"tainted": whose} if (whose := self.tainted[skill.name]) else {}))
+        return found
+
+
+def given_texts(
+    place: Workspace,
+    names: tuple[str, ...],
+    skills: Iterable[Skill],
+    clean: Callable[[str], str],
+    tainted: Callable[[str], str],
+) -> GivenTexts:
+    """Return what a run in this workspace is given; the parameters are those of `read_guidance`."""
+    valid = {skill.name: replace(skill, description=clean(skill.description)) for skill in skills if not skill.problem}
+    whose = {name: "" if skill.own else tainted(f"{skill.folder}/{SKILL_FILE}") for name, skill in valid.items()}
+    return GivenTexts(read_guidance(place, names, clean, tainted), valid, whose)
 
 
 @dataclass(slots=True)

@@ -42,6 +42,8 @@ from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.delegation import DELEGATE, for_team
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.levels import Sandbox
+from kestrel_lab.tools.skills.load_tool import LOAD_SKILL, READS
+from kestrel_lab.tools.skills.skill import Skill
 from kestrel_lab.tools.tool import Tool, Toolbox
 
 # Events without secrets: what a failure says may quote an address, a header or a file.
@@ -104,6 +106,8 @@ class RunContext:
     """Names of the files that hold guidance for agents."""
     nested: NestedGuidance | None = None
     """Tells agents of guidance in folders; `None` for a workspace without guidance."""
+    skills: Mapping[str, Skill] = field(default_factory=dict)
+    """By name, the skills that its agents can load."""
     dearest: Dearest = field(default_factory=dict)
     """What calls of models used at most."""
     limits: Limits = field(init=False)
@@ -328,6 +332,8 @@ class RunContext:
             names = () if step.operation and step.tools is None else step.tools
         if DELEGATE in self.toolbox:
             names = self._with_delegate(step, self.toolbox.names if names is None else names)
+        if self.skills and names and LOAD_SKILL not in names and READS in names:
+            names = (*names, LOAD_SKILL)
         if names == () or self.tools is self.toolbox:
             return names
         return (*(self.toolbox.names if names is None else names), reading.NAME)

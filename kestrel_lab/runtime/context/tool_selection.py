@@ -18,6 +18,7 @@ from kestrel_lab.tools.interaction import task_tools
 from kestrel_lab.tools.macros.macro import MACRO_RUN
 from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.read_result import NAME as READ_RESULT
+from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
 from kestrel_lab.tools.tool import Tool, Toolbox
 from kestrel_lab.tools.tool_search import ToolIndex, described, names, tool_index
 
@@ -78,7 +79,9 @@ def _index(tools: tuple[Tool, ...]) -> ToolIndex:
 
 @lru_cache(maxsize=1)
 def _core() -> frozenset[str]:
-    return frozenset({*_names([*native_tools(), *task_tools(), delegate, *memory_tools()]), READ_RESULT, MACRO_RUN, FIND_TOOL, MCP_INSTALL})
+    return frozenset(
+        {*_names([*native_tools(), *task_tools(), delegate, *memory_tools()]), READ_RESULT, MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL}
+    )
 
 
 def _names(tools: Iterable[Tool]) -> Iterable[str]:

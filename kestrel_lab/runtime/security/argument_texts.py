@@ -56,7 +56,7 @@ class Passage:
 def prompt_passages(event: RunStarted, *, strict: bool) -> Iterator[Passage]:
     """Yield the texts of the workspace in the system message, which count as files that every agent has read; `strict` as in `Taint`."""
     for one in cast("list[Mapping[str, Any]]", event.guidance):
-        if not one.get("problem"):
+        if not one.get("problem") and not one.get("own"):
             begin, end = one["at"]
             source = f"{one['path']} in the prompt" + (f": {one['tainted']}" if one.get("tainted") else "")
             yield Passage(source, event.system[begin:end], private=True, untrusted=strict or bool(one.get("tainted")))

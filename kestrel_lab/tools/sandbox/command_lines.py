@@ -56,7 +56,7 @@ def launch_for(
     the level cannot hold a command in.
     """
     begin = workspace if folder is None else folder
-    launch = launch_among(level, argv, read=(), write=(workspace,), folder=begin, env=env, sandbox=sandbox)
+    launch = launch_among(level, argv, read=sandbox.readable, write=(workspace,), folder=begin, env=env, sandbox=sandbox)
     return replace(launch, watched=str(workspace))
 
 

@@ -51,6 +51,8 @@ class Sandbox:
     hidden: tuple[Path, ...] = ()
     """Files and folders that are hidden from commands in addition to keys; S1 cannot hide them inside a workspace."""
 
+    readable: tuple[Path, ...] = ()
+    """Folders outside of the workspace that commands may read."""
     memory: int | None = int(DEFAULT_MEMORY_GIB * GIB)
     """Bytes of memory that a command and its descendants may use; `None` for no limit."""
 

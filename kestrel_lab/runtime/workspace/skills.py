@@ -1,0 +1,83 @@
+"""Skills of a workspace and of its user: lists them with their states, and shows one whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.runtime.options import skill_sources
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.tools.skills.skill import PLACES, Skill, find_skills
+from kestrel_lab.views.html.elements import pre_html
+from kestrel_lab.views.html.table_view import TableView
+
+_COLUMNS = ("skill", "folder", "state", "what for")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ShownSkill:
+    """A skill with everything that its SKILL.md says, shown as text."""
+
+    skill: Skill
+
+    def __repr__(self) -> str:
+        skill = self.skill
+        facts = {
+            "folder": f"{skill.shown} ({'your own' if skill.own else 'text of the workspace'})",
+            "state": skill.problem or "can be loaded",
+            "what for": skill.description,
+            "needs": skill.compatibility,
+            "license": skill.license,
+            **skill.metadata,
+            "asks for": f"{' '.join(skill.allowed_tools)} (allows nothing: rules do)" if skill.allowed_tools else "",
+            "not in the specification": ", ".join(skill.unknown),
+            "SKILL.md": f"{skill.size:,} bytes, sha256 {skill.digest[:16]}" if skill.digest else "",
+            "files": "" if skill.problem else ", ".join(skill.files()),
+        }
+        lines = [f"{one_line(name, 60)}: {one_line(value, 1_500)}" for name, value in facts.items() if value]
+        return plain("\n".join([skill.name, *lines, *(("", skill.instructions) if skill.instructions else ())]))
+
+    def _repr_html_(self) -> str:
+        return pre_html(repr(self))
+
+
+class WorkspaceSkills(TableView):
+    """The skills that agents in one workspace can load, and those that they cannot, with the reason; shown as a table."""
+
+    __slots__ = ("_session", "workspace")
+
+    def __init__(self, session: Session, workspace: str | Path = ".") -> None:
+        self._session = session
+        self.workspace = Path(workspace).resolve()
+
+    def at(self, workspace: str | Path) -> WorkspaceSkills:
+        """Return the skills of another workspace."""
+        return WorkspaceSkills(self._session, workspace)
+
+    def get(self, name: str) -> ShownSkill:
+        """Return the skill of that name that agents can load, else one of its name that they cannot; raises `UsageError` where there is none."""
+        found = [skill for skill in self.list() if skill.name == name]
+        if not found:
+            raise UsageError(f"there is no skill {name!r}; {nearest(name, [skill.name for skill in self.list()])}")
+        return ShownSkill(min(found, key=lambda skill: bool(skill.problem)))
+
+    @property
+    def nothing(self) -> str:
+        """What is said where there are none."""
+        return f"no skills: folders with a SKILL.md are looked for in {' and '.join(PLACES)}, here and in your home (setting skills)"
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Headings, and a row for each skill."""
+        return _COLUMNS, [
+            (skill.name, skill.shown, "cannot be loaded" if skill.problem else "can be loaded", skill.description) for skill in self.list()
+        ]
+
+    def lines(self) -> tuple[str, ...]:
+        """Why agents are not told of some."""
+        return tuple(f"{skill.shown} cannot be loaded: {skill.problem}" for skill in self.list() if skill.problem)
+
+    def list(self) -> list[Skill]:
+        """Return all skills that were found, valid or not, those first that come first."""
+        return find_skills(self.workspace, skill_sources(self._session.options.skills), self._session.env)
