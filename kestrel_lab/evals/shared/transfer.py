@@ -223,13 +223,14 @@ class _Work:
 
     async def pull(self, results: ResultsDatabase, ids: Sequence[str], scratch: SessionStore | None) -> None:
         """Pull one page."""
-        from kestrel_lab.evals.shared.shared_trials import checked_scores, checked_trial, trial_digest
+        from kestrel_lab.evals.shared.shared_trials import checked_scores, checked_trial
 
         store = self.session.store
-        here = self._outgoing(trials_by_ids(store, ids))
-        there = {row.id: row for row in self._in_order(checked_trial, await results.trials(ids))}
-        known = self._same(here, {name: trial_digest(row) for name, row in there.items()})
-        new = [row for name, row in there.items() if name not in here]
+        mine = trials_by_ids(store, ids)
+        stored = {row.id for row in mine}
+        here = self._outgoing(mine)
+        known = self._same(here, await results.digests(list(here)))
+        new = [*self._in_order(checked_trial, await results.trials([name for name in ids if name not in stored]))]
         usable = [*known, *(row.id for row in new)]
         judged = {(one.trial, one.suite_hash, one.created_at) for one in later_scores(store, list(known))}
         scores = [
