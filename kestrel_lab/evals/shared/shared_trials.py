@@ -40,6 +40,7 @@ SOURCE = "kestrel"
 """`RunStarted.imported["format"]` of a run that was pulled."""
 _AHEAD_S = 86_400.0
 """Seconds that another machine's clock may be ahead: the newest trial counts, and one from next year would count until then."""
+_NOT_A_NAME = "it is no name of one line, or has characters that a name of its kind cannot have"
 _FACTS = ("outcome", "weight", "model_kind", "run")
 
 
@@ -252,7 +253,7 @@ def _dumped(form: type[BaseModel], values: dict[str, Any], what: str) -> dict[st
         return form.model_validate(read).model_dump(exclude_none=True, by_alias=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        why = f"{'.'.join(map(str, first['loc']))}: {_NOT_A_NAME if first['type'] == 'string_pattern_mismatch' else first['msg']}"
     except ValueError as error:
         why = str(error)
     raise UsageError(f"{what} is not in order: {one_line(why, 200)}")

@@ -17,6 +17,7 @@ from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.redaction import shown_url
 from kestrel_lab.core.run_types import TERMINAL
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.stored_trials import EvalRow, later_scores, merge_scores, merge_trial, store_run, trials_by_ids
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
@@ -189,7 +190,7 @@ class _Work:
         for start in range(0, len(ids), _PAGE):
             yield ids[start : start + _PAGE]
             if self.reporter is not None:
-                self.reporter(before + min(start + _PAGE, len(ids)), max(total, 1), f"trials · {suite}")
+                self.reporter(before + min(start + _PAGE, len(ids)), max(total, 1), f"trials · {one_line(suite)}")
 
     def transfer(self) -> Transfer:
         """Return what was done."""
