@@ -350,7 +350,7 @@ def test_runs_come_with_their_trials(tmp_path, url):
         assert [r.at for r in theirs] == [r.at for r in ours]
         began = theirs[0].event
         assert (began.workspace, began.policy, began.imported["format"]) == ("", "ask", "kestrel")
-        assert "@" in began.imported["source"] and PASSWORD not in began.imported["source"]
+        assert began.imported["source"] == stored_trials(b.store)[0].result["origin"]
         assert SECRET not in json.dumps([str(r.event) for r in theirs])
         assert b.store.damage(run) is None
         assert b.store.run(run).status is RunStatus.COMPLETE

@@ -192,7 +192,7 @@ def events_text(records: Sequence[Record], redactor: Redactor) -> str:
     return dumps([[at, event.type, redactor.json(to_json(event))] for at, event in told])
 
 
-def checked_events(run: str, text: str, source: str) -> list[tuple[float, Event]]:
+def checked_events(run: str, text: str, origin: str) -> list[tuple[float, Event]]:
     """Return the events of a run of others, as one that was recorded elsewhere: of no workspace, with no rule, policy or standing approval.
 
     Raises `UsageError` that names the run for anything but the events of one run that has ended.
@@ -225,10 +225,10 @@ def _fields_of(kind: str) -> type[BaseModel]:
     return form
 
 
-def _harmless(event: Event, source: str) -> Event:
+def _harmless(event: Event, origin: str) -> Event:
     match event:
         case RunStarted():
-            mark: dict[str, Json] = {"format": SOURCE, "source": source, "at": time.time(), "times": "each"}
+            mark: dict[str, Json] = {"format": SOURCE, "source": origin, "at": time.time(), "times": "each"}
             return replace(event, workspace="", policy="ask", rules=[], follows="", earlier={}, images=[], imported=mark)
         case ApprovalGiven():
             return replace(event, scope="once")

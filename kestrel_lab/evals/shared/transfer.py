@@ -297,7 +297,7 @@ class _Work:
         if (text := await results.events(row.id)) is None:
             return False
         try:
-            events = checked_events(run, text, f"{row.result['origin']} on {shown_url(self.url)}")
+            events = checked_events(run, text, str(row.result["origin"]))
             _rehearse(scratch, run, events)
         except (UsageError, StoreError) as error:
             self.refused.append(Refused(self.now.suite, f"the log of trial {row.id}: {error}"))
