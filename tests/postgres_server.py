@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -36,9 +37,11 @@ class PostgresServer:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port: int = free.getsockname()[1]
         # The server refuses to run as root.
-        self._as: dict[str, Any] = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
-        if self._as:
-            shutil.chown(self.folder, "nobody", "nogroup")
+        self._as: dict[str, Any] = {}
+        if os.getuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
         secret = self.folder / "password"
         secret.write_text(PASSWORD)
         secret.chmod(0o644)

@@ -43,10 +43,11 @@ class Postgres:
         )
         """What is raised by a server that refuses, fails or is gone, and by an address that cannot be read."""
 
-    async def connect(self) -> Connection:
-        """Return a new connection to the server; raises one of `errors`."""
+    async def connect(self, command_s: float | None = None) -> Connection:
+        """Return a new connection to the server, on which a command may take `command_s` seconds; raises one of `errors`."""
         # Without a cache of statements: one that was prepared is not known behind a pooler that changes connections between transactions.
-        return await self._client.connect(self._url, statement_cache_size=0, server_settings={"application_name": "kestrel_lab"})
+        settings = {"application_name": "kestrel_lab"}
+        return await self._client.connect(self._url, statement_cache_size=0, command_timeout=command_s, server_settings=settings)
 
     def told(self, error: Exception) -> str:
         """Return what went wrong with the server, in one line without the password."""

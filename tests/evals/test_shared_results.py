@@ -27,7 +27,17 @@ from kestrel_lab.evals.shared import shared_trials
 from kestrel_lab.evals.shared.transfer import SharedResults, Transfer
 from kestrel_lab.evals.stored.rescore import rescore
 from kestrel_lab.evals.stored.summary import summarise_stored
-from kestrel_lab.evals.stored_trials import EvalRow, LaterScores, later_scores, merge_scores, store_trial, stored_scores, stored_trials
+from kestrel_lab.evals.stored_trials import (
+    EvalRow,
+    LaterScores,
+    later_scores,
+    merge_scores,
+    merge_trial,
+    store_run,
+    store_trial,
+    stored_scores,
+    stored_trials,
+)
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.session import Session
@@ -340,7 +350,7 @@ def test_runs_come_with_their_trials(tmp_path, url):
         assert [r.at for r in theirs] == [r.at for r in ours]
         began = theirs[0].event
         assert (began.workspace, began.policy, began.imported["format"]) == ("", "ask", "kestrel")
-        assert "@" in began.imported["source"] and PASSWORD not in began.imported["source"]
+        assert began.imported["source"] == stored_trials(b.store)[0].result["origin"]
         assert SECRET not in json.dumps([str(r.event) for r in theirs])
         assert b.store.damage(run) is None
         assert b.store.run(run).status is RunStatus.COMPLETE
@@ -363,6 +373,7 @@ HOSTILE = {
     "id = '../../x'": "id",
     "id = E'x\\x1b]0;owned\\x07'": "id",
     "scenario = E'a\\nb'": "scenario",
+    "suite = E'demo\\x1b[2J'": "suite",
     "config = E'c\\u0085'": "config",
     "git_sha = '--upload-pack=touch /tmp/x'": "git_sha",
     "created_at = 'Infinity'": "created_at",
@@ -378,11 +389,12 @@ def test_a_hostile_row_is_refused(change, tmp_path, url, postgres):
         keep(a, made(1), made(2))
         push(a, url)
         postgres.sql(f"UPDATE kestrel.trials SET {change} WHERE id = '{made(1).id}'", "SELECT 1", database="team")
-        pulled = pull(b, url)
+        reporter = RecordingReporter()
+        pulled = pull(b, url, reporter=reporter)
         assert [row.id for row in stored_trials(b.store)] == [made(2).id]
         assert (pulled.trials, len(pulled.refused), pulled.exit_code) == (1, 1, 1)
         assert re.search(HOSTILE[change], pulled.refused[0].why), pulled.refused[0].why
-        assert "\x1b" not in repr(pulled)
+        assert "\x1b" not in repr(pulled) + pulled._repr_html_() + "".join(note for _, _, note in reporter.reports)
         assert "\x07" not in repr(pulled)
 
 
@@ -449,6 +461,32 @@ def test_the_fields_of_every_event_are_checked():
             if str(one.type) != "Json":
                 with pytest.raises(ValueError, match=one.name):
                     shared_trials._event(kind, {**body, one.name: object()})
+
+
+def test_a_log_that_was_pulled_in_part_is_completed(tmp_path, url):
+    """A pull that was killed in the middle of a log goes on with it."""
+    with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
+        tried(a, suite=replace(SUITE, scenarios=SUITE.scenarios[:1], epochs=1))
+        push(a, url, runs=True)
+        run = str(stored_trials(a.store)[0].result["run"])
+        events = shared_trials.checked_events(run, shared_trials.events_text(a.store.records(run), a.redactor), "x")
+        store_run(b.store, run, events[:4])
+        b.store.flush()
+        assert not b.store.run(run).status.terminal
+        assert [(one.trials, one.runs) for one in pull(b, url, runs=True).suites] == [(1, 1)]
+        assert [record.event for record in b.store.records(run)] == [event for _, event in events]
+        assert b.store.run(run).status is RunStatus.COMPLETE
+
+
+def test_two_pulls_into_one_log_at_once_do_not_collide(tmp_path):
+    """A trial, or scores, that came in meanwhile are left alone."""
+    with machine(tmp_path, "a") as a:
+        later = LaterScores(trial=made(1).id, suite_hash="h", result=made(1).result, key="", created_at=1e9)
+        for _ in range(2):
+            merge_trial(a.store, made(1)).result(PATIENCE_S)
+            merge_scores(a.store, later).result(PATIENCE_S)
+        assert stored_trials(a.store) == [made(1)]
+        assert later_scores(a.store, [made(1).id]) == [later]
 
 
 def test_a_trial_that_nobody_could_pull_is_not_pushed(tmp_path, url, postgres):

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 VERSION = 1
 """Of the tables; raised when an older kestrel_lab could not read what a newer one has written."""
 _CONNECT_S = 15.0
+_COMMAND_S = 120.0
+"""For a page of trials, or for all ids of a suite: a server that is silent for so long is gone."""
 _SCRIPT = f"""
 CREATE SCHEMA IF NOT EXISTS kestrel;
 CREATE TABLE IF NOT EXISTS kestrel.results_version(number integer NOT NULL);
@@ -178,13 +180,13 @@ async def opened_results(url: str) -> AsyncIterator[ResultsDatabase]:
     """
     server = Postgres(url, "a store of shared results")
     try:
-        connection = await asyncio.wait_for(server.connect(), _CONNECT_S)
+        connection = await asyncio.wait_for(server.connect(_COMMAND_S), _CONNECT_S)
     except server.errors as error:
         raise UsageError(f"the shared results cannot be reached: {server.told(error)}") from error
     try:
         try:
             there = await connection.fetchval("SELECT to_regclass('kestrel.results_version')::text")
-            version = None if there is None else await connection.fetchval("SELECT max(number) FROM kestrel.results_version")
+            version = None if there is None else await connection.fetchval("SELECT max(number)::bigint FROM kestrel.results_version")
         except server.errors as error:
             raise UsageError(f"the shared results cannot be read: {server.told(error)}") from error
         if version is not None and version > VERSION:

@@ -40,6 +40,7 @@ SOURCE = "kestrel"
 """`RunStarted.imported["format"]` of a run that was pulled."""
 _AHEAD_S = 86_400.0
 """Seconds that another machine's clock may be ahead: the newest trial counts, and one from next year would count until then."""
+_NOT_A_NAME = "it is no name of one line, or has characters that a name of its kind cannot have"
 _FACTS = ("outcome", "weight", "model_kind", "run")
 
 
@@ -191,7 +192,7 @@ def events_text(records: Sequence[Record], redactor: Redactor) -> str:
     return dumps([[at, event.type, redactor.json(to_json(event))] for at, event in told])
 
 
-def checked_events(run: str, text: str, source: str) -> list[tuple[float, Event]]:
+def checked_events(run: str, text: str, origin: str) -> list[tuple[float, Event]]:
     """Return the events of a run of others, as one that was recorded elsewhere: of no workspace, with no rule, policy or standing approval.
 
     Raises `UsageError` that names the run for anything but the events of one run that has ended.
@@ -224,10 +225,10 @@ def _fields_of(kind: str) -> type[BaseModel]:
     return form
 
 
-def _harmless(event: Event, source: str) -> Event:
+def _harmless(event: Event, origin: str) -> Event:
     match event:
         case RunStarted():
-            mark: dict[str, Json] = {"format": SOURCE, "source": source, "at": time.time(), "times": "each"}
+            mark: dict[str, Json] = {"format": SOURCE, "source": origin, "at": time.time(), "times": "each"}
             return replace(event, workspace="", policy="ask", rules=[], follows="", earlier={}, images=[], imported=mark)
         case ApprovalGiven():
             return replace(event, scope="once")
@@ -252,7 +253,7 @@ def _dumped(form: type[BaseModel], values: dict[str, Any], what: str) -> dict[st
         return form.model_validate(read).model_dump(exclude_none=True, by_alias=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        why = f"{'.'.join(map(str, first['loc']))}: {_NOT_A_NAME if first['type'] == 'string_pattern_mismatch' else first['msg']}"
     except ValueError as error:
         why = str(error)
     raise UsageError(f"{what} is not in order: {one_line(why, 200)}")

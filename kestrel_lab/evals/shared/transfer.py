@@ -17,6 +17,7 @@ from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.redaction import shown_url
 from kestrel_lab.core.run_types import TERMINAL
+from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.stored_trials import EvalRow, later_scores, merge_scores, merge_trial, store_run, trials_by_ids
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
@@ -189,7 +190,7 @@ class _Work:
         for start in range(0, len(ids), _PAGE):
             yield ids[start : start + _PAGE]
             if self.reporter is not None:
-                self.reporter(before + min(start + _PAGE, len(ids)), max(total, 1), f"trials · {suite}")
+                self.reporter(before + min(start + _PAGE, len(ids)), max(total, 1), f"trials · {one_line(suite)}")
 
     def transfer(self) -> Transfer:
         """Return what was done."""
@@ -223,13 +224,14 @@ class _Work:
 
     async def pull(self, results: ResultsDatabase, ids: Sequence[str], scratch: SessionStore | None) -> None:
         """Pull one page."""
-        from kestrel_lab.evals.shared.shared_trials import checked_scores, checked_trial, trial_digest
+        from kestrel_lab.evals.shared.shared_trials import checked_scores, checked_trial
 
         store = self.session.store
-        here = self._outgoing(trials_by_ids(store, ids))
-        there = {row.id: row for row in self._in_order(checked_trial, await results.trials(ids))}
-        known = self._same(here, {name: trial_digest(row) for name, row in there.items()})
-        new = [row for name, row in there.items() if name not in here]
+        mine = trials_by_ids(store, ids)
+        stored = {row.id for row in mine}
+        here = self._outgoing(mine)
+        known = self._same(here, await results.digests(list(here)))
+        new = [*self._in_order(checked_trial, await results.trials([name for name in ids if name not in stored]))]
         usable = [*known, *(row.id for row in new)]
         judged = {(one.trial, one.suite_hash, one.created_at) for one in later_scores(store, list(known))}
         scores = [
@@ -295,7 +297,7 @@ class _Work:
         if (text := await results.events(row.id)) is None:
             return False
         try:
-            events = checked_events(run, text, f"{row.result['origin']} on {shown_url(self.url)}")
+            events = checked_events(run, text, str(row.result["origin"]))
             _rehearse(scratch, run, events)
         except (UsageError, StoreError) as error:
             self.refused.append(Refused(self.now.suite, f"the log of trial {row.id}: {error}"))
