@@ -22,8 +22,12 @@ HERE = Path(__file__).parent
 def main() -> int:
     """Execute what the command line names, or all."""
     parser = argparse.ArgumentParser(description="Execute notebooks headless.")
-    parser.add_argument("notebooks", nargs="*", type=Path, help="notebooks; all of this folder by default")
-    parser.add_argument("--out", type=Path, help="folder for the executed notebooks; in place by default")
+    parser.add_argument(
+        "notebooks", nargs="*", type=Path, help="notebooks; all of this folder by default"
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder for the executed notebooks; in place by default"
+    )
     options = parser.parse_args()
     failed = False
     with tempfile.TemporaryDirectory() as home:
