@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
 import typer
 
-if TYPE_CHECKING:
-    import pandas as pd
+from kestrel_lab.cli.frontend import frontend_of
+from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 
+if TYPE_CHECKING:
+    from kestrel_lab.core.protocols import Reporter
     from kestrel_lab.evals.commits.comparison import Comparison
     from kestrel_lab.evals.execution.result import EvalResult
+    from kestrel_lab.lab import Lab
+
+T = TypeVar("T")
 
 Suite = Annotated[str, typer.Argument(metavar="SUITE", help="A suite file (YAML), or a published suite: bfcl:CATEGORY or agentdojo:SUITE.")]
 Configs = Annotated[list[str] | None, typer.Option("--config", "-c", help="Only this configuration of the suite; may be repeated.")]
@@ -115,8 +120,36 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def write_csv(frame: pd.DataFrame, path: Path | None) -> None:
-    """Write a frame to a CSV file, if one is named."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        frame.to_csv(path, index=False)
+def measured(ctx: typer.Context, work: Callable[[Lab, Reporter], Awaitable[T]], *then: Callable[[T], object]) -> Any:
+    """Carry out a long command with its lab and show its progress; `then` are called with what it found, to write files of it."""
+    frontend = frontend_of(ctx)
+    lab = frontend.lab()
+
+    async def done(reporter: Reporter) -> T:
+        found = await work(lab, reporter)
+        for write in then:
+            write(found)
+        return found
+
+    return frontend.wait(done)
+
+
+def csv_to(path: Path | None, *, index: bool = False) -> Callable[[Any], object]:
+    """Return what writes the frame of a result to a CSV file, if one is named."""
+
+    def write(found: Any) -> None:
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            found.frame.to_csv(path, index=index)
+
+    return write
+
+
+def plot_to(path: Path | None) -> Callable[[Any], object]:
+    """Return what draws a result to a file, if one is named."""
+    return lambda found: None if path is None else save_figure(found.plot(), path)
+
+
+def report_to(path: Path | None) -> Callable[[Any], object]:
+    """Return what writes the report of a result to a file, if one is named."""
+    return lambda found: None if path is None else found.report(path)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kestrel_lab.core.events.union import RetrievalStep
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 
@@ -29,7 +28,9 @@ def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
             dropped=dict(step.dropped),
             seconds=step.seconds,
             note=step.note if number < len(found.steps) else one_line(step.note),
-            hits=[_as_json(hit) for hit in found.hits] if number == len(found.steps) else [],
+            hits=[{name: getattr(hit, name) for name in _WITHOUT} | {"score": round(hit.score, 4)} for hit in found.hits]
+            if number == len(found.steps)
+            else [],
             coverage=found.coverage if number == len(found.steps) else None,
             gaps=list(found.gaps) if number == len(found.steps) else [],
             stopped=found.stopped if number == len(found.steps) else "",
@@ -39,12 +40,8 @@ def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
     return tuple(events)
 
 
-def _as_json(hit: Hit) -> dict[str, Json]:
-    return {name: getattr(hit, name) for name in _WITHOUT} | {"score": round(hit.score, 4)}
-
-
 def _hit(written: Mapping[str, Any]) -> Hit:
-    """Return a hit from what `_as_json` wrote."""
+    """Return a hit from what the event has of it."""
     return Hit(text="", **{name: written.get(name, default) for name, default in _WITHOUT.items()})
 
 

@@ -7,9 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.eval_options import Configs, Suite, write_csv
-from kestrel_lab.cli.frontend import frontend_of
-from kestrel_lab.core.drawing.matplotlib_figure import save_figure
+from kestrel_lab.cli.eval_options import Configs, Suite, csv_to, measured, plot_to, report_to
 
 along_commits = typer.Typer()
 
@@ -36,20 +34,8 @@ def history(
 
     A history without a change shows one in at most 5 % of cases. `kestrel eval run SUITE --commits A..B` makes the results.
     """
-    frontend = frontend_of(ctx)
-    lab = frontend.lab()
-
-    async def work(_reporter: Any) -> Any:
-        found = await lab.evals.history(
-            suite, commits=commits, every=every, last=last, configs=config, metric=metric, any_version=any_version
-        )  # fmt: skip
-        if report is not None:
-            found.report(report)
-        write_csv(found.frame, csv)
-        _draw(found, plot)
-        return found
-
-    return frontend.wait(work)
+    of: Any = {"commits": commits, "every": every, "last": last, "configs": config, "metric": metric, "any_version": any_version}
+    return measured(ctx, lambda lab, _: lab.evals.history(suite, **of), report_to(report), csv_to(csv), plot_to(plot))
 
 
 @along_commits.command("bisect", epilog="Example: kestrel eval bisect evals/smoke.yaml v1.2 HEAD --metric success_rate")
@@ -71,19 +57,5 @@ def bisect(
     Trials are repeated at one commit after the other, as often as each question needs; asked again, it goes on
     where it was.
     """
-    frontend = frontend_of(ctx)
-    lab = frontend.lab()
-
-    async def work(reporter: Any) -> Any:
-        found = await lab.evals.bisect(
-            suite, good, bad, metric=metric, margin=margin, max_trials=max_trials, alpha=alpha, configs=config, reporter=reporter
-        )
-        _draw(found, plot)
-        return found
-
-    return frontend.wait(work)
-
-
-def _draw(found: Any, plot: Path | None) -> None:
-    if plot is not None:
-        save_figure(found.plot(), plot)
+    how: Any = {"metric": metric, "margin": margin, "max_trials": max_trials, "alpha": alpha, "configs": config}
+    return measured(ctx, lambda lab, reporter: lab.evals.bisect(suite, good, bad, reporter=reporter, **how), plot_to(plot))

@@ -18,8 +18,11 @@ from kestrel_lab.cli.eval_options import (
     Reports,
     Suite,
     SuiteAtCommit,
+    csv_to,
     grouped,
-    write_csv,
+    measured,
+    plot_to,
+    report_to,
 )
 from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
@@ -28,6 +31,7 @@ from kestrel_lab.core.errors import UsageError
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.comparison import Comparison
     from kestrel_lab.evals.execution.result import EvalResult
+    from kestrel_lab.lab import Lab
 
 evals = typer.Typer(
     help="Measure agents: run suites of scenarios, compare two commits, decide gates.",
@@ -67,8 +71,6 @@ def run_suite(
     if config and model:
         raise UsageError("--config picks configurations of the suite and --model takes their place: give one of the two")
     chosen: Any = {name: name for name in model} if model else config
-    frontend = frontend_of(ctx)
-    lab = frontend.lab()
     if commits and (reports.junit is not None or reports.markdown is not None):
         raise UsageError("--junit and --markdown are about one commit; with --commits write --report or --csv")
     if not commits and (every != 1 or last is not None or suite_at_commit):
@@ -77,21 +79,13 @@ def run_suite(
         msg = "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are about one run of a suite: leave them out with --commits"
         raise UsageError(msg)
 
-    async def work(reporter: Any) -> Any:
-        result: Any
+    def work(lab: Lab, reporter: Any) -> Any:
         if commits:
-            result = await lab.evals.eval_commits(
-                suite, commits, every=every, last=last, configs=chosen, epochs=epochs, reporter=reporter, own_suite=suite_at_commit
-            )
-            if reports.report is not None:
-                result.report(reports.report)
-        else:
-            result = await lab.eval(suite, configs=chosen, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
-            reports.write(result)
-        write_csv(result.frame, csv)
-        return result
+            line: Any = {"every": every, "last": last, "own_suite": suite_at_commit}
+            return lab.evals.eval_commits(suite, commits, configs=chosen, epochs=epochs, reporter=reporter, **line)
+        return lab.eval(suite, configs=chosen, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
 
-    return frontend.wait(work)
+    return measured(ctx, work, reports.write, csv_to(csv))  # of commits only --report is asked for, see above
 
 
 @evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")
@@ -121,43 +115,24 @@ def compare_commits(
     Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are.
     With --arms configurations are compared instead, those with other guidance for instance: kestrel eval compare SUITE none head v1 --arms
     """
-    frontend = frontend_of(ctx)
-    lab = frontend.lab()
     if arms:
         if config or suite_at_commit:
             raise UsageError("--config and --suite-at-commit are about commits; with --arms the words are the configurations")
         own, compared = _suite_and_words(words or [], suite)
 
-        async def tell_apart(reporter: Any) -> Any:
+        async def tell_apart(lab: Lab, reporter: Any) -> Comparison:
             from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
 
             chosen = compared or [one.name for one in load_suite(own).configs]
             if len(chosen) < 2:
                 raise UsageError(f"two configurations are compared at least, and there is only {chosen[0]}: name some more")
             found = await lab.eval(own, configs=chosen, epochs=epochs, reporter=reporter, reuse=True, **asdict(parts))
-            comparison = lab.evals.compare_configs(found, *chosen, margin=margin)
-            reports.write(comparison)
-            return comparison
+            return lab.evals.compare_configs(found, *chosen, margin=margin)
 
-        return frontend.wait(tell_apart)
+        return measured(ctx, tell_apart, reports.write)
     file, base, head = _compared(words or [], suite)
-
-    async def work(reporter: Any) -> Any:
-        comparison = await lab.compare(
-            base,
-            head,
-            suite=file,
-            configs=config,
-            epochs=epochs,
-            reporter=reporter,
-            margin=margin,
-            own_suite=suite_at_commit,
-            **asdict(parts),
-        )
-        reports.write(comparison)
-        return comparison
-
-    return frontend.wait(work)
+    how: Any = {"configs": config, "epochs": epochs, "margin": margin, "own_suite": suite_at_commit, **asdict(parts)}
+    return measured(ctx, lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how), reports.write)
 
 
 @evals.command("gate", epilog="Example: kestrel eval gate evals/smoke.yaml --against main --markdown out/gate.md")
@@ -186,7 +161,6 @@ def decide_gates(
     """
     from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
 
-    frontend = frontend_of(ctx)
     if against and (parts != Parts() or execution != Execution()):
         raise UsageError(
             "--against compares whole suites as their files say, and uses stored trials: leave out --scenario, --family, "
@@ -194,18 +168,17 @@ def decide_gates(
         )
     if not against and not load_suite(suite).select(configs=config, **asdict(parts)).gates:
         raise UsageError(f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)")
-    lab = frontend.lab()
 
-    async def work(reporter: Any) -> Any:
-        measured: EvalResult | Comparison
+    async def work(lab: Lab, reporter: Any) -> Any:
+        found: EvalResult | Comparison
         if against:
-            measured = await lab.compare(against, "HEAD", suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
+            found = await lab.compare(against, "HEAD", suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
         else:
-            measured = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
-        reports.write(measured)
-        return measured.gates()
+            found = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
+        reports.write(found)
+        return found.gates()
 
-    return frontend.wait(work)
+    return measured(ctx, work)
 
 
 def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
@@ -253,31 +226,14 @@ def ablate_guidance(
     Each trial has some of the paragraphs and its twin has the others, so every trial tells of every paragraph. Stored trials are taken: asked
     again with a larger budget it goes on. What the budget does not decide is called "no difference shown".
     """
-    frontend = frontend_of(ctx)
-    lab = frontend.lab()
-
-    async def work(reporter: Any) -> Any:
-        found = await lab.evals.ablate(
-            suite,
-            file,
-            unit=unit,
-            ref=ref,
-            budget=budget,
-            cost=cost,
-            margin=margin,
-            resume=resume,
-            configs=config,
-            reporter=reporter,
-            **asdict(parts),
-        )
-        if report is not None:
-            found.report(report)
-        if plot is not None:
-            save_figure(found.plot(), plot)
-        write_csv(found.frame.reset_index(), csv)
-        return found
-
-    return frontend.wait(work)
+    how: Any = {"unit": unit, "ref": ref, "budget": budget, "cost": cost, "margin": margin, "resume": resume, "configs": config}
+    return measured(
+        ctx,
+        lambda lab, reporter: lab.evals.ablate(suite, file, reporter=reporter, **how, **asdict(parts)),
+        report_to(report),
+        plot_to(plot),
+        csv_to(csv, index=True),
+    )
 
 
 @evals.command("rescore", epilog="Example: kestrel eval rescore evals/smoke.yaml --report out/again.html")
@@ -296,15 +252,8 @@ def rescore_trials(
     Checks of answer, conduct, trajectory and spending are read from the log. Those of files, commands and models keep
     their old scores, and the report says so. New scores are stored beside the old ones.
     """
-    frontend = frontend_of(ctx)
-    lab = frontend.lab()
-
-    async def work(_reporter: Any) -> Any:
-        found = await lab.evals.rescore(suite, commit=commit, configs=config, **asdict(parts))
-        reports.write(found.result)
-        return found
-
-    return frontend.wait(work)
+    again: Any = {"commit": commit, "configs": config, **asdict(parts)}
+    return measured(ctx, lambda lab, _: lab.evals.rescore(suite, **again), lambda found: reports.write(found.result))
 
 
 @evals.command("summary", epilog="Example: kestrel eval summary evals/smoke.yaml --by family")
@@ -322,9 +271,8 @@ def summarise_trials(
     parts: Parts,
 ) -> Any:
     """Show rates and metrics of the stored trials of a suite with their 95 % intervals; nothing is run."""
-    frontend = frontend_of(ctx)
-    found = frontend.lab().evals.stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
-    write_csv(found.frame, csv)
+    found = frontend_of(ctx).lab().evals.stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
+    csv_to(csv)(found)
     if plot is not None:
         save_figure(found.plot(*(metric or [])[:1]), plot)
     return found
@@ -369,15 +317,8 @@ def measure_judge(
     """Measure how often the judge of `--verify judge` and `faithful` is right: sensitivity and specificity against labels, with 95 % intervals."""
     from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sampled
 
-    frontend, rows = frontend_of(ctx), sampled(read_labelled(file), limit)
-    lab = frontend.lab()
-
-    async def work(reporter: Any) -> Any:
-        found = await judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter)
-        write_csv(found.frame, csv)
-        return found
-
-    return frontend.wait(work)
+    rows = sampled(read_labelled(file), limit)
+    return measured(ctx, lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter), csv_to(csv))
 
 
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
@@ -402,15 +343,7 @@ def import_files(
     Nothing in the files is run, and Inspect need not be installed. Importing a file again adds nothing. A record that cannot be
     read is reported with its place. What broke there counts as its own tool counts it.
     """
-    frontend = frontend_of(ctx)
-    lab = frontend.lab()
-
-    async def work(reporter: Any) -> Any:
-        found = await lab.evals.import_runs(*files, suite=suite, reporter=reporter)
-        write_csv(found.frame, csv)
-        return found
-
-    return frontend.wait(work)
+    return measured(ctx, lambda lab, reporter: lab.evals.import_runs(*files, suite=suite, reporter=reporter), csv_to(csv))
 
 
 Server = Annotated[
@@ -464,12 +397,5 @@ def measure_injections(
     """
     from kestrel_lab.evals.studies.prompt_injection import measure_injection
 
-    frontend = frontend_of(ctx)
-    lab = frontend.lab()
-
-    async def work(reporter: Any) -> Any:
-        found = await measure_injection(lab.session, suite, attack, model=model, limit=limit, reporter=reporter)
-        write_csv(found.frame, csv)
-        return found
-
-    return frontend.wait(work)
+    chosen: Any = {"model": model, "limit": limit}
+    return measured(ctx, lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen), csv_to(csv))

@@ -15,17 +15,7 @@ from typing import Annotated, Any, Literal, cast, get_type_hints
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from kestrel_lab.core.errors import StoreError, UsageError
-from kestrel_lab.core.events.union import (
-    EVENT_TYPES,
-    ApprovalGiven,
-    Event,
-    FilesTainted,
-    Record,
-    RunStarted,
-    StateTransition,
-    from_json,
-    to_json,
-)
+from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json, content_key, dumps, loads
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import TERMINAL
@@ -181,18 +171,18 @@ def scores_digest(scores: LaterScores) -> str:
     return content_key("scores/1", scores.trial, scores.suite_hash, scores.key, scores.created_at, _facts(scores.result))
 
 
-def events_text(records: Sequence[Record], redactor: Redactor) -> str:
+def events_text(records: Sequence[e.Record], redactor: Redactor) -> str:
     """Return the events of a run as text, without secrets and the folder it worked in.
 
     Empty for a run that has not ended, which others would find waiting for them.
     """
     if not records or not _ended([record.event for record in records]):
         return ""
-    told = [(record.at, replace(one, workspace="") if isinstance(one := record.event, RunStarted) else one) for record in records]
-    return dumps([[at, event.type, redactor.json(to_json(event))] for at, event in told])
+    told = [(record.at, replace(one, workspace="") if isinstance(one := record.event, e.RunStarted) else one) for record in records]
+    return dumps([[at, event.type, redactor.json(e.to_json(event))] for at, event in told])
 
 
-def checked_events(run: str, text: str, origin: str) -> list[tuple[float, Event]]:
+def checked_events(run: str, text: str, origin: str) -> list[tuple[float, e.Event]]:
     """Return the events of a run of others, as one that was recorded elsewhere: of no workspace, with no rule, policy or standing approval.
 
     Raises `UsageError` that names the run for anything but the events of one run that has ended.
@@ -202,41 +192,41 @@ def checked_events(run: str, text: str, origin: str) -> list[tuple[float, Event]
     except (ValueError, TypeError, StoreError) as error:
         raise UsageError(f"run {_shown(run)} cannot be read: {one_line(str(error), 200)}") from error
     events = [event for _, event in told]
-    if not events or not isinstance(events[0], RunStarted) or not _ended(events):
+    if not events or not isinstance(events[0], e.RunStarted) or not _ended(events):
         raise UsageError(f"run {_shown(run)} is not one from its beginning to its end")
     # Which of the workspace's files are tainted is known where they are.
-    return [(at, _harmless(event, source)) for at, event in told if not isinstance(event, FilesTainted)]
+    return [(at, _harmless(event, origin)) for at, event in told if not isinstance(event, e.FilesTainted)]
 
 
-def _event(kind: str, body: Any) -> Event:
+def _event(kind: str, body: Any) -> e.Event:
     """Return the event that a type and its fields are; raises `ValueError` for a field of another type than it has."""
-    event = from_json(kind, body)
-    _fields_of(kind).model_validate(to_json(event))
+    event = e.from_json(kind, body)
+    _fields_of(kind).model_validate(e.to_json(event))
     return event
 
 
 @cache
 def _fields_of(kind: str) -> type[BaseModel]:
     """Return the check of the fields that events of a type have."""
-    event = EVENT_TYPES[kind]
+    event = e.EVENT_TYPES[kind]
     hints = get_type_hints(event, localns={"Json": Any})
     known: dict[str, Any] = {one.name: (hints[one.name], ...) for one in fields(event)}
     form: type[BaseModel] = create_model(kind, __base__=_Strict, **known)
     return form
 
 
-def _harmless(event: Event, origin: str) -> Event:
+def _harmless(event: e.Event, origin: str) -> e.Event:
     match event:
-        case RunStarted():
+        case e.RunStarted():
             mark: dict[str, Json] = {"format": SOURCE, "source": origin, "at": time.time(), "times": "each"}
             return replace(event, workspace="", policy="ask", rules=[], follows="", earlier={}, images=[], imported=mark)
-        case ApprovalGiven():
+        case e.ApprovalGiven():
             return replace(event, scope="once")
     return event
 
 
-def _ended(events: Sequence[Event]) -> bool:
-    return any(isinstance(event, StateTransition) and event.target in TERMINAL for event in events[-3:])
+def _ended(events: Sequence[e.Event]) -> bool:
+    return any(isinstance(event, e.StateTransition) and event.target in TERMINAL for event in events[-3:])
 
 
 def _fields(row: EvalRow) -> dict[str, Any]:

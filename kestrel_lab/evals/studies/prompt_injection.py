@@ -188,17 +188,13 @@ def _setting(session: Session, containment: str, plain: list[EvalRow], attacked:
         attacked=_passed(attacked, UTILITY),
         succeeded=(tried - resisted, tried),
         broke=sum(result["outcome"] == "error" for result in every),
-        asked=sum(_questions(session, result["run"]) for result in every) / len(every),
+        asked=sum(isinstance(one.event, ApprovalAsked) for result in every for one in session.store.records(result["run"])) / len(every),
     )
 
 
 def _passed(rows: Iterable[EvalRow], check: str) -> tuple[int, int]:
     scores = [score for row in rows for score in cast("dict[str, Any]", row.result)["scores"] if score["check"] == check]
     return sum(bool(score["passed"]) for score in scores), len(scores)
-
-
-def _questions(session: Session, run: str) -> int:
-    return sum(isinstance(record.event, ApprovalAsked) for record in session.store.records(run))
 
 
 def _record(setting: Setting) -> dict[str, Any]:

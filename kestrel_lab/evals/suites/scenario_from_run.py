@@ -19,7 +19,6 @@ from kestrel_lab.core.yaml.writer import entry_text
 from kestrel_lab.evals.suites.loader import repository_of
 from kestrel_lab.runtime.agent.macro_calls import tools_begun_with
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.tools.files.directory_walk import Entry
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.macros.macro import MACRO_RUN
 from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
@@ -69,7 +68,7 @@ def place_of(workspace: str, began: float, beside: Path) -> RunPlace:
 def _small_files(workspace: Workspace, began: float) -> RunPlace | None:
     """Return the files, if they are few, small and text."""
     found = list(islice(workspace.walk(), MAX_LOOKED_AT + 1))
-    files = [entry for entry in found if entry.kind == "file" and not _hidden(entry)]
+    files = [entry for entry in found if entry.kind == "file" and not any(part.startswith(".") for part in entry.path.split("/"))]
     if len(found) > MAX_LOOKED_AT or len(files) > MAX_FILES or sum(entry.size for entry in files) > MAX_BYTES:
         return None
     kept: dict[str, Json] = {}
@@ -87,10 +86,6 @@ def _small_files(workspace: Workspace, began: float) -> RunPlace | None:
         notes = [f"EDIT: left out, because they changed after the run began: {one_line(', '.join(changed), 300)}"]
         notes.append("if the run found them there, write them as they were before it")
     return RunPlace(workspace={"files": kept} if kept else None, notes=tuple(notes))
-
-
-def _hidden(entry: Entry) -> bool:
-    return any(part.startswith(".") for part in entry.path.split("/"))
 
 
 def _name(root: Path, beside: Path) -> str | None:

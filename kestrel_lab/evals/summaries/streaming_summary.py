@@ -89,7 +89,10 @@ class Reducer:
 
     def summaries(self) -> list[dict[str, Any]]:
         """One record per configuration: rate with interval, counts, means of `MEANS`, chances of several tries, Pareto front."""
-        found = [self._summary(config, [cell for (name, _), cell in self._cells.items() if name == config]) for config in self._configs()]
+        found = [
+            self._summary(config, [cell for (name, _), cell in self._cells.items() if name == config])
+            for config in dict.fromkeys(config for config, _ in self._cells)
+        ]
         for summary in found:
             summary["pareto"] = not any(dominates(other, summary) for other in found)
         return found
@@ -102,9 +105,6 @@ class Reducer:
             groups.setdefault((config, name), []).append(cell)
         metrics = [*METRICS, *sorted({name for cell in self._cells.values() for name in cell.measured if name not in METRICS})]
         return [_detail(config, by, name, cells, metrics) for (config, name), cells in groups.items()]
-
-    def _configs(self) -> list[str]:
-        return list(dict.fromkeys(config for config, _ in self._cells))
 
     def _summary(self, config: str, cells: Sequence[Cell]) -> dict[str, Any]:
         rate = proportion_of([(cell.success, cell.weight) for cell in cells])

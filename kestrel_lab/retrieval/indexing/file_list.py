@@ -55,7 +55,7 @@ def _listed(folder: Path) -> list[str]:
         raise UsageError(f"{folder} is not a folder: name one that exists")
     found = _by_git(folder)
     listed = _by_rg(folder) if found is None else found
-    return sorted({path for path in listed if path and not _skipped_folder(path)})
+    return sorted({path for path in listed if path and not {*path.split("/")[:-1]} & {*SKIPPED_FOLDERS}})
 
 
 def _is_utf8(path: str) -> bool:
@@ -64,10 +64,6 @@ def _is_utf8(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _skipped_folder(path: str) -> bool:
-    return any(part in SKIPPED_FOLDERS for part in path.split("/")[:-1])
 
 
 def _by_git(folder: Path) -> list[str] | None:

@@ -43,7 +43,7 @@ def update(connection: apsw.Connection, folder: Path, head: str) -> None:
     known = str(row[0]) if row else ""
     if known == head:
         return
-    on_top = known and _succeeds(folder, known, head)
+    on_top = known and run_git(folder, "merge-base", "--is-ancestor", known, head).returncode == 0
     if not on_top:
         connection.execute("DELETE FROM commits; DELETE FROM commit_files; DELETE FROM commit_words")
     if head:
@@ -73,10 +73,6 @@ def _log(folder: Path, span: str) -> Iterator[Commit]:
         paths = tuple(name.strip("\n") for name in names.split("\0") if name.strip("\n"))
         if 0 < len(paths) <= _MOST_FILES:
             yield Commit(content, int(at), message[:_MESSAGE_CHARS], paths)
-
-
-def _succeeds(folder: Path, old: str, new: str) -> bool:
-    return run_git(folder, "merge-base", "--is-ancestor", old, new).returncode == 0
 
 
 def _git(folder: Path, *arguments: str) -> str:

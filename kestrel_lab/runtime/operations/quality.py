@@ -102,7 +102,7 @@ async def _asked(scope: Scope, goal: str, answer: str, spans: Sequence[Span]) ->
     step = scope.step
     steps = {other.id: other.work for other in scope.plan.steps if other.id != step.id and not other.operation}
     work = {"steps": "\n".join(f"{name}: {one_line(text, 200)}" for name, text in steps.items())} if len(steps) > 1 else {}
-    shown = cast("dict[str, Json]", {"answer": answer, **work, **_shown(spans)})
+    shown = cast("dict[str, Json]", {"answer": answer, **work, **{f"span {span.id}": span.text[:4_000] for span in spans}})
     try:
         said = await dialogue(scope, tools=(), schema=REPORT, temperature=without_chance(scope)).ask(
             _PROMPT.format(goal=goal, artifacts=told(shown)), lambda text: _report(text, answer)
@@ -124,10 +124,6 @@ def _entry(one: Issue, step: str = "") -> dict[str, Json]:
 def _maker(scope: Scope) -> str:
     """Return the step that produced the answer, where the answer is an artifact; empty otherwise."""
     return next((step.id for step in scope.plan.steps if step.id in scope.steps and set(step.produces) & scope.step.references), "")
-
-
-def _shown(spans: Sequence[Span]) -> dict[str, str]:
-    return {f"span {span.id}": span.text[:4_000] for span in spans}
 
 
 def _report(text: str, answer: str) -> dict[str, Any]:
