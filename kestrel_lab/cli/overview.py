@@ -83,7 +83,7 @@ COMMANDS: Final = {
     "skills": "List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show one.",
     "macros": "List macros, and sequences of calls that could become macros; accept, disable or remove them.",
     "memory": "List the notes for later runs; search, add, edit, forget or draw them.",
-    "mcp": "List MCP servers; check, approve and withdraw them; find and install others; serve the tools of this lab to other programs.",
+    "mcp": "List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools of this lab to other programs.",
     "scenario": "Make scenarios for suites.",
     "notebook": "Execute notebooks headless, with parameters; make one of the code that a run executed, or run that code again.",
     "rules": "List the rules about calls, or find the rule that decides on a call.",
