@@ -296,6 +296,19 @@ def test_the_guidance_of_the_folder_stands_below_the_settings(kestrel: Kestrel, 
     assert "guidance_files has file names" in kestrel("config", "guidance_files", "docs/x.md")[2]
 
 
+def test_skills_are_listed_and_shown(kestrel: Kestrel, folder: Path) -> None:
+    """`kestrel skills` says what can be loaded and what is wrong with the rest; `show` has the text."""
+    assert "no skills" in kestrel("skills")[1]
+    for name, says in (("good", "good"), ("bad", "worse")):
+        (folder / ".agents/skills" / name).mkdir(parents=True)
+        (folder / ".agents/skills" / name / "SKILL.md").write_text(f"---\nname: {says}\ndescription: Does it.\n---\nHow it is done.\n")
+    _, out, _ = kestrel("skills")
+    assert re.search(r"good +\.agents/skills/good +can be loaded +Does it\.", out)
+    assert ".agents/skills/bad cannot be loaded: SKILL.md: the name 'worse' is not that of its folder, 'bad'" in out
+    assert "How it is done." in kestrel("skills", "show", "good")[1]
+    assert "there is no skill 'goods'; did you mean 'good'?" in kestrel("skills", "show", "goods")[2]
+
+
 def test_the_doctor_says_what_to_type(kestrel: Kestrel) -> None:
     """`kestrel doctor` names the log, the model in force, and for each missing provider the variable to set."""
     code, out, _ = kestrel("doctor")
