@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from enum import EnumType
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -35,7 +36,8 @@ def python_page() -> str:
     names = [name for name in kestrel_lab.__all__ if not name.startswith("_")]
     parts = ["# Python", "Everything on this page can be imported from `kestrel_lab`. Other names may move."]
     for name in names:
-        parts.append(f"::: {kestrel_lab._HOMES[name]}.{name}")
+        listed = "\n    options:\n      show_if_no_docstring: true" if isinstance(getattr(kestrel_lab, name), EnumType) else ""
+        parts.append(f"::: {kestrel_lab._HOMES[name]}.{name}{listed}")  # the members of an enumeration are all that it has
         if name == "Lab":
             parts += [_forwarded(method) for method in sorted(vars(Lab)) if _is_forwarded(method)]
     parts += ["## Options", "What a lab, a run and a suite can be given, as keyword arguments or as one of these objects."]

@@ -33,6 +33,15 @@ def test_notebooks_are_in_reading_order() -> None:
     assert following[-1].startswith("../docs/")
 
 
+def test_the_site_lists_them() -> None:
+    """The page of notebooks names each with its heading and what the reader will be able to do."""
+    page = (ROOT / "docs" / "notebooks.md").read_text(encoding="utf-8")
+    for path in NOTEBOOKS:
+        opening = cells_of(path, "markdown")[0]["source"]
+        heading, able = re.match(r"# (.*)\n\nAfter this notebook you will be able to (.*)\.\n", opening).groups()  # type: ignore[union-attr]
+        assert re.search(rf"\| \[{re.escape(heading)}\]\(\S+/notebooks/{path.name}\) \| {re.escape(able)} \|", page), path.name
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_says_what_it_is_for_and_where_to_go_on(path: Path) -> None:
     """It opens with a heading and what the reader will be able to do; its last cell leads on; its links lead to files."""
