@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.redaction import MIN_SECRET, Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.mcp.approvals import Approvals
@@ -27,6 +28,7 @@ from kestrel_lab.mcp.config import OAuth, ServerConfig
 from kestrel_lab.mcp.person import DECLINE, DONE, Person
 
 if TYPE_CHECKING:
+    import httpx2  # of the SDK: loaded on use
     from mcp.client.auth import OAuthClientProvider
     from mcp.client.auth.oauth2 import OAuthContext
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthToken
@@ -126,7 +128,15 @@ def read_tokens(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[], Person]) -> OAuthClientProvider:
+def secrets_of(config: ServerConfig, env: Mapping[str, str]) -> Redactor:
+    """Return what keeps the tokens of a server out of its answers: a server may send back what it was sent."""
+    kept = read_tokens(TokenFile.path_of(config, env)) if config.url else {}
+    tokens, client = kept.get("tokens") or {}, kept.get("client") or {}
+    words = (tokens.get("access_token"), tokens.get("refresh_token"), client.get("client_secret"))
+    return Redactor(frozenset(word for word in words if isinstance(word, str) and len(word) >= MIN_SECRET))
+
+
+def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[], Person]) -> httpx2.Auth:
     """Return what authenticates the requests to a server at an address; it asks `person()` when somebody has to log in.
 
     Raises `UsageError` for a variable of the table that is not set.
@@ -138,6 +148,8 @@ def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[
         kept.pop("client")
         path.write_text(json.dumps(kept), encoding="utf-8")
     file = TokenFile(path, config, oauth, redirect)
+    if oauth.id_token:
+        return _company(config, oauth, file)
     provider = _credentials(config, oauth, file) if oauth.client_credentials else _browser(config, oauth, file, person)
     file.restore(provider.context)
     return provider
@@ -158,6 +170,42 @@ def _credentials(config: ServerConfig, oauth: OAuth, file: TokenFile) -> OAuthCl
         )
         return PrivateKeyJWTOAuthProvider(url, file, oauth.client_id, signed.create_assertion_provider(), scope=scope, issuer=oauth.issuer)
     return ClientCredentialsOAuthProvider(url, file, oauth.client_id, oauth.client_secret, scope=scope, issuer=oauth.issuer)
+
+
+def _company(config: ServerConfig, oauth: OAuth, file: TokenFile) -> httpx2.Auth:
+    """Return the provider that exchanges a token of a company's identity provider (RFC 8693, then RFC 7523: SEP-990)."""
+    import httpx2
+    from mcp.client.auth import OAuthTokenError
+    from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
+
+    async def exchanged(audience: str, resource: str) -> str:
+        form = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "requested_token_type": "urn:ietf:params:oauth:token-type:id-jag",
+            "subject_token": oauth.id_token,
+            "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
+            "audience": audience,
+            "resource": resource,
+            "client_id": oauth.id_client,
+        }
+        async with httpx2.AsyncClient() as client:
+            answer = await client.post(oauth.id_endpoint, data=form)
+        if answer.status_code != 200:
+            raise OAuthTokenError(
+                f"the identity provider does not exchange the id_token: {answer.status_code} {one_line(answer.text, 200)}"
+            )
+        return str(answer.json()["access_token"])
+
+    return IdentityAssertionOAuthProvider(
+        config.url,
+        file,
+        oauth.client_id,
+        oauth.client_secret,
+        oauth.issuer,
+        exchanged,
+        oauth.scope or None,
+        token_endpoint_auth_method="client_secret_basic",  # noqa: S106  # the name of a method
+    )
 
 
 def _browser(config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callable[[], Person]) -> OAuthClientProvider:

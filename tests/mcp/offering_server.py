@@ -73,6 +73,12 @@ def words() -> str:
     return "just words"
 
 
+@server.tool()
+def headers(ctx: Context) -> str:
+    """Say what was sent along."""
+    return (ctx.headers or {}).get("authorization", "nothing")
+
+
 @server.resource("notes://today", description="What is on today")
 def today() -> str:
     """A resource."""

@@ -36,14 +36,13 @@ CLIENT = {
     *("auth/2025-03-26-oauth-metadata-backcompat", "auth/2025-03-26-oauth-endpoint-fallback"),
     *("auth/offline-access-scope", "auth/offline-access-not-supported"),
     *(f"auth/iss-{one}" for one in ("supported", "not-advertised", "supported-missing", "wrong-issuer", "unexpected", "normalized")),
-    *("auth/client-credentials-jwt", "auth/client-credentials-basic"),
+    *("auth/client-credentials-jwt", "auth/client-credentials-basic", "auth/enterprise-managed-authorization"),
 }
-"""Each scenario of the revisions, and of the extensions those for programs that log in by themselves."""
+"""Each scenario of the revisions, and of the extensions those for programs that log in by themselves and for companies' logins."""
 NOT_SPOKEN = {
     "auth/dpop": "an extension that the SDK does not have",
     "auth/dpop-nonce": "an extension that the SDK does not have",
     "auth/wif-jwt-bearer": "an extension that the SDK does not have",
-    "auth/enterprise-managed-authorization": "an extension for companies' own identity providers, which nothing here could be tried with",
     **dict.fromkeys((f"sep-2640-client-{one}" for one in ("no-prefetch", "verify-digest", "verify-size", "verify-frontmatter")), "an extension: skills of servers"),
 }  # fmt: skip
 
