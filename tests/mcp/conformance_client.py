@@ -73,7 +73,7 @@ def calls(tools: dict[str, Definition]) -> Iterator[tuple[str, dict[str, Any]]]:
 async def main(url: str, home: Path) -> None:
     """Connect, list and call."""
     env = {"XDG_CONFIG_HOME": str(home / "config"), "PATH": os.environ["PATH"]}
-    server = read_server("tested", {"url": url, "oauth": oauth(url), "timeout_s": 20})
+    server = read_server("tested", {"url": url, "oauth": oauth(url), "timeout_s": 60, "start_timeout_s": 60})
     session = Session(home / "state", env=env, mcp={"tested": server}, approve="auto")
     servers = session.mcp
     try:
