@@ -230,7 +230,8 @@ class TerminalApprover:
 def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
     if asked.why == "question" and ask is not None:
         options = [f"\n  {number}. {option}" for number, option in enumerate(ask.options, 1)]
-        return Panel(Text("".join([ask.text, *options])), title="the agent asks", title_align="left", border_style="cyan")
+        who = "the agent asks" if asked.tool == "ask_user" else escape(asked.tool)  # a server that asks is not the agent
+        return Panel(Text("".join([ask.text, *options])), title=who, title_align="left", border_style="cyan")
     body = Text()
     for kind, text in diff_lines(ask.diff) if ask is not None else ():
         body.append(f"{text}\n", style=_DIFF.get(kind, "dim"))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.redaction import MIN_SECRET, Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.mcp.approvals import Approvals
@@ -27,6 +27,7 @@ from kestrel_lab.mcp.config import OAuth, ServerConfig
 from kestrel_lab.mcp.person import DECLINE, DONE, Person
 
 if TYPE_CHECKING:
+    import httpx2  # of the SDK: loaded on use
     from mcp.client.auth import OAuthClientProvider
     from mcp.client.auth.oauth2 import OAuthContext
     from mcp.shared.auth import AuthorizationCodeResult, OAuthClientInformationFull, OAuthToken
@@ -65,9 +66,9 @@ class TokenFile:
         from mcp.shared.auth import OAuthMetadata
 
         self.context, kept = context, read_tokens(self.path)
+        context.token_expiry_time = kept.get("expires_at")
         if kept.get("metadata"):
             context.oauth_metadata = OAuthMetadata.model_validate(kept["metadata"])
-            context.token_expiry_time = kept.get("expires_at")
 
     async def get_tokens(self) -> OAuthToken | None:
         """Return the kept tokens."""
@@ -78,11 +79,11 @@ class TokenFile:
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         """Keep tokens, the time they expire, and where they are refreshed."""
-        context = self.context
-        metadata = (
-            None if context is None or context.oauth_metadata is None else context.oauth_metadata.model_dump(mode="json", exclude_none=True)
-        )
+        known = self.context
         expires = None if tokens.expires_in is None else time.time() + tokens.expires_in
+        metadata = (
+            None if known is None or known.oauth_metadata is None else known.oauth_metadata.model_dump(mode="json", exclude_none=True)
+        )
         self._keep(tokens=tokens.model_dump(mode="json", exclude_none=True), metadata=metadata, expires_at=expires)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
@@ -126,18 +127,25 @@ def read_tokens(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[], Person]) -> OAuthClientProvider:
+def secrets_of(config: ServerConfig, env: Mapping[str, str]) -> Redactor:
+    """Return what keeps the tokens of a server out of its answers: a server may send back what it was sent."""
+    kept = read_tokens(TokenFile.path_of(config, env)) if config.url else {}
+    tokens, client = kept.get("tokens") or {}, kept.get("client") or {}
+    words = (tokens.get("access_token"), tokens.get("refresh_token"), client.get("client_secret"))
+    return Redactor(frozenset(word for word in words if isinstance(word, str) and len(word) >= MIN_SECRET))
+
+
+def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[], Person]) -> httpx2.Auth:
     """Return what authenticates the requests to a server at an address; it asks `person()` when somebody has to log in.
 
     Raises `UsageError` for a variable of the table that is not set.
     """
     oauth, path = config.filled_oauth(env), TokenFile.path_of(config, env)
-    kept = read_tokens(path)
-    redirect = f"http://127.0.0.1:{_port(oauth, kept)}{_PATH}"
-    if kept.get("client") and kept.get("redirect") != redirect:  # the registration is for an address that is taken now
-        kept.pop("client")
-        path.write_text(json.dumps(kept), encoding="utf-8")
+    # A registration is for one address: the port stays the same, also where it is not free just now, as only a login needs it.
+    redirect = f"http://127.0.0.1:{oauth.port or urlsplit(read_tokens(path).get('redirect', '')).port or _free_port()}{_PATH}"
     file = TokenFile(path, config, oauth, redirect)
+    if oauth.id_token:
+        return _company(config, oauth, file)
     provider = _credentials(config, oauth, file) if oauth.client_credentials else _browser(config, oauth, file, person)
     file.restore(provider.context)
     return provider
@@ -158,6 +166,42 @@ def _credentials(config: ServerConfig, oauth: OAuth, file: TokenFile) -> OAuthCl
         )
         return PrivateKeyJWTOAuthProvider(url, file, oauth.client_id, signed.create_assertion_provider(), scope=scope, issuer=oauth.issuer)
     return ClientCredentialsOAuthProvider(url, file, oauth.client_id, oauth.client_secret, scope=scope, issuer=oauth.issuer)
+
+
+def _company(config: ServerConfig, oauth: OAuth, file: TokenFile) -> httpx2.Auth:
+    """Return the provider that exchanges a token of a company's identity provider (RFC 8693, then RFC 7523: SEP-990)."""
+    import httpx2
+    from mcp.client.auth import OAuthTokenError
+    from mcp.client.auth.extensions.identity_assertion import IdentityAssertionOAuthProvider
+
+    async def exchanged(audience: str, resource: str) -> str:
+        form = {
+            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
+            "requested_token_type": "urn:ietf:params:oauth:token-type:id-jag",
+            "subject_token": oauth.id_token,
+            "subject_token_type": "urn:ietf:params:oauth:token-type:id_token",
+            "audience": audience,
+            "resource": resource,
+            "client_id": oauth.id_client,
+        }
+        async with httpx2.AsyncClient() as client:
+            answer = await client.post(oauth.id_endpoint, data=form)
+        if answer.status_code != 200:
+            raise OAuthTokenError(
+                f"the identity provider does not exchange the id_token: {answer.status_code} {one_line(answer.text, 200)}"
+            )
+        return str(answer.json()["access_token"])
+
+    return IdentityAssertionOAuthProvider(
+        config.url,
+        file,
+        oauth.client_id,
+        oauth.client_secret,
+        oauth.issuer,
+        exchanged,
+        oauth.scope or None,
+        token_endpoint_auth_method="client_secret_basic",  # noqa: S106  # the name of a method
+    )
 
 
 def _browser(config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callable[[], Person]) -> OAuthClientProvider:
@@ -194,16 +238,10 @@ def _browser(config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callab
     )  # fmt: skip
 
 
-def _port(oauth: OAuth, kept: Mapping[str, Any]) -> int:
-    """Return the port of the redirect address: the configured one, the one registered earlier if it is free, or any free one."""
-    if oauth.port:
-        return oauth.port
-    earlier = urlsplit(str(kept.get("redirect", ""))).port or 0
-    for port in (earlier, 0):
-        with suppress(OSError), socket.socket() as found:
-            found.bind(("127.0.0.1", port))
-            return int(found.getsockname()[1])
-    raise UsageError("no port of this machine is free for the answer of a login")
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
 
 
 class _Loopback:
@@ -223,7 +261,8 @@ class _Loopback:
         try:
             made._server = await asyncio.start_server(made._serve, "127.0.0.1", port, limit=_LONGEST_REQUEST)
         except OSError as error:
-            raise ConnectionError(f"port {port} of this machine is needed for the login and cannot be had: {error.strerror}") from error
+            why = f"port {port} of this machine, which the login needs, cannot be had ({error.strerror})"
+            raise ConnectionError(f"{why}: end the program that listens there; after kestrel mcp logout another port is taken") from error
         return made
 
     async def result(self, server: str) -> AuthorizationCodeResult:

@@ -56,6 +56,12 @@ class OAuth:
     scope: str = ""
     client_metadata_url: str = ""
     """The `https` address of a document that describes the client, for servers that take one as its id."""
+    id_token: str = ""
+    """A token of a company's identity provider, which is exchanged for one of the server (enterprise-managed authorization, SEP-990)."""
+    id_endpoint: str = ""
+    """The address at which the identity provider exchanges it."""
+    id_client: str = ""
+    """The client that the identity provider issued it to."""
     port: int = 0
     """The port of the redirect address `http://127.0.0.1:PORT/callback`; 0 for any."""
 
@@ -156,7 +162,8 @@ class ServerConfig:
     def filled_oauth(self, ours: Mapping[str, str]) -> OAuth:
         """Return `oauth` with our variables filled in; raises `UsageError` for one that is not set."""
         known, fill = self.oauth, partial(self._filled, ours=ours)
-        return replace(known, client_id=fill(known.client_id), client_secret=fill(known.client_secret), private_key=fill(known.private_key))
+        key, token = fill(known.private_key), fill(known.id_token)
+        return replace(known, client_id=fill(known.client_id), client_secret=fill(known.client_secret), private_key=key, id_token=token)
 
     def _filled(self, text: str, ours: Mapping[str, str]) -> str:
         def put(found: re.Match[str]) -> str:
@@ -191,7 +198,8 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
         try:
             values[key] = _READ[key](value)
         except ValueError as error:
-            raise UsageError(f"{where}: {key}: {error} (found {value!r})") from error
+            found = "" if key == "oauth" else f" (found {value!r})"  # it may hold a secret
+            raise UsageError(f"{where}: {key}: {error}{found}") from error
     if bool(values.get("command")) == bool(values.get("url")) or ("oauth" in values and "url" not in values):
         raise UsageError(f"{where}: give a command to start, or the url of a running server, which may have oauth: one of them")
     trust = _trust(table, Trust(), where)
@@ -295,6 +303,9 @@ def _oauth(value: Any) -> OAuth:
     if made.client_credentials:
         _need(bool(made.client_id and made.issuer), "a table with client_id and issuer, where client_credentials is true")
         _need(bool(made.client_secret) is not bool(made.private_key), "a table with client_secret or private_key, one of them")
+    if made.id_token:
+        needed = (made.client_id, made.client_secret, made.issuer, made.id_endpoint, made.id_client)
+        _need(all(needed), "a table with client_id, client_secret, issuer, id_endpoint and id_client, where it has an id_token")
     return made
 
 

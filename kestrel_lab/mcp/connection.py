@@ -24,7 +24,7 @@ from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
 from kestrel_lab.core.version import __version__
 from kestrel_lab.mcp.approvals import Definition, vetted
-from kestrel_lab.mcp.authorization import LoginNeededError, provider_of
+from kestrel_lab.mcp.authorization import provider_of
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.elicitation import elicited
 from kestrel_lab.mcp.person import Ask, Person
@@ -101,7 +101,6 @@ class Connection:
         self._listing = asyncio.Lock()
         self._at_work: dict[Person, None] = {}
         """Whom the requests under way are for, in their order."""
-        self._login: LoginNeededError | None = None
 
     @property
     def alive(self) -> bool:

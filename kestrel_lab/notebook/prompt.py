@@ -50,7 +50,8 @@ def question(asked: ApprovalAsked) -> str:
     """Return the text that shows the call with its exact arguments and the possible answers."""
     if asked.why == "question":
         options = "".join(f"\n  {number}. {option}" for number, option in enumerate(formatting.options_of(asked), 1))
-        return f"the agent asks: {plain(str(asked.args.get('question', '')))}{options}\nanswer (empty for none): "
+        who = "the agent" if asked.tool == "ask_user" else plain(asked.tool)
+        return f"{who} asks: {plain(str(asked.args.get('question', '')))}{options}\nanswer (empty for none): "
     args = "".join(f"  {name}: {text}\n" for name, text in formatting.args_pairs(asked.args, limit=None))
     args += "".join(f"  ({place}: {words})\n" for place, words in formatting.origin_pairs(asked))
     args += f"{words}\n" if (words := formatting.contained_words(asked)) else ""

@@ -18,6 +18,8 @@ from kestrel_lab.server.serve import listen, token_for
 
 _SESSIONS: Final = 64
 """Of clients that speak a revision before 2026-07-28, which has none."""
+_CONNECTIONS: Final = 256
+_GRACE_S: Final = 2
 
 
 @asynccontextmanager
@@ -46,7 +48,17 @@ async def serving_http(
             # The guard refuses whatever is no request; the server of the SDK has to be begun and ended.
             await (app if scope["type"] == "lifespan" else guard)(scope, receive, send)
 
-        server = uvicorn.Server(uvicorn.Config(guarded, ws="none", lifespan="on", log_config=None, access_log=False, server_header=False))
+        config = uvicorn.Config(
+            guarded,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,  # addresses and headers of requests are nobody's business
+            server_header=False,
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=_GRACE_S,  # streams would never end by themselves
+        )
+        server = uvicorn.Server(config)
         work = asyncio.create_task(server.serve(sockets=[listening]), name="kestrel mcp serve")
         try:
             while not server.started and not work.done():  # noqa: ASYNC110  # uvicorn sets a flag, not an event

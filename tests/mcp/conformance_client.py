@@ -40,11 +40,17 @@ def oauth(url: str) -> dict[str, Any]:
     table: dict[str, Any] = {"client_metadata_url": "https://conformance-test.local/client-metadata.json"}
     if "client_id" in CONTEXT:
         table |= {"client_id": CONTEXT["client_id"], "client_secret": CONTEXT.get("client_secret", "")}
-    if SCENARIO.startswith("auth/client-credentials"):
+    if SCENARIO.startswith(("auth/client-credentials", "auth/enterprise")):
         # A person knows which server issued the client; the suite tells it nowhere but in the metadata of the resource.
         place = url.replace("/mcp", "/.well-known/oauth-protected-resource/mcp")
         issuer = json.load(urllib.request.urlopen(place))["authorization_servers"][0]
-        table |= {"client_credentials": True, "issuer": issuer}
+        table |= {"issuer": issuer, "client_credentials": "idp_id_token" not in CONTEXT}
+        if "idp_id_token" in CONTEXT:
+            table |= {
+                "id_token": CONTEXT["idp_id_token"],
+                "id_endpoint": CONTEXT["idp_token_endpoint"],
+                "id_client": CONTEXT["idp_client_id"],
+            }
         if "private_key_pem" in CONTEXT:
             table |= {"private_key": CONTEXT["private_key_pem"], "algorithm": CONTEXT.get("signing_algorithm", "ES256")}
     return table
@@ -67,7 +73,7 @@ def calls(tools: dict[str, Definition]) -> Iterator[tuple[str, dict[str, Any]]]:
 async def main(url: str, home: Path) -> None:
     """Connect, list and call."""
     env = {"XDG_CONFIG_HOME": str(home / "config"), "PATH": os.environ["PATH"]}
-    server = read_server("tested", {"url": url, "oauth": oauth(url), "timeout_s": 20})
+    server = read_server("tested", {"url": url, "oauth": oauth(url), "timeout_s": 60, "start_timeout_s": 60})
     session = Session(home / "state", env=env, mcp={"tested": server}, approve="auto")
     servers = session.mcp
     try:

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import sys
-import time
 from typing import Annotated, Any, Literal
 
 import uvicorn
@@ -73,6 +72,12 @@ def words() -> str:
     return "just words"
 
 
+@server.tool()
+def headers(ctx: Context) -> str:
+    """Say what was sent along."""
+    return (ctx.headers or {}).get("authorization", "nothing")
+
+
 @server.resource("notes://today", description="What is on today")
 def today() -> str:
     """A resource."""
@@ -92,10 +97,13 @@ def greet(name: str) -> str:
 
 
 def guarded(port: int, lives_s: int) -> Starlette:
-    """The server behind a small authorisation server that gives tokens to everybody who asks as the protocol wants it."""
+    """The server behind a small authorisation server that gives tokens to everybody who asks as the protocol wants it.
+
+    Its tokens are good for ever, and said to be good for `lives_s` seconds.
+    """
     here = f"http://127.0.0.1:{port}"
     inner = server.streamable_http_app()
-    valid: dict[str, float] = {}
+    valid: set[str] = set()
     told: list[str] = []
 
     async def resource(_: Request) -> Response:
@@ -120,7 +128,7 @@ def guarded(port: int, lives_s: int) -> Starlette:
         form = await request.form()
         told.append(str(form["grant_type"]))
         name = f"secret-token-{len(told)}"
-        valid[name] = time.monotonic() + lives_s
+        valid.add(name)
         return JSONResponse({"access_token": name, "token_type": "Bearer", "expires_in": lives_s, "refresh_token": "again", "scope": "all"})
 
     async def log(_: Request) -> Response:
@@ -129,7 +137,7 @@ def guarded(port: int, lives_s: int) -> Starlette:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == "/mcp":
             word = dict(scope["headers"]).get(b"authorization", b"").decode().removeprefix("Bearer ")
-            if valid.get(word, 0) < time.monotonic():
+            if word not in valid:
                 where = f'Bearer resource_metadata="{here}/.well-known/oauth-protected-resource/mcp"'
                 await Response("", 401, {"WWW-Authenticate": where})(scope, receive, send)
                 return

@@ -1,49 +1,31 @@
 """Claims about servers that ask: forms and addresses reach the person of a run, a login is kept for later, nobody here never blocks."""
 
 import asyncio
+import contextvars
 import json
-import os
 import socket
 import stat
-import subprocess
 import sys
+import time
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waits import PATIENCE_S, until
+from offered import SERVER, Open
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import DependencyError, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.mcp.config import read_server
-from kestrel_lab.mcp.person import DECLINE, DONE
+from kestrel_lab.mcp.connection import Connection
+from kestrel_lab.mcp.person import DECLINE, DONE, Person
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
-SERVER = str(Path(__file__).with_name("offering_server.py"))
 STDIO = {"command": sys.executable, "args": [SERVER], "start_timeout_s": PATIENCE_S, "timeout_s": PATIENCE_S}
-Open = Callable[..., Session]
-
-
-@pytest.fixture
-def opened(tmp_path: Path) -> Iterator[Open]:
-    """Sessions of one user, each with a home of its own."""
-    sessions: list[Session] = []
-
-    def open_session(**tables: dict[str, Any]) -> Session:
-        env = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-        servers = {name: read_server(name, table) for name, table in tables.items()}
-        sessions.append(Session(tmp_path / f"home{len(sessions)}", env=env, mcp=servers, approve="auto", containment="off"))
-        return sessions[-1]
-
-    yield open_session
-    for session in sessions:
-        session.close()
 
 
 def run_with(
@@ -115,25 +97,6 @@ def test_structured_content_images_and_resources_reach_the_run(opened: Open, wor
     assert asyncio.run(session.mcp.request("o", lambda server: server.prompt("greet", {"name": "Ada"}))) == "Say hello to Ada."
 
 
-@pytest.fixture
-def guarded(request: pytest.FixtureRequest) -> Iterator[str]:
-    """A server behind OAuth, whose tokens live as many seconds as the test says: its address without a path."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, SERVER, str(port), str(getattr(request, "param", 3600))])
-
-    def listens() -> bool:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return True
-        return False
-
-    until(listens)
-    yield f"http://127.0.0.1:{port}"
-    process.kill()
-    process.wait()
-
-
 def table(address: str) -> dict[str, Any]:
     """The table of that server."""
     return {"url": f"{address}/mcp", "start_timeout_s": PATIENCE_S, "timeout_s": PATIENCE_S}
@@ -179,18 +142,14 @@ def test_a_login_is_kept_for_later_sessions_and_forgotten_on_demand(opened: Open
 @pytest.mark.parametrize("guarded", [1], indirect=True)
 def test_an_expired_token_is_refreshed_without_a_person(opened: Open, guarded: str, workspace: Path) -> None:
     """Also in another process: where tokens are refreshed and when they expire is kept with them."""
-    first = opened(g=table(guarded))
-    with suppress(DependencyError):  # a token of a second may have expired before the tools were listed
-        asyncio.run(first.mcp.login("g", logs_in))
-    until(lambda: log_of(guarded)[-1] in {"authorization_code", "refresh_token"})
+    asyncio.run(opened(g=table(guarded)).mcp.login("g", logs_in))
     before = log_of(guarded)
     assert before[:3] == ["registered", "authorized", "authorization_code"]
-    asyncio.run(asyncio.sleep(1.1))
-    second = opened(g=table(guarded))
-    with suppress(DependencyError):
-        asyncio.run(second.mcp.check("g"))
-    after = log_of(guarded)
-    assert "refresh_token" in after[3:] and after.count("authorized") == 1
+    time.sleep(1.1)  # that it has expired is certain, however long all else takes
+    asyncio.run(opened(g=table(guarded)).mcp.check("g"))
+    after = log_of(guarded)[len(before) :]
+    assert "refresh_token" in after
+    assert "authorized" not in after
 
 
 def test_where_nobody_can_log_in_the_server_is_reported_and_the_run_goes_on(opened: Open, guarded: str, workspace: Path) -> None:
@@ -240,3 +199,70 @@ def test_a_wrong_table_is_named(oauth: dict[str, Any], said: str) -> None:
         read_server("g", {"url": "https://mcp.example", "oauth": oauth})
     with pytest.raises(UsageError, match="which may have oauth"):
         read_server("g", {"command": "x", "oauth": {}})
+
+
+def test_a_secret_in_a_wrong_table_is_not_repeated() -> None:
+    """What is wrong is said without the table."""
+    with pytest.raises(UsageError) as error:
+        read_server("g", {"url": "https://mcp.example", "oauth": {"client_secret": "hunter2-hunter2", "x": 1}})
+    assert "hunter2" not in str(error.value)
+
+
+def test_a_token_that_the_server_sends_back_is_not_in_the_answer(opened: Open, guarded: str, workspace: Path) -> None:
+    """A model never reads it."""
+    session = opened(g=table(guarded))
+    asyncio.run(session.mcp.login("g", logs_in))
+    asyncio.run(session.mcp.approve("g"))
+    assert run_with(session, "g:headers", workspace)[1].text == "Bearer [REDACTED]"
+
+
+def test_the_clock_stands_still_while_a_person_is_asked() -> None:
+    """The time limit is the server's, not the person's."""
+
+    async def go() -> None:
+        asked: list[str] = []
+
+        async def person(text: str, _: tuple[str, ...]) -> str:
+            asked.append(text)
+            await asyncio.sleep(0.3)
+            return DONE
+
+        async with asyncio.timeout(0.2) as clock:
+            assert await Person(person, clock, PATIENCE_S).ask("?", (DONE,)) == DONE
+        assert asked == ["?"]
+
+    asyncio.run(go())
+
+
+def test_of_two_calls_nobody_is_asked_where_the_server_does_not_say_for_which(tmp_path: Path) -> None:
+    """A question that came for one run is never put to the person of another; a call's own question finds its own person."""
+
+    async def go() -> None:
+        connection = Connection(read_server("o", STDIO), {}, tmp_path / "log", lambda _: None)
+
+        async def me(*_: object) -> str:
+            return "me"
+
+        async def you(*_: object) -> str:
+            return "you"
+
+        async def from_the_server() -> str | None:
+            return await connection._person().ask("?", ())
+
+        outside = contextvars.copy_context()
+        async with connection._working(me, PATIENCE_S):
+            assert await asyncio.create_task(from_the_server(), context=outside) == "me"
+            async with connection._working(you, PATIENCE_S):
+                assert await from_the_server() == "you"
+                assert await asyncio.create_task(from_the_server(), context=outside) is None
+
+    asyncio.run(go())
+
+
+def test_a_login_whose_port_is_taken_says_so(opened: Open, guarded: str) -> None:
+    """It is not sent to whoever listens there."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        session = opened(g={**table(guarded), "oauth": {"port": other.getsockname()[1]}})
+        with pytest.raises(DependencyError, match="which the login needs, cannot be had"):
+            asyncio.run(session.mcp.login("g", logs_in))
+    assert "authorized" not in log_of(guarded)

@@ -19,7 +19,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.host.background_loop import BackgroundLoop
 from kestrel_lab.mcp.approvals import Approvals, Definition
-from kestrel_lab.mcp.authorization import TokenFile
+from kestrel_lab.mcp.authorization import TokenFile, secrets_of
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.connection import Connection, Progress
 from kestrel_lab.mcp.managed_server import Server
@@ -249,9 +249,9 @@ class McpServers:
         permit = watched.admit()
         try:
             answer = await self._loop.run(known.connected.call(tool, pin, args, progress, ask))
-        except ToolError:
+        except ToolError as error:
             watched.success(permit)
-            raise
+            raise ToolError(secrets_of(known.config, self._env).text(str(error))) from error
         except ConnectionError as error:
             watched.failure(str(error), permit)
             if again:
@@ -268,7 +268,7 @@ class McpServers:
         watched.success(permit)
         for image in answer.images:
             show(image)
-        return answer.value
+        return secrets_of(known.config, self._env).json(answer.value)
 
     async def request(self, name: str, what: Callable[[Connection], Coroutine[Any, Any, T]], ask: Ask | None = None) -> T:
         """Return what `what` gets from an approved server, which is started where needed: its resources, its prompts.

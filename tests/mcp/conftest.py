@@ -1,0 +1,55 @@
+"""Sessions with MCP servers, and a server behind OAuth."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waits import until
+
+from kestrel_lab.mcp.config import read_server
+from kestrel_lab.runtime.session import Session
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from offered import SERVER, Open  # beside this file
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Open]:
+    """Sessions of one user, each with a home of its own."""
+    sessions: list[Session] = []
+
+    def open_session(**tables: dict[str, Any]) -> Session:
+        env = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        servers = {name: read_server(name, table) for name, table in tables.items()}
+        sessions.append(Session(tmp_path / f"home{len(sessions)}", env=env, mcp=servers, approve="auto", containment="off"))
+        return sessions[-1]
+
+    yield open_session
+    for session in sessions:
+        session.close()
+
+
+@pytest.fixture
+def guarded(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A server behind OAuth, whose tokens live as many seconds as the test says: its address without a path."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    process = subprocess.Popen([sys.executable, SERVER, str(port), str(getattr(request, "param", 3600))])
+
+    def listens() -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+        return False
+
+    until(listens)
+    yield f"http://127.0.0.1:{port}"
+    process.kill()
+    process.wait()
