@@ -17,6 +17,7 @@ from kestrel_lab.cli.commands.macros import macros
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
 from kestrel_lab.cli.commands.notebooks import notebooks
+from kestrel_lab.cli.commands.router import router
 from kestrel_lab.cli.commands.rules import RulesFile
 from kestrel_lab.cli.commands.rules import rules as rules_app
 from kestrel_lab.cli.commands.scenarios import scenarios
@@ -70,6 +71,7 @@ app.add_typer(memory, name="memory")
 app.add_typer(mcp, name="mcp")
 app.add_typer(scenarios, name="scenario")
 app.add_typer(notebooks, name="notebook")
+app.add_typer(router, name="router")
 app.add_typer(rules_app, name="rules")
 app.add_typer(workflows)
 app.add_typer(clock)
