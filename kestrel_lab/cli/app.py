@@ -17,7 +17,6 @@ from kestrel_lab.cli.commands.macros import macros
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
 from kestrel_lab.cli.commands.notebooks import notebooks
-from kestrel_lab.cli.commands.router import router
 from kestrel_lab.cli.commands.rules import RulesFile
 from kestrel_lab.cli.commands.rules import rules as rules_app
 from kestrel_lab.cli.commands.scenarios import scenarios
@@ -49,6 +48,7 @@ from kestrel_lab.cli.frontend import (
     run_options,
 )
 from kestrel_lab.cli.overview import SETTINGS
+from kestrel_lab.cli.router import router
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.run_types import RunStatus

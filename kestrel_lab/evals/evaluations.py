@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.notebooks.from_run import RunNotebook
     from kestrel_lab.evals.stored.rescore import Rescored
     from kestrel_lab.evals.stored.summary import StoredSummary
-    from kestrel_lab.evals.studies.router_fit import FittedRouter
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
     from kestrel_lab.runtime.recomputation.recompute import Recomputed
@@ -159,26 +158,6 @@ class Evaluations:
         from kestrel_lab.evals.stored.summary import summarise_stored
 
         return summarise_stored(self._session, suite, commit=commit, by=by, metrics=metrics, **parts)
-
-    @takes(Selection)
-    def fit_router(
-        self,
-        suite: str | Path | Suite,
-        *,
-        commit: str | None = None,
-        cost_weight: float = 0.0,
-        prices: Mapping[str, float] | None = None,
-        **parts: Unpack[Selection],
-    ) -> FittedRouter:
-        """Fit a router on the stored trials of a suite, by goal and model, and measure it on goals that it was not fitted on; nothing is run.
-
-        They are those of `commit`, or of the commit that was tried last. Options as for `studies.router_fit.fit_router`. Raises
-        `UsageError` where two configurations have the same model, and for too few goals.
-        """
-        from kestrel_lab.evals.studies.router_fit import fit_router
-        from kestrel_lab.evals.studies.router_trials import routing_frame
-
-        return fit_router(routing_frame(self._session, suite, commit, parts), cost_weight=cost_weight, prices=prices)
 
     def scenario_from(self, run: str | Run, *, beside: str | Path | None = None) -> ScenarioDraft:
         """A draft of a scenario that asks for what a run did; printed, it is the YAML, and `write(path)` makes the file.

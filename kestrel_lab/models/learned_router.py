@@ -36,6 +36,8 @@ _READ: Final = 20_000
 """Characters of a prompt that are read."""
 _SPREAD: Final = 8.0
 """Factor on rows of length 1, so that one ridge penalty fits them and standardised counts."""
+_FARTHEST: Final = 3.0
+"""Standard deviations from the mean beyond which a count is taken for that far: a line is not drawn on to prompts unlike any of the fit."""
 _WORD: Final = re.compile(r"\w+|[^\w\s]")
 _NUMBER: Final = re.compile(r"\d+")
 _SENTENCE: Final = re.compile(r"[.?!\n]")
@@ -105,7 +107,7 @@ class Scaling:
         """Return a row per prompt, the last column of ones."""
         import numpy as np
 
-        standard = (counts - self.mean) / self.scale
+        standard = np.clip((counts - self.mean) / self.scale, -_FARTHEST, _FARTHEST)
         parts = [standard, *(np.maximum(0.0, standard - knot) for knot in self.knots)]
         if len(self.idf):
             weighted = words * self.idf

@@ -42,15 +42,13 @@ def fit(
     plot: Plot = None,
 ) -> object:
     """Fit a router and measure it on prompts that it was not fitted on; where no gain is clear, it takes the best single model."""
+    from kestrel_lab.evals.studies.router_data import routing_frame
     from kestrel_lab.evals.studies.router_fit import fit_router
 
     if (suite is None) == (data is None):
         raise UsageError("give a suite whose trials are stored, or --data FILE")
-    prices = _prices(price) if price else None
-    if data is not None:
-        fitted = fit_router(data, cost_weight=cost_weight, prices=prices)
-    else:
-        fitted = frontend_of(ctx).lab().evals.fit_router(str(suite), commit=commit, configs=config, cost_weight=cost_weight, prices=prices)
+    found = data if data is not None else routing_frame(frontend_of(ctx).lab().session, str(suite), commit=commit, configs=config)
+    fitted = fit_router(found, cost_weight=cost_weight, prices=_prices(price) if price else None)
     fitted.save(out)
     if plot is not None:
         save_figure(fitted.plot(), plot)
@@ -60,7 +58,7 @@ def fit(
 @router.command("report", epilog="Example: kestrel router report router.json --plot out/router.png")
 def report(file: Annotated[Path, typer.Argument(metavar="FILE", help="A router that `fit` wrote.")], *, plot: Plot = None) -> object:
     """Show what a router was measured to be worth when it was fitted."""
-    from kestrel_lab.evals.studies.router_fit import read_fitted
+    from kestrel_lab.evals.studies.router_report import read_fitted
 
     fitted = read_fitted(file)
     if plot is not None:
