@@ -3,15 +3,20 @@
 import itertools
 import json
 import random
+from dataclasses import replace
 
+import made_rows
 import numpy as np
 import pandas as pd
 import pytest
 
+from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered
+from kestrel_lab.evals.stored_trials import store_trial
 from kestrel_lab.evals.studies import router_fit
 from kestrel_lab.evals.studies.near_duplicates import near_duplicates
+from kestrel_lab.evals.studies.router_data import routing_frame
 from kestrel_lab.evals.studies.router_fit import fit_router
 from kestrel_lab.evals.studies.router_report import read_fitted
 from kestrel_lab.models.learned_router import learned_model, read_router
@@ -248,3 +253,64 @@ def test_word_vectors_are_needed_where_they_were_fitted_with(tmp_path):
             read_router(file, embedder)
     again = read_router(file, Vectors)
     assert again.choose(SUM) == fitted.choose(SUM) and again.choose(SUM).model == "reckoner"
+
+
+def stored(lab_store, count, models):
+    """Trials in the log of a suite of `count` goals, and that suite."""
+    goals = prompts(count)
+    for trial in data(count, models).to_dict("records"):
+        row = made_rows.row(f"s{trial['scenario']}", "pass" if trial["success"] else "fail", config=trial["config"], cost_estimate=0.5)
+        store_trial(lab_store, replace(row, result={**row.result, "model": f"scripted:{trial['config']}"}))
+    lab_store.flush()
+    plain = made_rows.suite(configs=tuple(models))
+    return replace(plain, scenarios=tuple(replace(plain.scenarios[0], id=f"s{n}", goal=goal) for n, goal in enumerate(goals)))
+
+
+def test_stored_trials_are_learned_from(tmp_path):
+    """Goals, models, success and cost come from the log; two configurations of one model are no two models, unless one is named."""
+    session = Session(home=tmp_path / "home")
+    suite = stored(session.store, 100, {"poet": (1.0, 0.1), "reckoner": (0.1, 1.0)})
+    frame = routing_frame(session, suite)
+    assert len(frame) == 200 and set(frame["cost_estimate"]) == {0.5}
+    fitted = fit_router(frame, repeats=1, vectors=False)
+    assert fitted.choose(SUM).model == "scripted:reckoner" and fitted.router.prices == (0.5, 0.5)
+    assert set(routing_frame(session, suite, configs=["poet"])["config"]) == {"scripted:poet"}
+    again = made_rows.row("s1", "pass", config="other")
+    store_trial(session.store, replace(again, result={**again.result, "model": "scripted:poet"}))
+    session.store.flush()
+    with pytest.raises(UsageError, match="have the same model scripted:poet: name one"):
+        routing_frame(session, suite)
+    session.close()
+
+
+def test_a_command_fits_and_reports(tmp_path, monkeypatch, capsys):
+    """`kestrel router fit --data` writes the router and says what it is worth; `report` says the same again and draws it."""
+    monkeypatch.chdir(tmp_path)
+
+    def kestrel(*words):
+        with pytest.raises(SystemExit) as end:
+            main(["router", *words])
+        return end.value.code or 0, capsys.readouterr()
+
+    lines = [
+        {
+            "prompt": rows["prompt"].iloc[0],
+            "scores": dict(zip(rows["config"], rows["success"], strict=True)),
+            "costs": {"poet": 1, "reckoner": 3},
+        }
+        for _, rows in data(120, {"poet": (0.9, 0.1), "reckoner": (0.1, 0.9)}).groupby("scenario")
+    ]
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    code, told = kestrel("fit", "--data", "d.jsonl", "--out", "r.json", "--cost-weight", "0.01")
+    assert code == 0 and "use the router of 2 models" in told.out
+    code, again = kestrel("report", "r.json", "--plot", "r.png")
+    assert code == 0 and again.out.split() == told.out.split() and (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")
+    assert read_fitted("r.json").router.prices == (1.0, 3.0)
+    for words, why in (
+        (["fit"], "give a suite"),
+        (["fit", "--data", "d.jsonl", "--price", "poet"], "write MODEL=PRICE"),
+        (["report", "d.jsonl"], "not a learned router"),
+        (["report", "no.json"], "there is no file of a learned router"),
+    ):
+        code, told = kestrel(*words)
+        assert code == 2 and why in told.err

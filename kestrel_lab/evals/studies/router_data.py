@@ -48,14 +48,14 @@ def routing_frame(
 
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     goals = {scenario.id: scenario.goal for scenario in loaded.scenarios}
-    configs: dict[str, str] = {}
+    known: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for row in filter(selects(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
         record = frame_record(trial_record(row, loaded.count_errors))
         model = str(record["model"])
-        if configs.setdefault(model, row.config) != row.config:
+        if known.setdefault(model, row.config) != row.config:
             raise UsageError(
-                f"the configurations {configs[model]} and {row.config} have the same model {model}: name one of them (--config)"
+                f"the configurations {known[model]} and {row.config} have the same model {model}: name one of them (--config)"
             )
         if row.scenario in goals and not math.isnan(record["success"]):  # as that of a trial that broke may be
             rows.append(
