@@ -54,9 +54,7 @@ def routing_frame(
         record = frame_record(trial_record(row, loaded.count_errors))
         model = str(record["model"])
         if known.setdefault(model, row.config) != row.config:
-            raise UsageError(
-                f"the configurations {known[model]} and {row.config} have the same model {model}: name one of them (--config)"
-            )
+            raise UsageError(f"the configurations {known[model]} and {row.config} have the same model {model}: name one of them (--config)")
         if row.scenario in goals and not math.isnan(record["success"]):  # as that of a trial that broke may be
             rows.append(
                 {

@@ -94,6 +94,7 @@ class FittedRouter(TableView):
         return [
             f"{told['prompts']} prompts in {told['groups']} groups of near-duplicates, {FOLDS}-fold nested cross-validation, "
             f"{told['repeats']} times{dropped}; intervals by resampling groups",
+            "all of this holds for prompts like these; on kinds of tasks that it was not fitted on a router can be worse than the single model",
             f"distance between predicted and true success: {errors}",
             f"features: length, shape, words{', word vectors ' + self.router.embedder if self.router.embedder else ''}; ridge penalty {told['penalty']:g}",
         ]
