@@ -1,6 +1,6 @@
 """Measure kestrel_lab and its peers: `python -m bench --out FOLDER --data FOLDER --repositories FOLDER`.
 
-One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|answers …`; the nearest vectors beside exact search:
+One bench of finding alone: `python -m bench retrieval|memory|tools|faithfulness|routing|answers …`; the nearest vectors beside exact search:
 `python -m bench nearest`; recorded attacks: `python -m bench containment RUNS`; one of the others: `python -m bench kernel`.
 """
 
@@ -57,7 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--data",
         type=Path,
-        help="folder with the public data in scifact/, localisation/, memory/, tool_search/, faithfulness/ and answers/",
+        help="folder with the public data in scifact/, localisation/, memory/, tool_search/, faithfulness/, routing/ and answers/",
     )
     parser.add_argument("--repositories", type=Path, help="folder with the git repositories of localisation/, called owner+name")
     parser.add_argument("--rounds", type=int, help="rounds of every benchmark, in place of each one's own number")

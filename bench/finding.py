@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import answers, faithfulness, memory, retrieval, tools
+from bench import answers, faithfulness, memory, retrieval, routing, tools
 from bench.numbers import Verdict
 from bench.rounds import Say
 
@@ -79,6 +79,11 @@ def _share(counts: Told) -> float:
     return float(counts["caught"]) / float(counts["planted"])
 
 
+def _least_apgr(told: Told) -> float:
+    """The worst repetition of the cross-validation."""
+    return min(values[0] for name, values in told["routellm_mmlu"]["apgr"].items() if name.startswith("learned"))
+
+
 BENCHES: dict[str, Bench] = {
     "retrieval": Bench(
         main=retrieval.main,
@@ -123,6 +128,25 @@ BENCHES: dict[str, Bench] = {
             Bound(meaning="claims with labels", value=lambda told: sum(told["claims"].values()), at_least=7_000, needs="faithfulness"),
         ),
         better="the gate better than the share of common words",
+    ),
+    "routing": Bench(
+        main=routing.main,
+        arguments=lambda data, _, out: [f"{data}/routing", "--out", str(out)],
+        told="routing.json",
+        folder="routing",
+        bounds=(
+            Bound(meaning="RouteLLM's MMLU, APGR, length alone .586", value=_least_apgr, at_least=0.60),
+            Bound(
+                meaning="LLMRouter's nine models, mean score, best single .621",
+                value=lambda told: told["llmrouter9_train"]["gain"]["score"],
+                at_least=0.622,
+            ),
+            Bound(
+                meaning="the same, gain over the best single, lower end of 95 %",
+                value=lambda told: told["llmrouter9_train"]["gain"]["gain_low"],
+                at_least=0.001,
+            ),
+        ),
     ),
     "answers": Bench(
         main=answers.main,

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Before numpy: threads of its linear algebra wait for each other, on a machine whose processors are taken a hundred times as long.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.skills import skill
 

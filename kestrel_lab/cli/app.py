@@ -48,6 +48,7 @@ from kestrel_lab.cli.frontend import (
     run_options,
 )
 from kestrel_lab.cli.overview import SETTINGS
+from kestrel_lab.cli.router import router
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.run_types import RunStatus
@@ -70,6 +71,7 @@ app.add_typer(memory, name="memory")
 app.add_typer(mcp, name="mcp")
 app.add_typer(scenarios, name="scenario")
 app.add_typer(notebooks, name="notebook")
+app.add_typer(router, name="router")
 app.add_typer(rules_app, name="rules")
 app.add_typer(workflows)
 app.add_typer(clock)

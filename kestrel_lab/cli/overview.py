@@ -29,7 +29,7 @@ Then [bold]kestrel run "Which files define the public API?"[/bold]
 PANELS: Final = {
     "Run agents": ("run", "chat", "orchestrate", "resume", "cancel", "fork", "websearch", "plans", "plan"),
     "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
-    "Measure": ("eval", "compare", "import", "scenario", "notebook"),
+    "Measure": ("eval", "compare", "import", "scenario", "router", "notebook"),
     "What agents may do and know": ("tools", "mcp", "skills", "macros", "memory", "search", "index", "rules", "taint", "trust"),
     "Set up": ("doctor", "models", "config", "schema", "time"),
 }
@@ -86,6 +86,7 @@ COMMANDS: Final = {
     "mcp": "List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools of this lab to other programs.",
     "scenario": "Make scenarios for suites.",
     "notebook": "Execute notebooks headless, with parameters; make one of the code that a run executed, or run that code again.",
+    "router": "Learn from results which model to choose for a prompt; no model is called for that.",
     "rules": "List the rules about calls, or find the rule that decides on a call.",
     "plans": "List the workflows that come with the package, for `kestrel run GOAL --plan NAME`.",
     "plan": "Show the plan that a workflow makes for a goal; nothing is run.",

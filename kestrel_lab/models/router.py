@@ -76,6 +76,8 @@ class RoutedModel:
     name: str
     routes: tuple[Route, ...]
     otherwise: Model
+    learned: Callable[[str], tuple[str, str]] | None = None
+    """Chooses the kind of a route for a goal and says why, in place of the rules; see `learned_router`."""
 
     @property
     def kind(self) -> ModelKind:
@@ -89,6 +91,9 @@ class RoutedModel:
 
     def choose(self, goal: str) -> tuple[Model, str]:
         """Return the model for `goal`, and the reason: `code: it says 'bug'`."""
+        if self.learned is not None:
+            name, why = self.learned(goal)
+            return next((route.model for route in self.routes if route.kind == name), self.otherwise), why
         for route in self.routes:
             if route.when is not None and (found := route.when.search(goal[:_LOOKED_AT])):
                 return route.model, f"{route.kind}: it says {one_line(found[0], 40)!r}"

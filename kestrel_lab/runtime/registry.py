@@ -72,10 +72,16 @@ class Registry:
         key = wanted or ""
         if key not in self._models:
             from kestrel_lab.adapters.registry import adapters
+            from kestrel_lab.memory.embeddings import default_embedder
+            from kestrel_lab.models.learned_router import ROUTER, learned_model
             from kestrel_lab.models.resolve import choose_model  # providers and scripts: only where a model is given by name
             from kestrel_lab.testing import load_script
 
-            makers: dict[str, Callable[[str], Model]] = {"scripted": load_script, **adapters(self._env)}
+            makers: dict[str, Callable[[str], Model]] = {
+                "scripted": load_script,
+                ROUTER: lambda path: learned_model(path, self.resolve_model, default_embedder()),
+                **adapters(self._env),
+            }
             self._models[key] = choose_model(
                 wanted, env=self._env, provider=self.options.provider, api_base=self.options.api_base, factories=makers
             )

@@ -12,6 +12,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 import kestrel_lab
 from kestrel_lab.tools.sandbox.canary import why_not
 from kestrel_lab.tools.sandbox.command_lines import launch_for
@@ -210,13 +212,14 @@ def as_nobody(script: Path) -> dict[str, list[str]] | None:
     try:
         folder.chmod(0o755)
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(Path(kestrel_lab.__file__).parent, folder / "kestrel_lab", ignore=ignored)
+        for package in (kestrel_lab, msgspec):  # all that the probes import
+            shutil.copytree(Path(package.__file__).parent, folder / package.__name__, ignore=ignored)
         shutil.copy(script, folder / script.name)
         subprocess.run(["chmod", "-R", "a+rX", str(folder)], check=True)
         become = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]
         for python in (sys.executable, "/usr/bin/python3"):
             # Started anew by itself: setpriv gives up the rights of root only as it starts the first one.
-            version = "import subprocess, sys; sys.exit(sys.version_info < (3, 11) or subprocess.call([sys.executable, '-c', '']))"
+            version = f"import subprocess, sys; sys.exit(sys.version_info[:2] != {sys.version_info[:2]} or subprocess.call([sys.executable, '-c', '']))"
             if subprocess.run([*become, python, "-c", version], capture_output=True, check=False, cwd="/").returncode == 0:
                 env = {
                     "PATH": os.environ["PATH"],

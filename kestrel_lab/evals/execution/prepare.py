@@ -23,7 +23,9 @@ from kestrel_lab.evals.execution.workspaces import locate
 from kestrel_lab.evals.suite import Config, PackageSource, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import Recordings
 from kestrel_lab.evals.suites.python_files import load_function, load_tools
+from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.models.cassettes.recorder import AbsentModel, Tape
+from kestrel_lab.models.learned_router import ROUTER, learned_model
 from kestrel_lab.models.router import ROUTE, read_routes, routed
 from kestrel_lab.models.wrapper import ModelWrapper
 from kestrel_lab.runtime.context.dependencies import Ports
@@ -264,6 +266,10 @@ def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = Fa
         return load_script(suite.resolve(model.removeprefix(_SCRIPTED)), name=model if as_written else "")
     if model.startswith(f"{ROUTE}:"):
         return read_routes(suite.resolve(model.removeprefix(f"{ROUTE}:")), partial(_chosen, session, suite, replay=replay))
+    if model.startswith(f"{ROUTER}:"):
+        return learned_model(
+            suite.resolve(model.removeprefix(f"{ROUTER}:")), partial(_chosen, session, suite, replay=replay), default_embedder()
+        )
     return _named(session, model, replay=replay)
 
 

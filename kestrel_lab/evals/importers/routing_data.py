@@ -18,7 +18,8 @@ def read_routing(path: str | Path) -> pd.DataFrame:
     """One row per prompt and model: `scenario` (the prompt's number), `family`, `prompt`, `config` (the model) and `success` (its score).
 
     Reads two forms of JSON Lines: `{prompt, domain, strong, weak}`, two models as in the evaluation data of RouteLLM (Ong et al.,
-    "RouteLLM: Learning to Route LLMs with Preference Data", 2024, arXiv:2406.18665), and `{prompt, task, scores: {MODEL: SCORE}}`.
+    "RouteLLM: Learning to Route LLMs with Preference Data", 2024, arXiv:2406.18665), and `{prompt, task, scores: {MODEL: SCORE}, costs: {MODEL: COST}}`, where the
+    costs, if there are any, become `cost_estimate`.
     Prompts marked as `contaminated` are left out, as there. Raises `UsageError` with file and line for anything else.
     """
     import pandas as pd  # takes half a second, and only frames need it
@@ -53,6 +54,7 @@ def _rows(path: Path, number: int, line: str) -> Iterator[dict[str, Any]]:
         prompt = str(item["prompt"])
         scores = item["scores"] if "scores" in item else {name: item[name] for name in ("strong", "weak")}
         marks = {str(model): float(score) for model, score in scores.items()}
+        costs = {str(model): float(cost) for model, cost in item.get("costs", {}).items()}
         family = str(item.get("domain") or item.get("task") or "")
         left_out = bool(item.get("contaminated"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -60,4 +62,5 @@ def _rows(path: Path, number: int, line: str) -> Iterator[dict[str, Any]]:
         raise UsageError(msg) from error
     if not left_out:
         for model, score in marks.items():
-            yield {"scenario": number, "family": family, "prompt": prompt, "config": model, "success": score}
+            row = {"scenario": number, "family": family, "prompt": prompt, "config": model, "success": score}
+            yield row | ({"cost_estimate": costs[model]} if model in costs else {})
