@@ -1,7 +1,9 @@
 """A risky call goes on only after somebody said yes."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Problem, Result
 from kestrel_lab.core.events.union import ApprovalGiven
