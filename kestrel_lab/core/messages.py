@@ -75,8 +75,7 @@ class ThinkingDelta(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
+class Message(FrozenStruct, frozen=True, kw_only=True, dict=True):
     """One entry of a conversation."""
 
     role: Role
@@ -126,8 +125,7 @@ class Message:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolSpec:
+class ToolSpec(FrozenStruct, frozen=True, kw_only=True, dict=True):
     """The specification of a tool for a model."""
 
     name: str

@@ -1,8 +1,8 @@
 """A risky call goes on only after somebody said yes."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Problem, Result
@@ -13,8 +13,7 @@ Decide = Callable[[Call], Awaitable[ApprovalGiven | None]]
 """The decision on a call; `None` when none is needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Approval:
+class Approval(Struct, frozen=True):
     """Ask `decide` before proceeding; a person may have changed the arguments."""
 
     decide: Decide
