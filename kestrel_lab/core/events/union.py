@@ -210,7 +210,7 @@ def to_json(event: Event) -> dict[str, Json]:
 
 
 def encoded(event: Event) -> str:
-    """The fields of `event` as JSON text; raises `TypeError` or `ValueError` for what JSON cannot say."""
+    """The fields of `event` as JSON text; raises `TypeError` for what is neither JSON nor a number that is none, which becomes `null`."""
     try:
         return _ENCODER.encode(event).decode()
     except (UnicodeEncodeError, TypeError):  # a lone surrogate, which only an escape can hold; a key that is no text
