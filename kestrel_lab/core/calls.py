@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Literal
 
-from kestrel_lab.core.json_types import Json, content_key
+from msgspec import field
+
+from kestrel_lab.core.json_types import FrozenStruct, Json, content_key
 
 if TYPE_CHECKING:
     from kestrel_lab.core.messages import ImagePart, ModelAnswer, ModelRequest
@@ -32,8 +33,7 @@ class Danger(IntEnum):
     CRITICAL = 4
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Usage:
+class Usage(FrozenStruct, frozen=True, kw_only=True):
     """The consumption of calls."""
 
     tokens_in: int = 0
@@ -72,8 +72,7 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class Problem(FrozenStruct, frozen=True, kw_only=True):
     """Why a call failed, in words its reader (a model or a person) can act on."""
 
     kind: str
@@ -86,8 +85,7 @@ class Problem:
         return {"kind": self.kind, "message": self.message, "transient": self.transient}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Call:
+class Call(FrozenStruct, frozen=True, kw_only=True):
     """One request to a model or a tool."""
 
     id: str
@@ -125,8 +123,7 @@ class Call:
         return content_key(self.kind, self.target, self.args)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class Result(FrozenStruct, frozen=True, kw_only=True):
     """The result of a call."""
 
     value: Json = None

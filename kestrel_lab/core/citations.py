@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Final, Literal, cast
 
 from kestrel_lab.core.events.union import Event, ModelAnswered, ToolAnswered, ToolCalled
-from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.json_types import FrozenStruct, Json
 
 Trust = Literal["workspace", "tool", "untrusted"]
 Standing = Literal["current", "moved", "stale", "gone"]
@@ -50,8 +50,7 @@ _NOTE = re.compile(r"\n?\[(?:lines \d+ to \d+ of \d+|the last [\d,]+ characters|
 _WEB = frozenset({"fetch_url", "read_web_page", "web_search", "web_fetch"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Span:
+class Span(FrozenStruct, frozen=True, kw_only=True):
     """A piece of text with its place."""
 
     id: str

@@ -11,28 +11,28 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
+import msgspec
+
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.json_types import FrozenStruct, Json
 
 Role = Literal["system", "user", "assistant", "tool"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ToolRequest:
+class ToolRequest(FrozenStruct, frozen=True, kw_only=True):
     """A tool call as a model asked for it."""
 
     id: str
     name: str
-    args: dict[str, Json] = field(default_factory=dict)
+    args: dict[str, Json] = msgspec.field(default_factory=dict)
     problem: str = ""
     """Why the arguments could not be read, when they were not a JSON object."""
     signature: str = ""
     """The provider's proof of the reasoning behind the call (Gemini), which it wants back with the conversation."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ThinkingPart:
+class ThinkingPart(FrozenStruct, frozen=True, kw_only=True):
     """A block of a model's reasoning. It is no part of the answer, and as untrusted as the answer is."""
 
     text: str = ""
@@ -81,8 +81,7 @@ class ThinkingDelta(str):
     __slots__ = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
+class Message(FrozenStruct, frozen=True, kw_only=True, dict=True):
     """One entry of a conversation."""
 
     role: Role
@@ -132,8 +131,7 @@ class Message:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ToolSpec:
+class ToolSpec(FrozenStruct, frozen=True, kw_only=True, dict=True):
     """The specification of a tool for a model."""
 
     name: str
@@ -147,8 +145,7 @@ class ToolSpec:
         return len(self.name) + len(self.description) + len(json.dumps(self.schema))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelRequest:
+class ModelRequest(FrozenStruct, frozen=True, kw_only=True):
     """One question to a model.
 
     `messages` may be a live list that later turns append to: read it during the call, keep no reference.
@@ -174,8 +171,7 @@ class ModelRequest:
     """Whether somebody watches the text as it comes; a whole answer is cheaper to receive."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
+class Tried(FrozenStruct, frozen=True, kw_only=True):
     """A model that was asked before another one took over."""
 
     model: str
@@ -187,8 +183,7 @@ class Tried:
     """What it used up, as far as that is known."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelAnswer:
+class ModelAnswer(FrozenStruct, frozen=True, kw_only=True):
     """The answer of a model."""
 
     text: str = ""

@@ -42,6 +42,7 @@ class DamagedSnapshot(StoreError):
     """Bytes that are no snapshot of this form: the log has to be read instead."""
 
 
+@cache
 def form() -> str:
     """The name of the form that snapshots have now."""
     return f"{__version__}/{MEANING}/{content_key(_codec(RunState).shape)[:12]}"

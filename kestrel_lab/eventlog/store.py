@@ -28,8 +28,8 @@ from kestrel_lab.core.events.union import (
     RunForked,
     RunStarted,
     StateTransition,
+    decoded,
     encoded,
-    from_json,
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import RunStatus
@@ -431,7 +431,7 @@ def _encodable(*texts: str) -> list[str]:
 def _record(run_id: str, row: tuple[Any, ...]) -> Record:
     seq, eid, at, kind, body = row
     try:
-        return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=from_json(kind, json.loads(body)))
+        return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=decoded(kind, body))
     except ValueError as error:
         raise StoreError(f"event {seq} of run {run_id} cannot be read: {error}. See: kestrel doctor") from error
 

@@ -1,7 +1,9 @@
 """A risky call goes on only after somebody said yes."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Problem, Result
 from kestrel_lab.core.events.union import ApprovalGiven
@@ -11,8 +13,7 @@ Decide = Callable[[Call], Awaitable[ApprovalGiven | None]]
 """The decision on a call; `None` when none is needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Approval:
+class Approval(Struct, frozen=True):
     """Ask `decide` before proceeding; a person may have changed the arguments."""
 
     decide: Decide

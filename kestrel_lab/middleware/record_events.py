@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import DependencyError, ModelError
@@ -29,8 +31,7 @@ def _asked(request: ToolRequest) -> dict[str, Json]:
     return body | ({"signature": request.signature} if request.signature else {})
 
 
-@dataclass(frozen=True, slots=True)
-class RecordAnswer:
+class RecordAnswer(Struct, frozen=True):
     """The outermost layer of a tool call: it records one `tool_answered`, whatever happened."""
 
     emit: Emit
@@ -107,8 +108,7 @@ class RecordAnswer:
         return f'\n[{kept}; read on with {self.reader}(id="{name}", offset={min(offset, max(chars - 1, 0))}), or find something in it with a pattern]'
 
 
-@dataclass(frozen=True, slots=True)
-class RecordIntent:
+class RecordIntent(Struct, frozen=True):
     """Innermost around a tool call: `tool_called` is written before the tool begins.
 
     A call that is not `pure` waits until that event is on disk, so that after a crash no effect is
@@ -140,8 +140,7 @@ class RecordIntent:
         return result if result.seconds else replace(result, seconds=time.perf_counter() - began)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordModel:
+class RecordModel(Struct, frozen=True):
     """Around a model call: `model_called`, then `model_answered` with what it consumed or why it failed.
 
     Each model that was asked before the one that answered has a `model_answered` of its own, with its error and

@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import Signal

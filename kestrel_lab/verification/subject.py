@@ -11,7 +11,7 @@ from typing import Final
 from kestrel_lab.core.citations import Span, asked_in, spans_of
 from kestrel_lab.core.events.deeds import Deed, deeds_of
 from kestrel_lab.core.events.union import ApprovalGiven, Record, ToolAnswered
-from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.json_types import FrozenStruct, Json
 from kestrel_lab.verification.claims import Said, claims_of, files_in
 from kestrel_lab.verification.workspace_files import CLAIM, PARSED, TOKEN, Files
 
@@ -23,8 +23,7 @@ MOST_CHARS: Final = 400_000
 """Characters of an answer that are checked."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Made:
+class Made(FrozenStruct, frozen=True, kw_only=True):
     """A tool call of the run that was answered."""
 
     call: str

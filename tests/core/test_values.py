@@ -1,6 +1,7 @@
 """The small frozen things: calls, limits, ids, JSON, errors."""
 
 import json
+from dataclasses import MISSING, asdict, fields, replace
 from typing import Any
 
 import pytest
@@ -154,3 +155,16 @@ def test_values_are_found_among_words() -> None:
 def test_a_step_that_waits_is_named() -> None:
     """Where an agent may not begin, the step is named and not the stand-in for a tool."""
     assert str(ApprovalRequired("r1", "start_step", {"step": "tell", "goal": "x"})).startswith("run r1 wants to begin step tell and nobody")
+
+
+def test_structs_are_data_classes_to_those_who_take_them() -> None:
+    """`fields`, `replace` and `asdict` of `dataclasses` take a struct as the frozen data class that it was; its values cannot be set."""
+    call = Call(id="c", kind="tool", target="grep", args={"pattern": "x"})
+    told = {one.name: one for one in fields(Call)}
+    assert tuple(told) == Call.__struct_fields__
+    assert (told["id"].default, told["effect"].default, told["args"].default_factory) == (MISSING, "opaque", dict)
+    changed = replace(call, id="d")
+    assert (changed.id, changed.args, changed == call, replace(changed, id="c") == call) == ("d", {"pattern": "x"}, False, True)
+    assert asdict(call)["args"] == {"pattern": "x"}
+    with pytest.raises(AttributeError):
+        call.id = "e"  # type: ignore[misc]  # that is what is tested

@@ -20,12 +20,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import reference
+from msgspec.structs import replace
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import Fenced

@@ -7,10 +7,9 @@ for fields that an older writer did not have.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
 
-from msgspec import json
-from msgspec.structs import asdict
+import msgspec
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events.calls import (
@@ -64,7 +63,7 @@ from kestrel_lab.core.events.run import (
     TaskChanged,
 )
 from kestrel_lab.core.events.tools import McpCandidateFound, McpInstalled, ToolsAdded, ToolsShown
-from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.json_types import FrozenStruct, Json, dumps
 
 Event = (
     RunStarted
@@ -127,11 +126,10 @@ EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in Event.__args__}
 """Every event class by its name in the log."""
 
 _NAMES = {cls: frozenset(cls.__struct_fields__) for cls in EVENT_TYPES.values()}
-_ENCODER = json.Encoder()
+_ENCODER = msgspec.json.Encoder()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Record:
+class Record(FrozenStruct, frozen=True, kw_only=True):
     """An event as the log keeps it."""
 
     run_id: str
@@ -146,7 +144,7 @@ class Record:
 
 def to_json(event: Event) -> dict[str, Json]:
     """The fields of `event`, its type left out."""
-    return asdict(event)
+    return msgspec.structs.asdict(event)
 
 
 def encoded(event: Event) -> str:
@@ -155,6 +153,14 @@ def encoded(event: Event) -> str:
         return _ENCODER.encode(event).decode()
     except (UnicodeEncodeError, TypeError):  # a lone surrogate, which only an escape can hold; a key that is no text
         return dumps(to_json(event))
+
+
+def decoded(kind: str, body: str) -> Event:
+    """Rebuild an event from what `encoded` gave; raises what `from_json` raises, and `ValueError` for what is not JSON."""
+    try:
+        return from_json(kind, msgspec.json.decode(body))
+    except msgspec.DecodeError:  # the escape of a lone surrogate
+        return from_json(kind, json.loads(body))
 
 
 def from_json(kind: str, body: dict[str, Json]) -> Event:

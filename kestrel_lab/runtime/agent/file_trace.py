@@ -12,8 +12,9 @@ import json
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.events.union import FilesTainted
@@ -35,8 +36,7 @@ _SMALL = 300
 _Way = Literal["", "exact", "lines", "names", "watch"]
 
 
-@dataclass(frozen=True, slots=True)
-class FileTrace:
+class FileTrace(Struct, frozen=True):
     """A layer around the tool calls of one turn; outside of the cache, because a stored answer holds the same words."""
 
     ctx: RunContext

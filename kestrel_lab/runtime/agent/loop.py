@@ -6,8 +6,9 @@ where the log ends: open tool calls first, then the next model turn.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.core.calls import Call, Result

@@ -62,6 +62,8 @@ def without_secrets(event: Event, redactor: Redactor) -> Event:
     return replace(event, **changed) if changed else event  # type: ignore[arg-type]  # the type of a field stays what it was
 
 
+_SMALL_IMAGE = 100_000
+"""Bytes of a state that are packed in less time than a thread takes to begin and tell of its end."""
 MOST_QUEUED = 1_024
 """Events that may wait for the log before a run waits for it: what is queued is written in a tenth of a second."""
 
@@ -245,10 +247,13 @@ class RunContext:
         self.check_going()
         if self.store.backlog > MOST_QUEUED:
             await self.on_disk()
-        if self._due():  # its cost grows with the run: in a thread, or nothing else would be heard meanwhile
+        if self._due():
             image = self.store.image(self.run_id, self.state) if self._in_order else None
             with suppress(StoreError):
-                self._tell_of(await asyncio.to_thread(self.store.checkpoint, self.run_id, "cycles", image))
+                if image is not None and len(image.body) < _SMALL_IMAGE:
+                    self._tell_of(self.store.checkpoint(self.run_id, "cycles", image))
+                else:  # its cost grows with the run: in a thread, or nothing else would be heard meanwhile
+                    self._tell_of(await asyncio.to_thread(self.store.checkpoint, self.run_id, "cycles", image))
 
     @property
     def interrupted(self) -> bool:
