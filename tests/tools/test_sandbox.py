@@ -26,6 +26,7 @@ from kestrel_lab.tools.sandbox.landlock import HAS_SCOPES, version
 from kestrel_lab.tools.sandbox.launcher_client import Launch, run_blocking, unshifted
 from kestrel_lab.tools.sandbox.launcher_process import MAX_PROCESSES
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox, parse_level
+from kestrel_lab.tools.sandbox.memory_limit import MemoryBound
 from kestrel_lab.tools.sandbox.mounts import linked_repository
 from kestrel_lab.tools.sandbox.select import Choice, choose
 from kestrel_lab.tools.shell.bash import bash
@@ -235,6 +236,23 @@ def test_memory_is_bounded(level: str, how: str, tmp_path: Path) -> None:
     answer: Any = asyncio.run(bash.run(bash.validate({"command": "python p.py", "timeout_s": 120}), context))
     told = "it took more than 0.292969 GiB of memory, the most that the setting sandbox_memory lets it have"
     assert (answer.get("killed"), answer["exit_code"]) == ((told, None) if how in GROWING else (None, 0))
+
+
+def test_memory_counts_though_others_free_theirs() -> None:
+    """Memory files are the command's own, whatever the rest of the machine frees meanwhile; a count of the machine's growth alone misses them."""
+    fill = "import os; fd = os.memfd_create('x'); [os.write(fd, bytes(1 << 20)) for _ in range(200)]"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{fill}; print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None and other.stdout.readline() == b"\n"
+        bound = MemoryBound(150 << 20)
+        other.communicate(b"\n")
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{fill}; print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as command:
+        assert command.stdout is not None and command.stdout.readline() == b"\n"
+        assert bound.exceeded([command.pid])
+        command.communicate(b"\n")
 
 
 def test_memory_without_a_bound(tmp_path: Path) -> None:

@@ -22,28 +22,23 @@ class MemoryBound:
     """A limit on the bytes of memory of all processes of one command."""
 
     most: int
-    _free: int = 0
     _next: float = 0.0
-
-    def __post_init__(self) -> None:
-        """What memory files of all processes of the machine take before the command has any."""
-        self._free = _shared_memory()
 
     def exceeded(self, processes: Iterable[int]) -> bool:
         """Return whether they have more by now. Files that are mapped count for nothing: the kernel can drop them."""
         there = list(processes)
-        files = max(0, _shared_memory() - self._free)
-        if sum(map(_resident, there)) + files <= self.most or time.monotonic() < self._next:
+        # Memory files are the command's or others': how many there are on the machine bounds what an exact count can find.
+        if sum(map(_resident, there)) + _shared_memory() <= self.most or time.monotonic() < self._next:
             return False
         begun = time.monotonic()
         anonymous, shared = map(sum, zip(*(_proportional(process) for process in there), strict=True)) if there else (0, 0)
-        found = anonymous + max(shared, _memory_files(there) if files else 0)
+        found = anonymous + max(shared, _memory_files(there))
         self._next = time.monotonic() + _PATIENCE * (time.monotonic() - begun)
         return found > self.most
 
 
 def _shared_memory() -> int:
-    """Bytes in memory files and shared memory on the whole machine: if they did not grow, none of the command's did."""
+    """Return the bytes in memory files and shared memory on the whole machine."""
     try:
         with open("/proc/meminfo", "rb") as file:
             return next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"Shmem:")), 0)
