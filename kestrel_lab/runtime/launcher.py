@@ -99,7 +99,7 @@ class Launcher:
         policy = ruled(options.approve or usual.approve, session.rules, own := rulebook(options.rules), place)
         level = parse_level(options.verify or usual.verify)
         output = OutputType.of(options.output if options.output is not None else getattr(options.plan, "output", None))
-        plan = plan_for(options.plan, goal, options.inputs)
+        plan = plan_for(options.plan, goal, options.inputs) if options.plan is not None or options.inputs else None
         form = form_for(options.form, usual.form if output is None else NONE, plan)
         plan = verified(plan if output is None else typed(plan, goal, output, form), goal, level, form)
         steps = () if plan is None else foreseen(plan.steps)
@@ -111,7 +111,9 @@ class Launcher:
         if options.tools is None and not options.scenario and (shell := live_shell()) is not None and attended(shell):
             known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)
         given = GivenTexts() if is_adapter(model) or not _has_agents(plan, steps) else self._given(place, trial=bool(options.scenario))
-        toolbox = with_skills(offer_macros(declared(known, session.store), session.store, place), given.skills)
+        toolbox = offer_macros(declared(known, session.store), session.store, place)
+        if given.skills:
+            toolbox = with_skills(toolbox, given.skills)
         if LOAD_SKILL not in toolbox:
             given = replace(given, skills={})
         toolbox, growth = registry.grown(toolbox, place.root, options.expand)

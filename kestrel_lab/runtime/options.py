@@ -157,6 +157,7 @@ class SessionOptions:
         read_otel_mode(self.otel)
 
 
+@functools.cache
 def guidance_names(text: str) -> tuple[str, ...]:
     """Return the file names in the value of the setting `guidance_files`, none for `off`; raises `UsageError` for what is not a plain name."""
     names = tuple(name for word in text.split(",") if (name := word.strip()))
@@ -168,6 +169,7 @@ def guidance_names(text: str) -> tuple[str, ...]:
     return names
 
 
+@functools.cache
 def skill_sources(text: str) -> tuple[str, ...]:
     """Return the places in the value of the setting `skills`, none for `off`."""
     places = tuple(dict.fromkeys(place for word in text.split(",") if (place := word.strip())))

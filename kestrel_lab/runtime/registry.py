@@ -14,6 +14,7 @@ from kestrel_lab.core.events.union import HealthChanged, ToolsAdded
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MOST_SHOWN
 from kestrel_lab.runtime.context.toolboxes import Tools, apart_on_the_wire, chosen_tools, known_tools, offered
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings, Sources
@@ -62,6 +63,8 @@ class Registry:
     def grown(self, toolbox: Toolbox, workspace: Path, expand: bool | None) -> tuple[Toolbox, Expansion | None]:
         """`toolbox` with what a run needs to find more tools; `expand` also among servers that are not configured."""
         wanted = self.sources.settings.expand if expand is None else expand
+        if FIND_TOOL in toolbox or (not wanted and len(toolbox) <= MOST_SHOWN):
+            return toolbox, None
         return with_growth(toolbox, self._mcp, workspace, self.sources if wanted else None)
 
     def resolve_model(self, model: str | Model | None) -> Model:

@@ -229,7 +229,7 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
 
 def test_words_and_options_complete() -> None:
     """Completion knows commands, sub-commands and the options of a command."""
-    assert completions("%kestrel r") == ["resume", "rules", "run", "runs"]
+    assert completions("%kestrel r") == ["resume", "router", "rules", "run", "runs"]
     assert completions("%kestrel eval c") == ["calibration", "compare"]
     assert completions("%kestrel macros a") == ["accept"]
     assert completions("%kestrel --app") == ["--approval-timeout", "--approve"]

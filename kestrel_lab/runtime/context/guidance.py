@@ -125,7 +125,9 @@ class GivenTexts:
     @property
     def prompt(self) -> str:
         """The part of the system message."""
-        return "\n\n".join(filter(None, (self.guidance.prompt if self.guidance else "", catalogue(self.skills.values()))))
+        return "\n\n".join(
+            filter(None, (self.guidance.prompt if self.guidance else "", catalogue(self.skills.values()) if self.skills else ""))
+        )
 
     def entries(self, system: str) -> list[dict[str, Json]]:
         """Return `RunStarted.guidance`."""

@@ -349,9 +349,7 @@ def _fits(tool: Tool, need: str) -> bool:
     return 3 * hit >= wanted
 
 
-def with_growth(toolbox: Toolbox, servers: McpServers, workspace: Path, sources: Sources | None) -> tuple[Toolbox, Expansion | None]:
-    """Return `toolbox` with the expansion tools, if there are `sources` or more tools than a model is shown at once."""
-    if FIND_TOOL in toolbox or (sources is None and len(toolbox) <= MOST_SHOWN):
-        return toolbox, None
+def with_growth(toolbox: Toolbox, servers: McpServers, workspace: Path, sources: Sources | None) -> tuple[Toolbox, Expansion]:
+    """Return `toolbox` with the expansion tools, which also look for other servers where there are `sources`."""
     expansion = Expansion(servers=servers, workspace=workspace, sources=sources)
     return Toolbox([*toolbox, *expansion.tools()]), expansion
