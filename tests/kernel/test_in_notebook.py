@@ -61,6 +61,7 @@ def test_reading_passes_and_changes_are_asked_about(person: Typist) -> None:
     assert after.startswith("['day', 'sales']\n")
 
 
+@pytest.mark.long
 def test_no_level_of_danger_lets_code_into_the_kernel(person: Typist) -> None:
     """Under `auto` code that only makes a function waits for a person; under `deny` it is denied; a rule allows it."""
     code = "'f = lambda: 0'"
@@ -76,6 +77,7 @@ def test_no_level_of_danger_lets_code_into_the_kernel(person: Typist) -> None:
     assert "f: new function" in ruled
 
 
+@pytest.mark.long
 def test_code_is_always_asked_about_after_words_of_others(person: Typist) -> None:
     """A rule and a yes for the whole run do not hold any more once the model has read what others wrote; adoption goes on."""
     person.run(
@@ -90,6 +92,7 @@ def test_code_is_always_asked_about_after_words_of_others(person: Typist) -> Non
     assert result == "1 False [['page']]\n"
 
 
+@pytest.mark.long
 def test_cells_are_proposed_and_always_asked_about_after_words_of_others(person: Typist) -> None:
     """Without a page or a server a new cell is proposed; under `auto` that passes, but not once the model has read what others wrote."""
     person.run(

@@ -15,6 +15,7 @@ from kestrel_lab.testing import ScriptedModel
 lab = Lab(model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "x"})], "done"]))"""
 
 
+@pytest.mark.long
 def test_without_widgets_the_kernel_asks_in_words(tmp_path: Path) -> None:
     """A typed yes lets the run go on; Stop during the question interrupts the run and leaves the kernel alive."""
     with typist(tmp_path) as person:

@@ -120,6 +120,7 @@ def test_a_cell_that_raises_is_named_and_outputs_are_kept(tmp_path: Path) -> Non
     assert "`ValueError` `<img src=x> ˋ¦ˋ" in result.markdown()
 
 
+@pytest.mark.long
 def test_a_cell_has_a_time_limit(tmp_path: Path) -> None:
     """A cell that never ends is ended, kernel and all, even one that does not heed interrupts."""
     stubborn = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"

@@ -178,6 +178,7 @@ def test_acknowledging_before_the_commit_is_caught(worker: Worker, tmp_path: Pat
     assert caught(worker, tmp_path, "hasty", wrong="lost").lost != []
 
 
+@pytest.mark.long
 def test_repeating_instead_of_asking_is_caught(worker: Worker, tmp_path: Path) -> None:
     """The same checker finds doubled effects, and that nobody was asked, where calls of unknown outcome are just made again."""
     findings = caught(worker, tmp_path, "repeat", wrong="twice")
