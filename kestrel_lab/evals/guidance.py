@@ -12,7 +12,7 @@ from typing import Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.host.git import git, run_git
+from kestrel_lab.host.git import Repository, git, run_git
 
 NAMES: Final = frozenset(
     {
@@ -79,6 +79,8 @@ def _read(folder: Path, name: str, ref: str) -> str:
 
 def _committed(folder: Path, name: str, ref: str) -> bytes:
     """Return what a file has at a commit."""
+    if Repository.around(folder) is None:
+        raise UsageError(f"{folder} is in no git repository, so there is no commit {ref!r}: leave ref out for the files as they are")
     done = run_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
     if done.returncode:
         why = one_line(done.stderr.decode(errors="replace"), 200)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import ORDER, OVER, Desk, bash, read
-from webserver import answer, serving
+from desk import OVER, Desk, bash, desk_at, read
 
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, MemoryStored, ModelAnswered, ToolAnswered
 from kestrel_lab.core.plan import Plan, Step
@@ -23,15 +22,8 @@ from kestrel_lab.tools.tool import ToolContext
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     """A desk of its own."""
-    with serving({"/page": answer(ORDER, kind="text/plain")}) as web:
-        made = Desk(tmp_path, web)
-        made.place.mkdir()
-        (made.place / "notes.txt").write_text("mine\n")
-        try:
-            yield made
-        finally:
-            for session in made.sessions:
-                session.close()
+    with desk_at(tmp_path) as made:
+        yield made
 
 
 async def yes(asked: ApprovalAsked) -> ApprovalGiven:

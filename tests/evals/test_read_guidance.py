@@ -269,7 +269,7 @@ def test_a_commit_needs_a_repository(tmp_path: Path) -> None:
     """Outside of git there are files, and no commits of them."""
     (tmp_path / "AGENTS.md").write_text("x")
     assert read_guidance(tmp_path, {"AGENTS.md": "AGENTS.md"}).files == {"AGENTS.md": "x"}
-    with pytest.raises(UsageError, match="'HEAD' is not a commit"):
+    with pytest.raises(UsageError, match="is in no git repository, so there is no commit 'HEAD'"):
         read_guidance(tmp_path, {"AGENTS.md": "AGENTS.md"}, "HEAD")
 
 

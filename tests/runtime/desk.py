@@ -1,11 +1,13 @@
 """A workspace, a home and a page that gives an order: what tests of tainted files play with."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from webserver import WebServer
+from webserver import WebServer, answer, serving
 
 from kestrel_lab.core.events.union import ToolAnswered
 from kestrel_lab.runtime.run import Run
@@ -69,3 +71,17 @@ def read(path: str) -> tuple[str, dict[str, str]]:
 def bash(command: str) -> tuple[str, dict[str, str]]:
     """The call that runs a command."""
     return ("bash", {"command": command})
+
+
+@contextmanager
+def desk_at(folder: Path) -> Iterator[Desk]:
+    """Serve the page and give a desk in `folder` with the user's notes in its workspace; its sessions are closed at the end."""
+    with serving({"/page": answer(ORDER, kind="text/plain")}) as web:
+        made = Desk(folder, web)
+        made.place.mkdir(exist_ok=True)
+        (made.place / "notes.txt").write_text("mine\n")
+        try:
+            yield made
+        finally:
+            for session in made.sessions:
+                session.close()

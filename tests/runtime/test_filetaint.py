@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import ORDER, OVER, Desk, bash, read
-from webserver import WebServer, answer, serving
+from desk import ORDER, OVER, Desk, bash, desk_at, read
+from webserver import WebServer
 
 from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.events.union import ApprovalAsked, ToolAnswered
@@ -25,15 +25,8 @@ from kestrel_lab.tools.tool import ToolContext
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     """A desk of its own."""
-    with serving({"/page": answer(ORDER, kind="text/plain")}) as web:
-        made = Desk(tmp_path, web)
-        made.place.mkdir()
-        (made.place / "notes.txt").write_text("mine\n")
-        try:
-            yield made
-        finally:
-            for session in made.sessions:
-                session.close()
+    with desk_at(tmp_path) as made:
+        yield made
 
 
 COPIES = {

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from desk import ORDER, Desk
-from webserver import answer, serving
+from desk import ORDER, Desk, desk_at
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
@@ -67,14 +66,8 @@ def session(tmp_path: Path, home: Path) -> Iterator[Session]:
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     """A workspace and a page that gives an order."""
-    with serving({"/page": answer(ORDER, kind="text/plain")}) as web:
-        made = Desk(tmp_path, web)
-        made.place.mkdir(exist_ok=True)
-        try:
-            yield made
-        finally:
-            for one in made.sessions:
-                one.close()
+    with desk_at(tmp_path) as made:
+        yield made
 
 
 def began(run: Run) -> RunStarted:
