@@ -108,7 +108,7 @@ def _shown(claim: Claim) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Grounded:
-    """Places, quotes and deeds of an answer are right; without a model, see `VerifierEngine`."""
+    """Places, quotes and deeds of an answer are right; without a model, see `check_answer`."""
 
     ctx: RunContext
     but: str = ""

@@ -152,9 +152,9 @@ def looked_at(subject: Subject) -> tuple[Issue, ...]:
 
 def _checked(subject: Subject) -> tuple[Issue, ...]:
     with boundary(RunError, "the check of the answer"):
-        from kestrel_lab.verification.engine import VerifierEngine  # with all its rules: only where an answer is checked
+        from kestrel_lab.verification.engine import check_answer  # with all its rules: only where an answer is checked
 
-        return VerifierEngine()(subject)
+        return check_answer(subject)
 
 
 def _root(workspace: str) -> Path | None:
