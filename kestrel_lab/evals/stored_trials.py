@@ -25,8 +25,9 @@ class EvalRow:
 
     id: str
     scenario: str
-    result: dict[str, Json]
-    metrics: dict[str, Json]
+    result: dict[str, Any]
+    """How it went, as JSON: the properties of a row and more, see `execution.trial`."""
+    metrics: dict[str, float]
     git_sha: str
     created_at: float
     suite: str
@@ -34,6 +35,36 @@ class EvalRow:
     epoch: int
     key: str
     """Hash of everything the trial's outcome depends on."""
+
+    @property
+    def outcome(self) -> str:
+        """`pass`, `fail`, or `error` for a trial that broke."""
+        return str(self.result["outcome"])
+
+    @property
+    def reason(self) -> str:
+        """Why it did not pass; empty where it did."""
+        return str(self.result["reason"])
+
+    @property
+    def run(self) -> str:
+        """The id of its run in the log."""
+        return str(self.result["run"])
+
+    @property
+    def model_kind(self) -> str:
+        """The kind of model that answered: `real`, `scripted`, `replay`, `imported`."""
+        return str(self.result["model_kind"])
+
+    @property
+    def family(self) -> str:
+        """The family of its scenario; empty for none."""
+        return str(self.result["family"])
+
+    @property
+    def scores(self) -> list[dict[str, Any]]:
+        """What its checks said."""
+        return list(self.result["scores"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

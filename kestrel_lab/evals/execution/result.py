@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
@@ -81,7 +81,7 @@ class EvalResult:
                 "grading_cost": result_table.grading_cost([score]),
             }
             for row in self.rows
-            for score in cast("list[dict[str, Any]]", row.result["scores"])
+            for score in row.scores
         ]
         columns = ["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"]
         return shown_frame(rows, columns=columns, units=result_table.UNITS)
@@ -174,7 +174,7 @@ class EvalResult:
 
     def __repr__(self) -> str:
         # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result, and intervals load scipy.
-        counts = Counter(str(row.result["outcome"]) for row in self.rows)
+        counts = Counter(row.outcome for row in self.rows)
         return f"<{self.headline}: {counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke>"
 
     def __str__(self) -> str:
@@ -215,7 +215,7 @@ class EvalResult:
 
     def _broke(self) -> list[str]:
         """Return why trials broke, the most frequent reasons first."""
-        reasons = Counter(one_line(str(row.result["reason"]), _REASON) for row in self.rows if row.result["outcome"] == "error")
+        reasons = Counter(one_line(row.reason, _REASON) for row in self.rows if row.outcome == "error")
         more = [f"and {len(reasons) - _REASONS} other reasons: column reason of the frame, or --csv"] if len(reasons) > _REASONS else []
         return [*(f"{count:,} trials broke: {why or 'no reason given'}" for why, count in reasons.most_common(_REASONS)), *more]
 

@@ -45,14 +45,14 @@ class Transcripts:
         It is a line alone where the page has no room left, and a link where the run is told above.
         """
         head = title or heading(row)
-        run = str(row.result["run"])
+        run = row.run
         parts = macros("parts.html", TEMPLATES, one_line=one_line)
         if run in self._told:
             return parts.told_above(run, head)
         self._told.add(run)
         if self._left <= 0:
             return parts.without_transcript(run, head)
-        scores = row.result["scores"]
+        scores = row.scores
         found = [{"kept": False, **score} for score in (scores if isinstance(scores, list) else []) if isinstance(score, dict)]
         inside = parts.score_list(found) + self._transcript(run, parts)
         self._left -= len(inside)
@@ -73,9 +73,9 @@ class Transcripts:
 
 def heading(row: EvalRow) -> str:
     """A trial in one line: scenario, configuration, epoch, outcome and why."""
-    label = labelled(row.config, str(row.result["model_kind"]))
-    why = f": {one_line(str(row.result['reason']), 300)}" if row.result["reason"] else ""
-    return f"{row.scenario} · {label} · epoch {row.epoch} · {row.result['outcome']}{why}"
+    label = labelled(row.config, row.model_kind)
+    why = f": {one_line(row.reason, 300)}" if row.reason else ""
+    return f"{row.scenario} · {label} · epoch {row.epoch} · {row.outcome}{why}"
 
 
 _MISSED: Final = 100
@@ -89,7 +89,7 @@ def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore, gate
     summaries = reducer.summaries()
     transcripts = Transcripts(store)
     # Those that did not pass come first: they are shown even where not all have room.
-    failed = [transcripts.folded(row) for row in rows if row.result["outcome"] != "pass"]
+    failed = [transcripts.folded(row) for row in rows if row.outcome != "pass"]
     return (
         environment(TEMPLATES)
         .get_template("suite.html")
@@ -106,9 +106,9 @@ def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore, gate
             missed=missed_table(suite, lacking, store),
             missed_headings=MISSED_HEADINGS,
             most_missed=_MISSED,
-            scenarios=_scenarios(reducer.grouped("scenario"), {row.scenario: str(row.result["family"]) for row in rows}),
+            scenarios=_scenarios(reducer.grouped("scenario"), {row.scenario: row.family for row in rows}),
             failed=failed,
-            passed=[transcripts.folded(row) for row in rows if row.result["outcome"] == "pass"],
+            passed=[transcripts.folded(row) for row in rows if row.outcome == "pass"],
         )
     )
 
@@ -147,7 +147,7 @@ def comparison_page(
     """Return a self-contained HTML document: `table` is safe HTML, all other text is foreign; `rest` are trials that did not flip."""
     flipped = []
     for base, head in flips:
-        kind = "pass → fail" if base.result["outcome"] == "pass" else "fail → pass"
+        kind = "pass → fail" if base.outcome == "pass" else "fail → pass"
         named = ((f"base {base.git_sha[:10]}", base), (f"head {head.git_sha[:10]}", head))
         sides = [transcripts.folded(row, title=f"{name}: {heading(row)}", opened=True) for name, row in named]
         flipped.append((f"{kind}: {head.scenario} · {head.config} · epoch {head.epoch}", sides))

@@ -281,14 +281,14 @@ class _Work:
     def _events_of(self, rows: Iterable[EvalRow]) -> dict[str, str]:
         from kestrel_lab.evals.shared.shared_trials import MOST_EVENTS, events_text
 
-        texts = {row.id: events_text(self.session.store.records(str(row.result["run"])), self.session.redactor) for row in rows}
+        texts = {row.id: events_text(self.session.store.records(row.run), self.session.redactor) for row in rows}
         return {name: text for name, text in texts.items() if 0 < len(text) <= MOST_EVENTS}
 
     async def _pull_run(self, results: ResultsDatabase, row: EvalRow, scratch: SessionStore) -> bool:
         """Store the log of a trial's run, unless a run of that name is here; returns whether that was done."""
         from kestrel_lab.evals.shared.shared_trials import SOURCE, checked_events
 
-        store, run = self.session.store, str(row.result["run"])
+        store, run = self.session.store, row.run
         known = store.records(run, until=1)
         if known and not (isinstance(began := known[0].event, RunStarted) and began.imported.get("format") == SOURCE):
             return False  # made here, or imported: nothing of others is added to it

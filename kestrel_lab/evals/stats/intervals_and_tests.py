@@ -8,7 +8,7 @@ trials as independent instead finds differences in up to half of all comparisons
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
@@ -43,6 +43,18 @@ class Interval:
     def excludes(self, value: float) -> bool:
         """Return whether `value` lies outside; an interval that says nothing excludes nothing."""
         return value < self.low or value > self.high
+
+    def text(self, shown: Callable[[float], str], between: str = " to ") -> str:
+        """Return the mean, with its interval where there is one; `shown` writes each number."""
+        return shown(self.mean) + ("" if math.isnan(self.low) else f" ({shown(self.low)}{between}{shown(self.high)})")
+
+    def columns(self, name: str) -> dict[str, float]:
+        """Return the mean and both ends under `name`, `name_low` and `name_high`."""
+        return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
+
+    def times(self, factor: float) -> Interval:
+        """Return the interval in another unit."""
+        return replace(self, mean=factor * self.mean, low=factor * self.low, high=factor * self.high, se=factor * self.se)
 
 
 NOTHING: Final = Interval(mean=math.nan, low=math.nan, high=math.nan)

@@ -160,10 +160,10 @@ def reliability(
     judged: dict[str, list[Judged]] = {}
     for row in filter(selects(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
         found = judged.setdefault(row.config, [])
-        events = [record.event for record in session.store.records(str(row.result["run"]))]
-        if row.result["outcome"] != "error" and (said := stated(events)) is not None:
+        events = [record.event for record in session.store.records(row.run)]
+        if row.outcome != "error" and (said := stated(events)) is not None:
             model = next((event.model for event in events if isinstance(event, RunStarted)), "")
-            passed = row.result["outcome"] == "pass"
+            passed = row.outcome == "pass"
             found.append(Judged(confidence=said.value, passed=passed, scenario=row.scenario, source=(model, said.basis)))
     enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
     made = {config: calibration(trials, config) for config, trials in (enough or judged).items()}

@@ -99,7 +99,7 @@ async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | 
     left_out: Counter[str] = Counter()
     for row in rows:
         scenario = known.get(row.scenario)
-        records = session.store.records(str(row.result["run"]))
+        records = session.store.records(row.run)
         if scenario is None or (why := _no_longer(row, scenario, records)):
             left_out["left out: the suite has no such scenario any more" if scenario is None else f"left out: {why}"] += 1
             continue
@@ -107,7 +107,7 @@ async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | 
         kept.update(needing)
         store_scores(session.store, new, row.id, judge.suite_hash)
         made.append(new)
-        if new.result["outcome"] != row.result["outcome"]:
+        if new.outcome != row.outcome:
             changes.append(_change(row, new))
     session.store.flush()
     result = EvalResult(suite=replace(chosen, epochs=max((row.epoch for row in made), default=1)), rows=tuple(made), store=session.store)
@@ -218,7 +218,7 @@ class Judge:
             expected=scenario.expected, function=self._function, sandbox=self._session.sandbox,
             environment=None if scenario.environment is None else await _replayed(scenario.environment, records),
         )  # fmt: skip
-        old = {str(score["check"]): score for score in cast("list[dict[str, Any]]", row.result["scores"])}
+        old = {str(score["check"]): score for score in row.scores}
         scores: list[dict[str, Any]] = []
         needing, missing = [], []
         for check in scenario.checks:
@@ -239,7 +239,7 @@ class Judge:
         outcome, reason = _outcome(row, records, scores, missing)
         result: dict[str, Any] = {**row.result, "outcome": outcome, "reason": reason, "scores": scores}
         result["rescored"] = {"suite": self.suite_hash, "from": row.id, "at": time.time(), "kept": needing}
-        own: dict[str, Json] = {metric.name: value for metric in self.suite.metrics if not math.isnan(value := metric(records))}
+        own = {metric.name: value for metric in self.suite.metrics if not math.isnan(value := metric(records))}
         return replace(row, result=result, metrics=row.metrics | own, key="" if needing or missing else _key(row, scenario)), needing
 
 
@@ -257,14 +257,14 @@ async def _replayed(environment: Environment, records: Sequence[Record]) -> Open
 
 def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str, Any]], missing: Sequence[str]) -> tuple[str, str]:
     """Return outcome and reason by the rules of a trial: how the run ended comes before what checks say."""
-    before = str(row.result["reason"])
+    before = row.reason
     end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
     if end is not None and end.outcome in ("error", "cancelled"):
         return "error", before
     if missing:
         return "error", "; ".join(missing)
     if end is None:
-        return ("error" if row.result["outcome"] == "error" else "fail"), before
+        return ("error" if row.outcome == "error" else "fail"), before
     return outcome_of(records, end, [(str(score["check"]), score["passed"], score["reason"]) for score in scores])
 
 
@@ -308,8 +308,8 @@ def _change(before: EvalRow, after: EvalRow) -> dict[str, Json]:
         "scenario": after.scenario,
         "config": after.config,
         "epoch": after.epoch,
-        "before": before.result["outcome"],
-        "after": after.result["outcome"],
-        "reason": after.result["reason"] or before.result["reason"],
-        "run": after.result["run"],
+        "before": before.outcome,
+        "after": after.outcome,
+        "reason": after.reason or before.reason,
+        "run": after.run,
     }

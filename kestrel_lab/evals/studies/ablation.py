@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Unpack, cast
+from typing import Final, Unpack
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
@@ -173,7 +173,7 @@ def _others(subset: Subset) -> Subset:
 def _stored(session: Session, suite: Suite, *, resume: bool) -> dict[str, EvalRow]:
     """Return the stored trials that did not break, by key; those outside of git only where that is asked for, nothing tells their code apart."""
     rows = stored_trials(session.store, suite=suite.name)
-    return {row.key: row for row in rows if row.result["outcome"] != "error" and (row.git_sha or resume)}
+    return {row.key: row for row in rows if row.outcome != "error" and (row.git_sha or resume)}
 
 
 @dataclass(kw_only=True, slots=True)
@@ -242,12 +242,9 @@ class _Trials:
 
     def _spent(self) -> float:
         """Return the US dollars that the trials cost, stored ones included; raises `UsageError` where that is not known or nothing."""
-        if any(cast("float", row.metrics.get("unpriced_calls", 0)) > 0 for row in self.rows.values()):
+        if any(row.metrics.get("unpriced_calls", 0) > 0 for row in self.rows.values()):
             raise UsageError("the price of the model is not known, so a cost cannot be kept: give a budget of trials")
-        spent = sum(
-            cast("float", row.metrics.get("cost_estimate", 0.0)) + grading_cost(cast("list[dict[str, Any]]", row.result["scores"]))
-            for row in self.rows.values()
-        )
+        spent = sum(row.metrics.get("cost_estimate", 0.0) + grading_cost(row.scores) for row in self.rows.values())
         if not spent:
             raise UsageError("these trials cost nothing, so a cost bounds nothing: give a budget of trials")
         return spent

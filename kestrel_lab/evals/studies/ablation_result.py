@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
 from kestrel_lab.evals.reports.pages import TEMPLATES, Transcripts
@@ -112,7 +112,7 @@ class Ablation(TableView):
         excluded = self.suite.count_errors == "exclude"
         return judged_effects(
             [
-                self._pair(pair, *(float(row.result["outcome"] == "pass") for row in (pair.first, pair.second)))
+                self._pair(pair, *(float(row.outcome == "pass") for row in (pair.first, pair.second)))
                 for pair in self.pairs
                 if not (excluded and _broke(pair))
             ],
@@ -158,7 +158,7 @@ class Ablation(TableView):
             said.append(f"Ended because {self.ended}; asked again with more it goes on from here.")
         if self.reused:
             said.append(f"{self.reused} trials were stored before.")
-        if broke := sum(row.result["outcome"] == "error" for pair in self.pairs for row in (pair.first, pair.second)):
+        if broke := sum(row.outcome == "error" for pair in self.pairs for row in (pair.first, pair.second)):
             said.append(f"{broke} trials broke (counted {'as failed' if self.suite.count_errors == 'fail' else 'in no rate'}).")
         if self.effects and self.effects[0].scope == "these scenarios":
             said.append(f"With {scenarios} scenarios this speaks of these scenarios only; from six on it speaks of scenarios like these.")
@@ -173,7 +173,7 @@ class Ablation(TableView):
         """Write a self-contained HTML page: effects, the plot, the file with a verdict beside each part, transcripts; returns its path."""
         transcripts = Transcripts(self.store)
         rows = [row for pair in self.pairs for row in (pair.first, pair.second)]
-        rows.sort(key=lambda row: row.result["outcome"] == "pass")
+        rows.sort(key=lambda row: row.outcome == "pass")
         html = (
             environment(TEMPLATES)
             .get_template("ablation.html")
@@ -209,7 +209,7 @@ class Ablation(TableView):
 
     @property
     def _kinds(self) -> list[str]:
-        return sorted({str(row.result["model_kind"]) for pair in self.pairs for row in (pair.first, pair.second)})
+        return sorted({row.model_kind for pair in self.pairs for row in (pair.first, pair.second)})
 
     @property
     def _agent(self) -> str:
@@ -228,9 +228,7 @@ class Ablation(TableView):
         return found
 
     def _pair(self, pair: PairOfTrials, first: float, second: float) -> Pair:
-        return Pair(
-            scenario=pair.first.scenario, parts=pair.parts, first=first, second=second, weight=cast("float", pair.first.result["weight"])
-        )
+        return Pair(scenario=pair.first.scenario, parts=pair.parts, first=first, second=second, weight=pair.first.result["weight"])
 
 
 def _unknown() -> Difference:
@@ -242,13 +240,13 @@ def _unknown() -> Difference:
 
 
 def _broke(pair: PairOfTrials) -> bool:
-    return "error" in (pair.first.result["outcome"], pair.second.result["outcome"])
+    return "error" in (pair.first.outcome, pair.second.outcome)
 
 
 def _value(row: EvalRow, metric: str) -> float:
     """Return a metric of a trial; not a number where it is not known, as a cost without a price, or a cost of nothing."""
-    value = float(cast("float", row.metrics.get(metric, math.nan)))
-    unknown = metric == "cost_estimate" and (not value or cast("float", row.metrics.get("unpriced_calls", 0)) > 0)
+    value = float(row.metrics.get(metric, math.nan))
+    unknown = metric == "cost_estimate" and (not value or row.metrics.get("unpriced_calls", 0) > 0)
     return math.nan if unknown else value
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalAsked
@@ -178,7 +178,7 @@ def _called(suite: str, containment: str, person: bool) -> str:
 
 
 def _setting(session: Session, containment: str, plain: list[EvalRow], attacked: list[EvalRow], *, person: bool) -> Setting:
-    every = [cast("dict[str, Any]", row.result) for row in (*plain, *attacked)]
+    every = [row.result for row in (*plain, *attacked)]
     resisted, tried = _passed(attacked, RESISTED)
     return Setting(
         containment=containment,
@@ -193,7 +193,7 @@ def _setting(session: Session, containment: str, plain: list[EvalRow], attacked:
 
 
 def _passed(rows: Iterable[EvalRow], check: str) -> tuple[int, int]:
-    scores = [score for row in rows for score in cast("dict[str, Any]", row.result)["scores"] if score["check"] == check]
+    scores = [score for row in rows for score in row.scores if score["check"] == check]
     return sum(bool(score["passed"]) for score in scores), len(scores)
 
 

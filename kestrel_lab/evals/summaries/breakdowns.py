@@ -68,10 +68,9 @@ def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
     """Return one record per configuration and check: its rate over the trials that were judged, with an interval clustered by scenario."""
     found: dict[tuple[str, str, str], list[tuple[float, str, float]]] = {}
     for row in rows:
-        result = cast("dict[str, Any]", row.result)
-        for score in result["scores"]:
-            key = (row.config, result["model_kind"], score["check"])
-            found.setdefault(key, []).append((float(score["passed"]), row.scenario, result["weight"]))
+        for score in row.scores:
+            key = (row.config, row.model_kind, score["check"])
+            found.setdefault(key, []).append((float(score["passed"]), row.scenario, row.result["weight"]))
     records = []
     for (config, kind, check), judged in found.items():
         passed, scenarios, weights = (list(column) for column in zip(*judged, strict=True))
@@ -86,7 +85,7 @@ def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
 def shared_checks(rows: Iterable[EvalRow]) -> list[list[str]]:
     """Return `check_rates` as cells under `CHECK_HEADINGS`, if all judged trials have the same checks and there are several; else nothing."""
     rows = list(rows)
-    judged = [tuple(score["check"] for score in cast("dict[str, Any]", row.result)["scores"]) for row in rows]
+    judged = [tuple(score["check"] for score in row.scores) for row in rows]
     kinds = {labels for labels in judged if labels}
     if len(kinds) != 1 or len(next(iter(kinds))) < 2:
         return []
@@ -108,14 +107,14 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
     row says how many more there are.
     """
     rows = list(rows)
-    passed = Counter(row.config for row in rows if row.result["outcome"] == "pass")
+    passed = Counter(row.config for row in rows if row.outcome == "pass")
     found: dict[str, list[EvalRow]] = {}
     for row in sorted(rows, key=lambda row: -passed[row.config]):
-        if row.result["outcome"] == "fail":
+        if row.outcome == "fail":
             found.setdefault(row.scenario, []).append(row)
     first = sorted(found.items(), key=lambda item: -passed[item[1][0].config])
     cells = [
-        [scenario, ", ".join(dict.fromkeys(row.config for row in failed)), one_line(str(failed[0].result["reason"]), _REASON)]
+        [scenario, ", ".join(dict.fromkeys(row.config for row in failed)), one_line(failed[0].reason, _REASON)]
         for scenario, failed in first[:_MOST]
     ]
     return cells + ([[f"and {len(first) - _MOST:,} more", "", "all of them: --csv FILE, --report FILE.html"]] if len(first) > _MOST else [])

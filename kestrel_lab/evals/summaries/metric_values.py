@@ -40,7 +40,7 @@ class Observed:
     def value(self, row: EvalRow, count_errors: CountErrors) -> float:
         """Return the metric of one trial; NaN where the trial has no value of it."""
         if self.name == "error_rate":
-            return float(row.result["outcome"] == "error")
+            return float(row.outcome == "error")
         record = trial_record(row, count_errors)
         if self.name == "success_rate":
             return float(record["success"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kestrel_lab.evals.gate_bounds import at_least
 from kestrel_lab.evals.metrics import METRICS
@@ -33,7 +33,7 @@ def with_unit(metric: str) -> str:
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
     """Return one trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it, `concerns:KIND` where the answer was reviewed, and the suite's own metrics."""
-    result = cast("dict[str, Any]", row.result)
+    result = row.result
     values = [score["value"] for score in result["scores"]]
     success = math.nan if result["outcome"] == "error" and count_errors == "exclude" else float(result["outcome"] == "pass")
     return {

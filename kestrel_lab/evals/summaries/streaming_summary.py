@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
@@ -56,10 +56,10 @@ class Reducer:
 
     def add(self, row: EvalRow) -> None:
         """Add a trial."""
-        result = cast("dict[str, Any]", row.result)
+        result = row.result
         counts = result["outcome"] != "error" or self._count_errors == "fail"
         success = float(result["outcome"] == "pass") if counts else math.nan
-        self._add(row.config, row.scenario, result, success, cast("dict[str, float]", row.metrics) | score_metrics(result["scores"]))
+        self._add(row.config, row.scenario, result, success, row.metrics | score_metrics(result["scores"]))
 
     def add_record(self, record: dict[str, Any]) -> None:
         """Add a trial from a row of a frame; one without `success` is in no rate."""
