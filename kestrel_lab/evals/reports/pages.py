@@ -52,9 +52,7 @@ class Transcripts:
         self._told.add(run)
         if self._left <= 0:
             return parts.without_transcript(run, head)
-        scores = row.scores
-        found = [{"kept": False, **score} for score in (scores if isinstance(scores, list) else []) if isinstance(score, dict)]
-        inside = parts.score_list(found) + self._transcript(run, parts)
+        inside = parts.score_list([{"kept": False, **score} for score in row.scores]) + self._transcript(run, parts)
         self._left -= len(inside)
         return parts.trial(run, head, opened, inside)
 
