@@ -179,6 +179,12 @@ def wilson(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, 
     return 0.0 if rate <= 0 else max(0.0, centre - reach), 1.0 if rate >= 1 else min(1.0, centre + reach)
 
 
+def proportion(successes: int, n: int) -> Interval:
+    """Return a proportion of independent trials with Wilson's interval."""
+    low, high = wilson(successes, n)
+    return Interval(mean=successes / n, low=low, high=high, n=n)
+
+
 def newcombe(base: tuple[float, float], head: tuple[float, float]) -> Interval:
     """Return the difference of two independent proportions, each given as (successes, trials), head minus base."""
     p, q = base[0] / base[1], head[0] / head[1]
