@@ -20,7 +20,7 @@ from kestrel_lab.evals.stats.change_points import ALPHA, Step, find_steps
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.metric_values import Observed, observed, weight_of
+from kestrel_lab.evals.summaries.metric_values import Observed, observed
 from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, labelled, trial_record
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.html.elements import headline_html, macros, page, paragraph_html, table_html
@@ -201,7 +201,7 @@ class History(ResultView):
                 value = self._observed.value(row, self.suite.count_errors)
                 if row.config == config and not math.isnan(value):
                     values.setdefault(row.scenario, {})[place, row.epoch] = value
-                    weights[row.scenario] = weight_of(row)
+                    weights[row.scenario] = row.result["weight"]
         usual = {scenario: fmean(found.values()) for scenario, found in values.items()}
         level = _weighted((usual[scenario], weights[scenario]) for scenario in usual)
         rounds: list[list[float]] = [[] for _ in self.commits]

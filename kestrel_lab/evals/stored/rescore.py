@@ -14,7 +14,7 @@ from typing import Any, Unpack, cast
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.errors import CheckError, UsageError, boundary
 from kestrel_lab.core.events.union import Record, RunFinished, RunStarted, ToolCalled
-from kestrel_lab.core.json_types import Json, content_key
+from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
@@ -54,17 +54,14 @@ class Rescored:
     """Why trials were not judged again, with their number."""
 
     def __repr__(self) -> str:
-        lines = [self.headline]
-        lines += [
-            f"  {c['scenario']} [{c['config']}] epoch {c['epoch']}: {c['before']} → {c['after']}  {one_line(str(c['reason']), 160)}"
+        lines = [
+            f"{c['scenario']} [{c['config']}] epoch {c['epoch']}: {c['before']} → {c['after']}  {one_line(str(c['reason']), 160)}"
             for c in self.changes[:_SHOWN]
         ]
         if len(self.changes) > _SHOWN:
-            lines.append(f"  … and {len(self.changes) - _SHOWN} more")
-        lines += [f"  {note}" for note in self._notes()]
-        if self.result.rows:
-            lines.append(str(self.result))
-        return plain("\n".join(lines))
+            lines.append(f"… and {len(self.changes) - _SHOWN} more")
+        text = "\n  ".join([self.headline, *lines, *self._notes()])
+        return plain(f"{text}\n{self.result}" if self.result.rows else text)
 
     def _repr_html_(self) -> str:
         cells = [[c[key] for key in ("scenario", "config", "epoch", "before", "after", "reason")] for c in self.changes[:_SHOWN]]
@@ -108,7 +105,8 @@ async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | 
         store_scores(session.store, new, row.id, judge.suite_hash)
         made.append(new)
         if new.outcome != row.outcome:
-            changes.append(_change(row, new))
+            told = {"scenario": row.scenario, "config": row.config, "epoch": row.epoch, "before": row.outcome, "after": new.outcome}
+            changes.append({**told, "reason": new.reason or row.reason, "run": row.run})
     session.store.flush()
     result = EvalResult(suite=replace(chosen, epochs=max((row.epoch for row in made), default=1)), rows=tuple(made), store=session.store)
     return Rescored(result=result, suite_hash=judge.suite_hash, changes=tuple(changes), kept=dict(kept), left_out=dict(left_out))
@@ -152,20 +150,14 @@ def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
     if not known:
         raise UsageError(f"no trials of suite {suite.name!r} are stored in {session.home}: run it first (kestrel eval run)")
     fits = [sha for sha in known if commit is None or (commit and sha.startswith(commit))]
-    if not fits and commit and suite.root is not None and (meant := _meant(suite.root, commit)):
-        fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
+    if not fits and commit and suite.root is not None:
+        with suppress(UsageError):  # what git does not know is told below
+            meant = run_blocking(commit_of(suite.root, commit))
+            fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
     if not fits:
         names = ", ".join(sha[:10] or "(no commit)" for sha in known[:5])
         raise UsageError(f"no trials of suite {suite.name!r} at commit {commit!r} are stored; there are some of {names}")
     return fits[0]
-
-
-def _meant(root: Path, name: str) -> str:
-    """Return the hash of the commit that `name` means to git; empty for none."""
-    try:
-        return run_blocking(commit_of(root, name))
-    except UsageError:
-        return ""
 
 
 def _functions(suite: Suite) -> Callable[[str], Callable[..., Any]]:
@@ -281,9 +273,8 @@ def _old_score(check: Check, old: Mapping[str, dict[str, Any]]) -> dict[str, Any
     if check.label in old:
         return old[check.label]
     rubric = check.label.partition(": ")[2] if check.label.startswith("graded by ") else ""
-    return next(
-        (score for label, score in old.items() if rubric and label.startswith("graded by ") and label.endswith(f": {rubric}")), None
-    )
+    graded = (score for label, score in old.items() if label.startswith("graded by ") and label.endswith(f": {rubric}"))
+    return next(graded, None) if rubric else None
 
 
 def _kept_folder(session: Session, records: Sequence[Record]) -> Path | None:
@@ -301,15 +292,3 @@ def _key(row: EvalRow, scenario: Scenario) -> str:
         return ""
     given = cast("dict[str, Any]", {**parts, "scenario": scenario_hash(scenario)})
     return Identity(**given).key
-
-
-def _change(before: EvalRow, after: EvalRow) -> dict[str, Json]:
-    return {
-        "scenario": after.scenario,
-        "config": after.config,
-        "epoch": after.epoch,
-        "before": before.outcome,
-        "after": after.outcome,
-        "reason": after.reason or before.reason,
-        "run": after.run,
-    }
