@@ -268,9 +268,8 @@ class _Execution:
             message = f"took longer than the {math.ceil(self.timeout)} s that a cell may take (--timeout)"
         elif isinstance(failure, DeadKernelError):
             message = self._with_last_words(message)
-        return CellRun(
-            number=number, source=source, outcome=outcome, seconds=seconds, error=error, message=message, traceback=plain(traceback)
-        )
+        told = {"error": error, "message": message, "traceback": plain(traceback)}
+        return CellRun(number=number, source=source, outcome=outcome, seconds=seconds, **told)
 
     def _write(self) -> None:
         import nbformat
