@@ -278,7 +278,6 @@ def _shown(kind: Any, value: Json) -> str:
 
 @lru_cache(maxsize=256)
 def _pristine(situation: Situation) -> Any:
-    """The state with the injections in it; only ever copied."""
     tasks = suite_tasks(situation.suite, situation.version)
     if not situation.attack:
         return tasks.load_and_inject_default_environment({})
@@ -322,7 +321,6 @@ def _system_message() -> str:
 
 @cache
 def _parts() -> SimpleNamespace:
-    """The modules of the package that are used here, by their last names."""
     names = ("task_suite.load_suites", "functions_runtime", "attacks.attack_registry", "models", "agent_pipeline.tool_execution")
     # The one thing wanted of a provider's client there is the name it gives to calls without one.
     google = {"EMPTY_FUNCTION_NAME": "<empty-function-name>"}

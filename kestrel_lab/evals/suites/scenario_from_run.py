@@ -212,7 +212,6 @@ def _written(calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]
 
 
 def _slug(goal: str) -> str:
-    """Return the beginning of the goal as a name."""
     words = re.findall(r"[a-z0-9]+", unicodedata.normalize("NFKD", goal).encode("ascii", "ignore").decode().lower())
     name = ""
     for word in words:
@@ -227,7 +226,6 @@ def _entry(key: str, value: Json) -> list[str]:
 
 
 def _item(lines: list[str]) -> str:
-    """Return the lines as one item of a list."""
     indent = len(lines[0]) - len(lines[0].lstrip())
     return "\n".join([f"{lines[0][: indent - 2]}- {lines[0][indent:]}", *lines[1:]])
 
