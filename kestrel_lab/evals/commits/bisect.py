@@ -180,7 +180,6 @@ class _Trials:
         return self._works[commit]
 
     def _there(self, commit: int, number: int) -> list[EvalRow]:
-        """Return the stored trials of a round."""
         return [self._stored[ask.identity.key] for ask in self._asks(commit, number) if ask.identity.key in self._stored]
 
     def _asks(self, commit: int, number: int) -> list[Ask]:

@@ -393,7 +393,6 @@ def _record(d: Difference) -> dict[str, Any]:
 
 
 def _shown(metric: str, d: Difference) -> list[str]:
-    """Return base, head, difference with interval, p, verdict and smallest detectable difference as texts."""
 
     def text(value: float, sign: str = "") -> str:
         if not math.isfinite(value):

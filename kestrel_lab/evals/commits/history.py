@@ -151,7 +151,6 @@ class History(ResultView):
 
     @property
     def _stepped(self) -> list[tuple[str, Step, Commit]]:
-        """Each step with its configuration and its commit."""
         return [(config, step, self.commits[step.at].commit) for config, steps in self._steps.items() for step in steps]
 
     def _way(self, step: Step) -> str:

@@ -78,8 +78,6 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]] | Broken]:
 
 @dataclass
 class _Talk:
-    """A conversation that is being read."""
-
     said: list[Said] = field(default_factory=list)
     answers: dict[str, int] = field(default_factory=dict)
     """By the recording's id of a model's answer, its place in `said`."""

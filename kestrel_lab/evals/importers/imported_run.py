@@ -190,8 +190,6 @@ def events_of(recording: Recording) -> list[tuple[float, e.Event]]:
 
 
 class _Teller:
-    """Turns messages into events, one after the other."""
-
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         known = [said.at for said in recording.messages if said.at is not None]

@@ -260,7 +260,6 @@ def _mark(value: Any) -> float:
 
 
 def _config(about: dict[str, Any]) -> str:
-    """The model, and what was set for it, for the solver and for the task."""
     given = {"solver": about.get("solver") or None}
     for part in ("task_args_passed", "model_generate_config", "solver_args_passed"):
         given |= about.get(part) or {}

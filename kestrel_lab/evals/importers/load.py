@@ -147,8 +147,6 @@ async def import_runs(
 
 
 class _Import:
-    """One import under way."""
-
     def __init__(self, session: Session, judge: Judge | None) -> None:
         self._session, self._judge = session, judge
         self.runs: dict[str, None] = {}
@@ -233,7 +231,6 @@ class _Import:
 
 
 def _files(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the files that are named, and those in folders that are; raises `UsageError` for what is not there."""
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():

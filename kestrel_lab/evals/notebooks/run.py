@@ -152,8 +152,6 @@ async def run_notebook(
 
 
 class _Execution:
-    """One notebook while it is being executed."""
-
     def __init__(self, source: Path, target: Path, notebook: Any, timeout: float, cwd: Path, reporter: Reporter | None) -> None:
         self.source, self.target, self.notebook, self.timeout, self.cwd = source, target, notebook, timeout, cwd
         self.reporter = reporter

@@ -167,8 +167,6 @@ class SharedResults:
 
 @dataclass(slots=True)
 class _Work:
-    """One push or pull under way."""
-
     session: Session
     way: str
     url: str

@@ -275,6 +275,5 @@ def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) 
 
 
 def _pooled(trials: Trials, names: Sequence[str]) -> tuple[float, float]:
-    """Return successes and trials, each scenario weighing the same."""
     n = sum(len(trials[name]) for name in names)
     return fmean(fmean(trials[name]) for name in names) * n, n

@@ -278,7 +278,6 @@ def _old_score(check: Check, old: Mapping[str, dict[str, Any]]) -> dict[str, Any
 
 
 def _kept_folder(session: Session, records: Sequence[Record]) -> Path | None:
-    """Return the trial's own folder, if it was kept and still exists."""
     started = records[0].event
     folder = Path(started.workspace) if isinstance(started, RunStarted) else None
     kept = (session.home / "trials").resolve()

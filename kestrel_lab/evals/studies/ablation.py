@@ -104,7 +104,6 @@ def _guidance(suite: Suite, file: str, ref: str) -> tuple[str, dict[str, str]]:
 
 
 def _most_pairs(suite: Suite, parts: int, budget: int | None, cost: float | None) -> int:
-    """Return the most pairs of trials; raises `UsageError` for a budget that tells nothing."""
     fewest = fewest_pairs(parts)
     if budget is None and cost is None:
         points = 100 * 5.6 / math.sqrt(400)
@@ -178,8 +177,6 @@ def _stored(session: Session, suite: Suite, *, resume: bool) -> dict[str, EvalRo
 
 @dataclass(kw_only=True, slots=True)
 class _Trials:
-    """The trials of an ablation, run or found in the store pair by pair."""
-
     session: Session
     ready: Prepared
     asks: list[tuple[Ask, Ask]]
@@ -217,7 +214,6 @@ class _Trials:
         return EvalProgress(told, total, found, supervisor=self.session.supervisor)
 
     async def _make(self, pairs: Sequence[tuple[Ask, Ask]], progress: EvalProgress) -> None:
-        """Make the trials of these pairs that are not stored."""
         for pair in pairs:
             found = self._found(pair)
             self.rows |= {row.key: row for row in found}

@@ -183,7 +183,6 @@ class Ablation(ResultView):
 
     @property
     def _config(self) -> str:
-        """The name of the suite's configuration."""
         return self.suite.configs[0].name.partition(" · ")[0]
 
     @property

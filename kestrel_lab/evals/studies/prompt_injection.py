@@ -199,7 +199,6 @@ def _row(setting: Setting) -> tuple[str, ...]:
 
 
 def _calls(task: Any, state: Any) -> list[Turn]:
-    """The calls that the benchmark calls right, one for each turn."""
     return [[(call.function, dict(call.args))] for call in task.ground_truth(state)]
 
 

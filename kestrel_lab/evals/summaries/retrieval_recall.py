@@ -74,7 +74,6 @@ def missed_table(suite: Suite, lacking: Lacking, store: SessionStore) -> list[li
 
 
 def _lacks(row: EvalRow) -> bool:
-    """Return whether a check of recall found less than all in a trial."""
     return any(score["check"].startswith("recall@") and score["value"] < 1 for score in row.scores)
 
 
