@@ -125,12 +125,6 @@ def each_stored_trial(store: SessionStore, *, suite: str, git_sha: str | None = 
         yield from trials_by_ids(store, ids[start : start + _PAGE])
 
 
-def trial_by_id(store: SessionStore, name: str) -> EvalRow | None:
-    """Return the stored trial with this id, if there is one."""
-    found = store.query(f"SELECT {_COLUMNS} FROM eval_runs WHERE id = ?", (name,))
-    return _row(found[0]) if found else None
-
-
 def trials_of_run(store: SessionStore, run_id: str) -> list[EvalRow]:
     """Return the stored trials whose run this is, oldest first."""
     sql = f"SELECT {_COLUMNS} FROM eval_runs WHERE json_extract(result_json, '$.run') = ? ORDER BY created_at, id"
@@ -160,9 +154,7 @@ def store_run(store: SessionStore, run_id: str, events: Sequence[tuple[float, Ev
 
 def store_scores(store: SessionStore, row: EvalRow, trial: str, suite_hash: str) -> Future[None]:
     """Queue new scores of a stored trial, beside those it has: the result and key of `row`, judged by the suite with that hash."""
-    values = (trial, suite_hash, dumps(row.result), row.key, time.time())
-    sql = "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES (?,?,?,?,?)"
-    return store.execute(sql, values, f"scores of trial {trial}", urgent=False)
+    return merge_scores(store, LaterScores(trial=trial, suite_hash=suite_hash, result=row.result, key=row.key, created_at=time.time()))
 
 
 def merge_scores(store: SessionStore, scores: LaterScores) -> Future[None]:

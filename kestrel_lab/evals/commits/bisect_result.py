@@ -165,9 +165,8 @@ class BisectResult(ResultView):
             sides = [[row for t in self.tried for row in t.rows if (t.place < self.bad) == before] for before in (True, False)]
             before, after = (look.interval(rows, "exclude").mean for rows in sides)
             marks = [Mark(at=self.bad, before=before, after=after, worse=True)]
-        names = [f"{commit.short[:7]}  {one_line(commit.subject, 28)}" for commit in self.commits]
         title = f"Suite {self.suite.name}: search for the first commit with worse {self.metric.replace('_', ' ')}"
-        return history_figure(title, observed(self.metric), names, [Line(label="commits tried", points=points, marks=marks)])
+        return history_figure(title, observed(self.metric), self.commits, [Line(label="commits tried", points=points, marks=marks)])
 
     def __repr__(self) -> str:
         return f"<bisect: {self.headline}>"

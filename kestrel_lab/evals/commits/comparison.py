@@ -12,11 +12,13 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from kestrel_lab.core.drawing.matplotlib_figure import png_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reports.gate_decisions import GateReport, decide, decide_change
 from kestrel_lab.evals.reports.junit import groups, write_junit
-from kestrel_lab.evals.reports.pages import Transcripts, comparison_page
+from kestrel_lab.evals.reports.pages import Transcripts, heading, rendered
+from kestrel_lab.evals.reports.plots import differences_figure
 from kestrel_lab.evals.reports.pull_request import DIFFERENCE_HEADINGS, comparison_markdown
 from kestrel_lab.evals.reports.result_view import ResultView, written
 from kestrel_lab.evals.stats.difference import Difference, Question, Verdict, difference, judge_all, over_rounds, overall
@@ -26,7 +28,7 @@ from kestrel_lab.evals.suite import CountErrors, Suite
 from kestrel_lab.evals.summaries.result_table import labelled, with_unit
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, safe, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,15 +173,22 @@ class Comparison(ResultView):
         if len({family for _, family in self._by_family}) > 1:
             families = f"<h2>Success rate by family</h2>{table_html(*self._cells('family', self._by_family))}"
         with ExitStack() as opened:
-            html = comparison_page(
-                self.headline,
-                table_html(*self.table()) + families,
-                self._differences,
-                self._flipped,
-                self._not_flipped(),
-                self._notes(),
-                self.gates() if self.suite.gates else None,
-                Transcripts(*self._stores(opened)),
+            transcripts = Transcripts(*self._stores(opened))
+            flipped = []
+            for base, head in self._flipped:
+                kind = "pass → fail" if base.outcome == "pass" else "fail → pass"
+                named = ((f"base {base.git_sha[:10]}", base), (f"head {head.git_sha[:10]}", head))
+                sides = [transcripts.folded(row, title=f"{name}: {heading(row)}", opened=True) for name, row in named]
+                flipped.append((f"{kind}: {head.scenario} · {head.config} · epoch {head.epoch}", sides))
+            html = rendered(
+                "comparison.html",
+                title=self.headline,
+                table=safe(table_html(*self.table()) + families),
+                notes=self._notes(),
+                gates=self.gates() if self.suite.gates else None,
+                differences_figure=png_uri(differences_figure(self._differences)) if self._differences else "",
+                flips=flipped,
+                rest=[transcripts.folded(row, title=f"{row.git_sha[:10]} · {heading(row)}") for row in self._not_flipped()],
             )
         return written(path, html)
 

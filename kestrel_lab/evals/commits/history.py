@@ -21,7 +21,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.metric_values import Observed, observed
-from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, labelled, trial_record
+from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, labelled
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.html.elements import headline_html, macros, page, paragraph_html, table_html
 
@@ -60,7 +60,7 @@ class History(ResultView):
     @property
     def frame(self) -> pd.DataFrame:
         """One row per trial: `commit` (whole hash), `subject`, `committed_at`, and the columns of a result's frame."""
-        records = [{**_told(c.commit), **frame_record(trial_record(row, self.suite.count_errors))} for c in self.commits for row in c.rows]
+        records = [{**_told(c.commit), **frame_record(row, self.suite.count_errors)} for c in self.commits for row in c.rows]
         return shown_frame(records, columns=["commit", "subject", "committed_at", *COLUMNS], units={**UNITS, "committed_at": "UTC"})
 
     def summary(self) -> pd.DataFrame:
@@ -106,8 +106,8 @@ class History(ResultView):
             )
             for config, steps in self._steps.items()
         ]
-        names = [f"{c.commit.short[:7]}  {one_line(c.commit.subject, 28)}" for c in self.commits]
-        return history_figure(f"Suite {self.suite.name}: {self._observed.name.replace('_', ' ')} by commit", self._observed, names, lines)
+        title = f"Suite {self.suite.name}: {self._observed.name.replace('_', ' ')} by commit"
+        return history_figure(title, self._observed, [c.commit for c in self.commits], lines)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page; returns its path."""

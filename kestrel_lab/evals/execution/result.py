@@ -62,7 +62,7 @@ class EvalResult(ResultView):
         is missing where no price is known, and what is known of it where `unpriced_calls` is not 0.
         `origin` is user and machine that a pulled trial was made by, empty for one that was made here.
         """
-        records = [result_table.frame_record(result_table.trial_record(row, self.suite.count_errors)) for row in self.rows]
+        records = [result_table.frame_record(row, self.suite.count_errors) for row in self.rows]
         more = sorted({name for record in records for name in record} - set(result_table.COLUMNS))
         return shown_frame(records, columns=[*result_table.COLUMNS, *more], units=result_table.UNITS)
 

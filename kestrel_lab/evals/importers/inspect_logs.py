@@ -147,7 +147,8 @@ def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
         try:
             yield sample_row(head["eval"], sample, passes)
         except UNREADABLE as error:
-            raise UsageError(f"{shown_path(path)}: {place} {unread(place, 'is not a sample of an Inspect log', error).why}") from error
+            msg = f"{shown_path(path)}: {place} is not a sample of an Inspect log ({type(error).__name__}: {one_line(str(error), 100)})"
+            raise UsageError(msg) from error
         found += 1
     if not found:
         raise UsageError(f"{shown_path(path)}: it contains no samples")

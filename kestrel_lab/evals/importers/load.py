@@ -26,7 +26,7 @@ from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.routing_data import is_routing, read_routing
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
 from kestrel_lab.evals.stored.rescore import Judge
-from kestrel_lab.evals.stored_trials import EvalRow, store_run, store_trial, trial_by_id
+from kestrel_lab.evals.stored_trials import EvalRow, store_run, store_trial, trials_by_ids
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import COLUMNS, summary_table
@@ -187,7 +187,7 @@ class _Import:
 
     async def _trial(self, found: Recording, events: list[tuple[float, Event]], scenario: Scenario | None) -> None:
         name = f"t{content_key(found.run_id, found.suite, None if self._judge is None else self._judge.suite_hash)[:16]}"
-        row = trial_by_id(self._session.store, name)
+        row = next(iter(trials_by_ids(self._session.store, [name])), None)
         if row is None:
             row = replace(trial_of(found, events), id=name)
             if self._judge is not None and scenario is not None:

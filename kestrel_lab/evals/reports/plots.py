@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import INK, folded, label_points, listed, literal, numbered, shown_figure
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.gate_bounds import SUCCESS, is_share
+from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.stats.difference import Difference, Verdict
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.summaries.metric_values import Observed
@@ -226,7 +227,7 @@ class Line:
     marks: Sequence[Mark]
 
 
-def history_figure(title: str, metric: Observed, commits: Sequence[str], lines: Sequence[Line]) -> Figure:
+def history_figure(title: str, metric: Observed, commits: Sequence[Commit], lines: Sequence[Line]) -> Figure:
     """Points with their 95 % intervals for each commit, oldest left; a step is a dashed line between two means."""
     width = min(16.0, max(7.0, 3.5 + 0.32 * len(commits)))
     figure = shown_figure()(figsize=(width, 5.2), layout="constrained", facecolor="white")
@@ -238,7 +239,7 @@ def history_figure(title: str, metric: Observed, commits: Sequence[str], lines: 
     axes.set_xlabel("commit, oldest first")
     every, last, stepped = max(1, math.ceil(len(commits) / _LABELS)), len(commits) - 1, {mark.at for line in lines for mark in line.marks}
     named = [place for place in range(len(commits)) if (last - place) % every == 0 or place in stepped]
-    axes.set_xticks(named, [literal(commits[place]) for place in named], rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
+    axes.set_xticks(named, [_named(commits[place]) for place in named], rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
     axes.set_xlim(-0.6, len(commits) - 0.4)
     if metric.share:
         axes.set_ylim(-0.03, 1.03)
@@ -249,6 +250,10 @@ def history_figure(title: str, metric: Observed, commits: Sequence[str], lines: 
     if len(lines) > 1 or any(line.marks for line in lines):
         axes.legend(fontsize=8)
     return figure
+
+
+def _named(commit: Commit) -> str:
+    return literal(f"{commit.short[:7]}  {one_line(commit.subject, 28)}")
 
 
 def _draw(axes: Axes, line: Line, colour: str, aside: float, commits: int, *, named: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
 from kestrel_lab.evals.commits.comparison import text_of_p
-from kestrel_lab.evals.reports.pages import TEMPLATES, Transcripts
+from kestrel_lab.evals.reports.pages import Transcripts, rendered
 from kestrel_lab.evals.reports.plots import EFFECT_WORDS, effects_figure
 from kestrel_lab.evals.reports.result_view import ResultView, written
 from kestrel_lab.evals.stats.difference import Difference, no_difference
@@ -21,10 +21,9 @@ from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.studies.guidance_parts import DividedFile
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import frame_record, labelled, not_real, trial_record
+from kestrel_lab.evals.summaries.result_table import frame_record, labelled, not_real
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import environment
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ class Ablation(ResultView):
         for pair in self.pairs:
             for row, mine in ((pair.first, True), (pair.second, False)):
                 parts = " ".join(str(number) for number, inside in enumerate(pair.parts, 1) if inside is mine)
-                records.append({**frame_record(trial_record(row, self.suite.count_errors)), "parts": parts})
+                records.append({**frame_record(row, self.suite.count_errors), "parts": parts})
         return shown_frame(records)
 
     @cached_property
@@ -160,8 +159,8 @@ class Ablation(ResultView):
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page: effects, the plot, the file with a verdict beside each part, transcripts; returns its path."""
         transcripts = Transcripts(self.store)
-        template = environment(TEMPLATES).get_template("ablation.html")
-        html = template.render(
+        html = rendered(
+            "ablation.html",
             title=self.headline,
             table=self.table(),
             notes=self.lines(),

@@ -125,8 +125,9 @@ def cost_text(summary: Mapping[str, Any]) -> str:
     return text if summary["cost_known"] else at_least(text if summary["cost_estimate"] > 0 else "")
 
 
-def frame_record(record: dict[str, Any]) -> dict[str, Any]:
+def frame_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
     """Return a trial's record for a frame: its cost is missing where nothing is known of it, and a lower bound where calls are unpriced."""
+    record = trial_record(row, count_errors)
     unknown = record["unpriced_calls"] > 0 and not record["cost_estimate"]
     return {**record, "cost_estimate": math.nan} if unknown else record
 
