@@ -150,7 +150,6 @@ def _import_places() -> list[Path]:
 
 
 def _outermost(places: Iterable[Path]) -> Iterable[Path]:
-    """Return the folders that lie in no other."""
     whole = sorted(set(places))
     return (one for one in whole if not any(other in one.parents for other in whole))
 

@@ -93,8 +93,6 @@ def notebook_of(session: Session, run_id: str) -> RunNotebook:
 
 
 class _Cells:
-    """The cells of a notebook, in order."""
-
     def __init__(self) -> None:
         self.made: list[Any] = []
         self._codes = 0
