@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.notes import KINDS
 from kestrel_lab.memory.selector import KEYS, WORDS
-from kestrel_lab.models.ollama import Ollama
+from kestrel_lab.models.providers import Ollama
 from kestrel_lab.models.resolve import available_models
 from kestrel_lab.notebook.command_line import meant, root_command
 from kestrel_lab.runtime.context.toolboxes import group_names
