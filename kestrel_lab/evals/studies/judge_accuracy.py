@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.checks.model_judge import ModelEntailment
+from kestrel_lab.checks.llm_judge import ModelEntailment
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.protocols import Model, Reporter

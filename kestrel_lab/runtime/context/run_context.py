@@ -24,7 +24,7 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.middleware.hooks import Hooks, Moment, Phase
-from kestrel_lab.models.prompted_tools.model import TextToolModel
+from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock
 from kestrel_lab.runtime.context.dependencies import Ports

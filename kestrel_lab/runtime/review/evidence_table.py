@@ -19,7 +19,7 @@ from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.subject import Made, Subject, subject_of
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.evidence import claims_html, evidence_html, evidence_rows, evidence_text
+from kestrel_lab.views.evidence import evidence_html, evidence_rows, evidence_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +74,7 @@ def evidence_table(records: Sequence[Record], *, answer: str, goal: str, workspa
 def report_html(records: Sequence[Record], *, answer: str, goal: str, workspace: str, claims: Claims = ()) -> str:
     """Return the claims as HTML for the run's page; empty where nothing is cited."""
     backed = evidence_table(records, answer=answer, goal=goal, workspace=workspace, claims=claims)
-    return claims_html(str(backed), evidence_rows(backed.claims)) if claims or any(one.cited for one in backed) else ""
+    return evidence_html(str(backed), evidence_rows(backed.claims), folded=True) if claims or any(one.cited for one in backed) else ""
 
 
 def claims_in(state: RunState) -> Claims:
