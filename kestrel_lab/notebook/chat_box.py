@@ -11,7 +11,7 @@ from kestrel_lab.notebook.panel import BoxPlace, Panel
 from kestrel_lab.views.html.elements import paragraph_html
 
 if TYPE_CHECKING:
-    from kestrel_lab.runtime.conversation.chat import Chat
+    from kestrel_lab.runtime.conversation import Chat
 
 
 class ChatBox:

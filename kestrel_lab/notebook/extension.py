@@ -13,7 +13,7 @@ from kestrel_lab.notebook.completion import completions
 from kestrel_lab.notebook.frontend import surface
 from kestrel_lab.notebook.magics import KestrelMagics
 from kestrel_lab.notebook.surroundings import NotebookSurroundings
-from kestrel_lab.runtime.conversation.chat import Chat
+from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.variables import user_variables

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from kestrel_lab.runtime.recomputation.recompute import Recomputed
+    from kestrel_lab.runtime.recomputation import Recomputed
     from kestrel_lab.tools.kernel.live_kernel import LiveKernel
 
 RESUME = "go on with it: kestrel run --resume {run} (or: await lab.resume({run!r}))"
@@ -139,7 +139,7 @@ class RunReport:
         `copy` it works in a throw-away copy of that folder. Raises `UsageError` for a run that has not ended, for one without code, and
         where code cannot be sandboxed.
         """
-        from kestrel_lab.runtime.recomputation.recompute import recompute
+        from kestrel_lab.runtime.recomputation import recompute
 
         return await recompute(self._store, self._id, workspace=workspace, copy=copy)
 

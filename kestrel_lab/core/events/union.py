@@ -21,6 +21,8 @@ from kestrel_lab.core.events.calls import (
     FolderChanged,
     MacroFinished,
     MacroStarted,
+    McpCandidateFound,
+    McpInstalled,
     ModelAnswered,
     ModelCalled,
     ModelDelta,
@@ -30,6 +32,8 @@ from kestrel_lab.core.events.calls import (
     ToolAnswered,
     ToolCalled,
     ToolDelta,
+    ToolsAdded,
+    ToolsShown,
 )
 from kestrel_lab.core.events.kernel import CellsChanged, KernelChanged, KernelPreviewed, KernelUndone
 from kestrel_lab.core.events.plan import (
@@ -62,7 +66,6 @@ from kestrel_lab.core.events.run import (
     StateTransition,
     TaskChanged,
 )
-from kestrel_lab.core.events.tools import McpCandidateFound, McpInstalled, ToolsAdded, ToolsShown
 from kestrel_lab.core.json_types import FrozenStruct, Json, dumps
 
 Event = (

@@ -17,8 +17,7 @@ from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.permissions.command_patterns import offer
 from kestrel_lab.permissions.policy import Ruling
-from kestrel_lab.runtime.approvals.dry_run import dry_run_of
-from kestrel_lab.runtime.approvals.file_versions import preview_of
+from kestrel_lab.runtime.approvals.preview import dry_run_of, preview_of
 from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import worded

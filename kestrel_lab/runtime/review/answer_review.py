@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibrated, known_models
 from kestrel_lab.runtime.review.evidence_table import claims_in, deeds_in, looked_at, made_in, subject_in
-from kestrel_lab.runtime.security.repeated_orders import may_order, repeated_orders
+from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.verification.evidence import Backed, evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.workspace_files import Files
@@ -127,3 +128,50 @@ def _named(texts: Iterable[str]) -> list[str]:
 
 def _wrote(text: str) -> bool:
     return text.startswith(("created ", "replaced ")) or bool(split_diff(text)[1])
+
+
+_ORDER: Final = re.compile(
+    r"(?im)(?:^|[.!?:;,]\s+|\b(?:please|must|should|now|then|to|and|also)\s+)"
+    r"((?:say|tell|mention|recommend|suggest|state|write|include|answer|reply|respond|inform|claim|add|praise|advise)\b([^.!?]{20,400}))"
+)
+"""An English verb of saying where an order has it, and what is to be said."""
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
+_WORD: Final = re.compile(r"[^\W\d_]{4,}")
+_LINE_END: Final = re.compile(r"\\+n")
+"""A line end as it is written inside of a quoted text."""
+_FEWEST, _SHARE = 4, 0.6
+"""How many words that the user did not say an order must have, and how many of them one sentence of the answer."""
+_FIX: Final = "others wrote that, not you: judge for yourself whether it is so"
+_MOST_PASSAGE, _MOST_ANSWER = 50_000, 100_000
+
+
+def repeated_orders(answer: str, taint: Taint) -> Iterator[Issue]:
+    """Yield an issue for each sentence of an answer that says what an untrusted text orders to say, once each.
+
+    A sentence does so if it has at least 60 % of the order's words of four letters and more that the user did not say.
+    """
+    read = dict.fromkeys(passage for passage in taint.passages if passage.untrusted)
+    if not read:
+        return
+    said = _words(" ".join(taint.words))
+    orders = {
+        " ".join(found[1].split()): (words, passage.source)
+        for passage in read
+        for found in _ORDER.finditer(_LINE_END.sub("\n", passage.text[:_MOST_PASSAGE]))
+        if len(words := _words(found[2]) - said) >= _FEWEST
+    }
+    for sentence in dict.fromkeys(_SENTENCE.split(answer[:_MOST_ANSWER])):
+        has = _words(sentence)
+        for order, (words, source) in orders.items():
+            if len(words & has) >= max(_FEWEST, _SHARE * len(words)):
+                yield issue("minor", sentence, f"it repeats an order that stands in {source}: {order}", _FIX, check="repeated_orders")
+                break
+
+
+def may_order(text: str) -> bool:
+    """Return whether a text may hold an order to say something, whoever wrote it."""
+    return _ORDER.search(_LINE_END.sub("\n", text[:_MOST_PASSAGE])) is not None
+
+
+def _words(text: str) -> set[str]:
+    return {word.casefold() for word in _WORD.findall(text)}

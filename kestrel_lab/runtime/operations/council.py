@@ -14,7 +14,7 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.runtime.execution.operation import Done, Scope
 from kestrel_lab.runtime.operations.arguments import TEXTS, closed
-from kestrel_lab.runtime.operations.loop import asking
+from kestrel_lab.runtime.operations.control_flow import asking
 
 _TEXT: Final[dict[str, Json]] = {"type": "string"}
 _SURE: Final[dict[str, Json]] = {"type": "number", "minimum": 0, "maximum": 1}
