@@ -107,17 +107,15 @@ def conversation(store: SessionStore, run_id: str) -> list[str]:
     return found
 
 
-Start = Callable[[str, RunOptions], Run]
-"""Begins a run on the running event loop."""
-
-
 class Chat:
     """A conversation. Its turns are runs, so each can be shown, forked and measured like any other.
 
     `await chat.ask("…")` is the next turn; a notebook shows it in a panel.
     """
 
-    def __init__(self, start: Start, run: Callable[[str, RunOptions], Awaitable[Run]], options: RunOptions) -> None:
+    def __init__(
+        self, start: Callable[[str, RunOptions], Run], run: Callable[[str, RunOptions], Awaitable[Run]], options: RunOptions
+    ) -> None:
         """Turns begin with `options`; `start` begins one, `run` waits for its end and shows it where somebody looks. `options.follow` is the run whose conversation the first one goes on with."""
         self.runs: list[Run] = []
         """The turns so far."""

@@ -19,7 +19,7 @@ from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MOST_SHOWN
 from kestrel_lab.runtime.context.toolboxes import Tools, apart_on_the_wire, chosen_tools, known_tools, offered
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings, Sources
-from kestrel_lab.runtime.mcp.expansion import Expansion, with_growth
+from kestrel_lab.runtime.mcp.expansion import Expansion
 from kestrel_lab.runtime.mcp.servers import McpServers, watched_as
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.options import SessionOptions
@@ -67,7 +67,8 @@ class Registry:
         wanted = self.sources.settings.expand if expand is None else expand
         if FIND_TOOL in toolbox or (not wanted and len(toolbox) <= MOST_SHOWN):
             return toolbox, None
-        return with_growth(toolbox, self._mcp, workspace, self.sources if wanted else None)
+        expansion = Expansion(servers=self._mcp, workspace=workspace, sources=self.sources if wanted else None)
+        return Toolbox([*toolbox, *expansion.tools()]), expansion
 
     def resolve_model(self, model: str | Model | None) -> Model:
         """The model of that name, ready to be called; raises `UsageError` when there is none."""
@@ -108,18 +109,11 @@ class Registry:
         served = {tool.name for tool in self._mcp.tools()}
         self._tools = Toolbox(tool for tool in tools if tool.name not in served)
 
-    def resolve_tools(self, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> Toolbox:
-        """The toolbox that `tools` describe, `SERVER:*` for all tools of an MCP server; `steps` are of the plan it is for, see `chosen_tools`.
-
-        Raises `UsageError` for an unknown name.
-        """
-        if not len(self._mcp):
-            return chosen_tools(self._tools, tools, steps)
-        if tools is None:
+    def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
+        """Return the toolbox that `tools` describe, `SERVER:*` for all tools of an MCP server; raises `UsageError` for an unknown name."""
+        if tools is None and len(self._mcp):
             self._mcp.learn()
-        elif not isinstance(tools, str | Toolbox):
-            tools = self._mcp.named(tools)
-        return apart_on_the_wire(chosen_tools(self.toolbox, tools, steps))
+        return self._without((), tools, ())
 
     def known_at_once(self, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> tuple[Toolbox, tuple[str, ...]]:
         """`resolve_tools` as far as nothing has to be started for it, and the servers whose tools are still missing.

@@ -14,12 +14,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from typing import TypeVar, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.expressions.json_paths import JsonPath
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 
+_J = TypeVar("_J", bound=Json)
 MAX_TEMPLATE = 100_000
 """Characters of all texts of a template together."""
 MAX_RENDERED = 1_000_000
@@ -59,14 +61,14 @@ def render(value: Json, scope: Mapping[str, Json]) -> Json:
     return _Rendering(scope).render(value)
 
 
-def escape(value: Json) -> Json:
+def escape(value: _J) -> _J:
     """Return a template that renders to `value`: texts that look like references are escaped.
 
     Raises `UsageError` for a value that is too long or too deep for a template.
     """
     for _ in _texts(value):
         pass
-    return _escaped(value)
+    return cast("_J", _escaped(value))
 
 
 def _escaped(value: Json) -> Json:

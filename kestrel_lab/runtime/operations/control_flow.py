@@ -28,14 +28,15 @@ async def loop(scope: Scope) -> Done:
     """
     args = scope.args
     until, limit, done = str(args["until"]), cast("int", args["limit"]), cast("int", args.get("round", 0))
-    name, result = scope.step.id.rpartition("#")[0] if done else scope.step.id, str(args["result"])
+    name, result = scope.whole, str(args["result"])
     if done:
         if parse(until).holds(scope.inputs):
             return Done(output=scope.inputs[result])
         if done >= limit:
-            reached(scope, f"{name!r} has done {_rounds(limit)} and it still does not hold that {until}", fail=args["at_limit"] == "fail")
+            rounds = "its one round" if limit == 1 else f"its {limit} rounds"
+            reached(scope, f"{name!r} has done {rounds} and it still does not hold that {until}", fail=args["at_limit"] == "fail")
             return Done(output=scope.inputs[result])
-    body = tuple(Step.from_json(cast("dict[str, Json]", item)) for item in cast("list[Json]", args["body"]))
+    body = scope.held("body")
     steps = tuple(numbered(step, {other.id: done + 1 for other in body}) for step in body)
     return Done(grows=(*steps, asking(scope, name, done + 1, {**args, "round": done + 1}, steps, {*asked_names(until), result})))
 
@@ -45,7 +46,7 @@ def asking(scope: Scope, name: str, turn: int, args: Mapping[str, Json], after: 
     return Step(
         id=f"{name}#{turn}",
         operation=scope.step.operation,
-        args=cast("dict[str, Json]", escape(dict(args))),
+        args=escape(dict(args)),
         depends_on=tuple(step.id for step in after),
         consumes=tuple(sorted(names)),
         stage=scope.step.stage,
@@ -64,10 +65,6 @@ def reached(scope: Scope, what: str, *, fail: bool) -> None:
     scope.ctx.emit(BudgetWarned(limit=scope.step.operation, message=f"{what}; it goes on with what there is"))
 
 
-def _rounds(limit: int) -> str:
-    return "its one round" if limit == 1 else f"its {limit} rounds"
-
-
 async def graph(scope: Scope) -> Done:
     """Visit the nodes to which the last wave leads, or give the answer; `core.plan_shapes.along_edges` writes the arguments.
 
@@ -75,14 +72,14 @@ async def graph(scope: Scope) -> Done:
     that was skipped leads nowhere. At the limit the graph raises `RunError`, or records a warning, as `at_limit` says.
     """
     args = scope.args
-    nodes = {step.id: step for step in (Step.from_json(cast("dict[str, Json]", item)) for item in cast("list[Json]", args["nodes"]))}
+    nodes = {step.id: step for step in scope.held("nodes")}
     edges = [Edge(**cast("dict[str, str]", item)) for item in cast("list[Json]", args["edges"])]
     visits = cast("dict[str, int]", args.get("visits", {}))
     wave, turn = cast("list[str]", args.get("wave", [])), cast("int", args.get("turn", 0))
     following = _following(scope, nodes, edges, wave, visits) if wave else cast("list[str]", args["start"])
     if not following:
         return Done(output=_answer(scope, nodes, wave))
-    limit, name = cast("int", args["limit"]), scope.step.id.rpartition("#")[0] if turn else scope.step.id
+    limit, name = cast("int", args["limit"]), scope.whole
     if sum(visits.values()) + len(following) > limit:
         what = f"{name!r} has visited {sum(visits.values())} nodes of at most {limit}, and edges lead on to {', '.join(following)}"
         reached(scope, what, fail=args["at_limit"] == "fail")
@@ -151,14 +148,14 @@ async def escalation(scope: Scope) -> Done:
     where the last tier fails.
     """
     args, name = scope.args, scope.name
-    tiers = [Step.from_json(body) for body in cast("list[dict[str, Json]]", args["tiers"])]
+    tiers = scope.held("tiers")
     turn, below = cast("int", args.get("turn", 0)), cast("float", args["below"])
     told: dict[str, Json] = {}
     if turn:
         last = tiers[turn - 1]
         went = scope.went(f"{name}/{last.id}")
         answer, confidence = _read(went["answer"], last)
-        whole = f"{scope.step.id.rpartition('#')[0]}/{last.id}"
+        whole = f"{scope.whole}/{last.id}"
         held = [council for step, council in scope.ctx.state.councils.items() if step == whole or step.startswith(f"{whole}/")]
         council = held[-1] if held else None
         confidence = council.confidence if council is not None else confidence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,12 +15,11 @@ from kestrel_lab.answers.next_actions import NextAction, next_actions
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.deeds import Deed
 from kestrel_lab.core.events.union import RunFinished
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibrated, known_models
 from kestrel_lab.runtime.review.evidence_table import claims_in, deeds_in, looked_at, made_in, subject_in
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.verification.evidence import Backed, evidence_of
+from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.diffs import split_diff
@@ -35,18 +34,6 @@ MOST_CONCERNS: Final = 20
 _WRITE: Final = frozenset({"write_file", "edit_file", "multi_edit"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Review:
-    """The result of a review."""
-
-    concerns: tuple[Issue, ...] = ()
-    claims: tuple[Backed, ...] = ()
-    """Those of an answer that was asked for as claims with citations."""
-    confirmed: int = 0
-    """Deeds that it claims and the log has."""
-    actions: tuple[NextAction, ...] = field(default=())
-
-
 async def finished(ctx: RunContext, answer: str) -> RunFinished:
     """Return the end of a complete run, with the review of its answer where reviews are on.
 
@@ -57,18 +44,15 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
         return end
     deeds = await deeds_in(ctx, answer)
 
-    def look() -> tuple[Review, bool]:
+    def look() -> tuple[RunFinished, bool]:
         ordered = ctx.containment != "off" and ctx.flow.answers_hold(may_order)
-        return _review(ctx.state, Path(ctx.workspace.root), answer, deeds), ordered
+        return _reviewed(end, ctx.state, Path(ctx.workspace.root), deeds), ordered
 
-    found, ordered = await asyncio.to_thread(look)
+    looked, ordered = await asyncio.to_thread(look)
     # Whose words they are is folded from the log only where some answer orders anything.
     orders = await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now()) if ordered else ()
-    told = [one.as_json() for one in (*found.concerns, *orders)]
-    actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
-    claims = [one.as_json() for one in found.claims]
-    end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], claims=claims, confirmed=found.confirmed, actions=actions)
-    end = await _held_back(ctx, end)
+    concerns = [*looked.concerns, *(one.as_json() for one in orders)]
+    end = await _held_back(ctx, replace(looked, concerns=concerns[:MOST_CONCERNS]))
     try:
         return await _calibrated(ctx, end)
     except UsageError as error:  # the answer is not lost to a file that somebody edited
@@ -102,16 +86,24 @@ async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
     return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibrated, home, model, said))
 
 
-def _review(state: RunState, root: Path, answer: str, deeds: Sequence[Deed] | None) -> Review:
+def _reviewed(end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None) -> RunFinished:
+    """Return the end of a run with the concerns, the claims, the confirmed deeds and the next actions of its answer."""
     from kestrel_lab.verification.deeds import confirmed  # with all its rules: only where an answer is checked
     from kestrel_lab.verification.engine import UNFINISHED, unfinished  # with all its rules: only where an answer is checked
 
-    subject = subject_in(state, root, answer, seconds=REVIEW_S, deeds=deeds)
-    found, actions = looked_at(subject), proposed(state, subject.files, answer)
+    subject = subject_in(state, root, end.answer, seconds=REVIEW_S, deeds=deeds)
+    found, actions = looked_at(subject), proposed(state, subject.files, end.answer)
     claims = evidence_of(subject, given) if (given := claims_in(state)) else ()
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
         found = (*found, unfinished(subject.unseen))
-    return Review(concerns=found, claims=claims, confirmed=confirmed(subject), actions=actions)
+    return replace(
+        end,
+        looked=True,
+        concerns=[one.as_json() for one in found],
+        claims=[one.as_json() for one in claims],
+        confirmed=confirmed(subject),
+        actions=[{"kind": one.kind, "text": one.text, "why": one.why} for one in actions],
+    )
 
 
 def proposed(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:

@@ -178,9 +178,8 @@ class FileTaint:
             status = place.stat()
         except OSError:
             return ""
-        return self._source(root, path, place, status) if stat.S_ISREG(status.st_mode) else ""
-
-    def _source(self, root: str, path: str, place: Path, status: os.stat_result) -> str:
+        if not stat.S_ISREG(status.st_mode):
+            return ""
         whole = str(place)
         with self._lock:
             found = self._written_open(root, path, status.st_ctime_ns)
