@@ -178,8 +178,9 @@ class FileTaint:
             status = place.stat()
         except OSError:
             return ""
-        if not stat.S_ISREG(status.st_mode):
-            return ""
+        return self._source(root, path, place, status) if stat.S_ISREG(status.st_mode) else ""
+
+    def _source(self, root: str, path: str, place: Path, status: os.stat_result) -> str:
         whole = str(place)
         with self._lock:
             found = self._written_open(root, path, status.st_ctime_ns)
