@@ -48,7 +48,7 @@ from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
 from kestrel_lab.permissions.rulebook import Rulebook
 from kestrel_lab.runtime.mcp.server_table import ServerTable
-from kestrel_lab.runtime.recomputation.recompute import Recomputed
+from kestrel_lab.runtime.recomputation import Recomputed
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings, load_settings
 from kestrel_lab.runtime.settings_file import write_setting

@@ -14,7 +14,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import encodable, plain, shown_folder
 from kestrel_lab.evals.reports.markdown import code
 from kestrel_lab.language.numbers import origins
-from kestrel_lab.runtime.recomputation.executed_code import CodeCall, Turn, needed, turns_of
+from kestrel_lab.runtime.recomputation import CodeCall, Turn, needed, turns_of
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
 

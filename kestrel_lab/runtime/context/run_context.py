@@ -32,10 +32,9 @@ from kestrel_lab.runtime.context.guidance import NestedGuidance
 from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.context.tool_selection import Growth, shown_names
-from kestrel_lab.runtime.security.containment import Containment
+from kestrel_lab.runtime.security.containment import Containment, TaintLog
 from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.runtime.security.taint_log import TaintLog
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools import read_result as reading
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
@@ -59,7 +58,7 @@ def without_secrets(event: Event, redactor: Redactor) -> Event:
     for name in _OF_KIND[type(event)]:
         if (said := getattr(event, name)) and (clean := redactor.json(said)) != said:
             changed[name] = clean
-    return replace(event, **changed) if changed else event  # type: ignore[arg-type]  # the type of a field stays what it was
+    return replace(event, **changed) if changed else event  # the type of a field stays what it was
 
 
 _SMALL_IMAGE = 100_000

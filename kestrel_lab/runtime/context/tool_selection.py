@@ -5,7 +5,7 @@ What was chosen is an event, so a resumed run shows the same; the list only grow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -67,25 +67,16 @@ def always_shown(name: str) -> bool:
     return name in _core()
 
 
-def index_of(tools: Sequence[Tool]) -> ToolIndex:
-    """The index of these very tools, made once."""
-    return _index(tools if isinstance(tools, tuple) else tuple(tools))
-
-
 @lru_cache(maxsize=8)
-def _index(tools: tuple[Tool, ...]) -> ToolIndex:
+def index_of(tools: tuple[Tool, ...]) -> ToolIndex:
+    """Return the index of these very tools, made once."""
     return tool_index(described(tool.name, tool.description, tool.schema, tool.name.partition(":")[0]) for tool in tools)
 
 
 @lru_cache(maxsize=1)
 def _core() -> frozenset[str]:
-    return frozenset(
-        {*_names([*native_tools(), *task_tools(), delegate, *memory_tools()]), READ_RESULT, MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL}
-    )
-
-
-def _names(tools: Iterable[Tool]) -> Iterable[str]:
-    return (tool.name for tool in tools)
+    tools = [*native_tools(), *task_tools(), delegate, *memory_tools()]
+    return frozenset([*(tool.name for tool in tools), READ_RESULT, MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL])
 
 
 def _used(step: str, state: RunState) -> set[str]:

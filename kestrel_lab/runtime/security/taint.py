@@ -31,7 +31,7 @@ from kestrel_lab.core.events.union import (
     ToolAnswered,
     ToolCalled,
 )
-from kestrel_lab.core.expressions.call_references import is_chained
+from kestrel_lab.core.expressions.templates import is_chained
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
