@@ -36,8 +36,8 @@ from kestrel_lab.mcp.registry.installed_servers import (
     tree_of,
     write_installed,
 )
-from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch
-from kestrel_lab.tools.shell.process import run_launched, run_process
+from kestrel_lab.tools.sandbox.launcher_client import Launch
+from kestrel_lab.tools.shell.process import run_launched
 
 Installer = Literal["uv", "pip", "npm"]
 
@@ -281,11 +281,8 @@ async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, wha
     ours |= {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", "npm_config_update_notifier": "false"}
     try:
         program = shutil.which(argv[0], path=ours.get("PATH")) or argv[0]
-        if can_launch():  # what is killed with us must not go on writing
-            launch = Launch(argv=(program, *argv[1:]), cwd="/", env=ours)
-            ended = await run_launched(launch, stdout=keep, stderr=keep, timeout_s=seconds)
-        else:
-            ended = await run_process((program, *argv[1:]), cwd="/", env=ours, stdout=keep, stderr=keep, timeout_s=seconds)
+        launch = Launch(argv=(program, *argv[1:]), cwd="/", env=ours)  # what is killed with us must not go on writing
+        ended = await run_launched(launch, stdout=keep, stderr=keep, timeout_s=seconds)
     except OSError as error:
         raise InstallError(f"{what} failed: {argv[0]} cannot be started: {error.strerror or error}") from error
     if ended.exit_code != 0 or ended.stopped:
