@@ -12,11 +12,11 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import decode, head_tail
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.files.autorun_files import with_word
 from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, split_lines, unified_diff
 from kestrel_lab.tools.files.fingerprints import path_fingerprint, paths_fingerprint
 from kestrel_lab.tools.files.lock import LockedFile
 from kestrel_lab.tools.files.workspace import encoded
+from kestrel_lab.tools.sandbox.autorun_watch import with_word
 from kestrel_lab.tools.tool import ToolContext
 
 _READ_CHARS = 18_000
