@@ -274,7 +274,8 @@ class PreviewJob:
     def _work(self, scratch: str, buffers: Buffers, _: list[str]) -> Json:
         shell = self.shell
         shell.history_manager.enabled = False
-        shell.loop_runner = _run_alone
+        # A cell that awaits: the event loop of the kernel is not there in a copy.
+        shell.loop_runner = lambda coroutine: asyncio.new_event_loop().run_until_complete(coroutine)
         before = Before.of(self.code, shell.user_ns)
         effects = Effects(scratch, self.workspace)
         effects.install()
@@ -322,11 +323,6 @@ class PreviewJob:
         if any(set(data) - {*IMAGES, "text/plain"} for data, _ in output.displayed):
             return "it displays more than text and images"
         return ""
-
-
-def _run_alone(coroutine: Any) -> Any:
-    """Run the code of a cell that awaits: the event loop of the kernel is not there in a copy."""
-    return asyncio.new_event_loop().run_until_complete(coroutine)
 
 
 def _adopted(namespace: dict[str, Any], changes: list[Change], before: Before, output: Output, buffers: Buffers) -> dict[str, Json]:

@@ -20,7 +20,7 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -97,7 +97,9 @@ def _keep(control: socket.socket, take: int) -> None:
         os.write(take, b"x")
     os.close(take)
     talk = socket.socket(fileno=fds[0])
-    request = _received(talk)
+    with talk.makefile("rb") as received:
+        (size,) = struct.unpack("=I", received.read(4))
+        request: Request = json.loads(received.read(size))
     private = os.path.realpath(tempfile.mkdtemp(prefix="kestrel-")) if request["private"] else ""
     repositories: list[PrivateGit] = []
     try:
@@ -112,13 +114,6 @@ def _keep(control: socket.socket, take: int) -> None:
             _tell(talk, {"notes": notes})
         talk.close()  # nobody waits for the rest
         remove_tree(*(one.rest for one in repositories), *([private] if private else []))
-
-
-def _received(talk: socket.socket) -> Request:
-    with talk.makefile("rb") as stream:
-        (size,) = struct.unpack("=I", stream.read(4))
-        request: Request = json.loads(stream.read(size))
-    return request
 
 
 def _started(request: Request, private: str, streams: list[int], talk: socket.socket, repositories: list[PrivateGit]) -> int:
@@ -220,8 +215,9 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
         if alive and time.monotonic() >= look:  # by the clock: a command can keep this process awake with children that end
             for one in repositories:
                 one.carry()
-            if stopped := _overgrown(bound):
-                _tell(talk, {"stopped": stopped})
+            processes = list(_descendants(os.getpid()))
+            if len(processes) > MAX_PROCESSES or (bound is not None and bound.exceeded(processes)):
+                _tell(talk, {"stopped": "processes" if len(processes) > MAX_PROCESSES else "memory"})
                 return
             look = time.monotonic() + _CHECK_S
 
@@ -232,14 +228,6 @@ def _reaped(child: int) -> int | None:
         if ended[0] == child:
             return ended[1]
     return None
-
-
-def _overgrown(memory: MemoryBound | None) -> str:
-    """Return the resource that the command has used too much of, `processes` or `memory`; empty for none."""
-    processes = list(_descendants(os.getpid()))
-    if len(processes) > MAX_PROCESSES:
-        return "processes"
-    return "memory" if memory is not None and memory.exceeded(processes) else ""
 
 
 def _tell(talk: socket.socket, message: Request) -> bool:
@@ -306,9 +294,8 @@ class MemoryBound:
     most: int
     _next: float = 0.0
 
-    def exceeded(self, processes: Iterable[int]) -> bool:
-        """Return whether they have more by now. Files that are mapped count for nothing: the kernel can drop them."""
-        there = list(processes)
+    def exceeded(self, there: Sequence[int]) -> bool:
+        """Return whether these processes have more by now. Files that are mapped count for nothing: the kernel can drop them."""
         # Memory files are the command's or others': how many there are on the machine bounds what an exact count can find.
         if sum(map(_resident, there)) + _shared_memory() <= self.most or time.monotonic() < self._next:
             return False
