@@ -9,7 +9,7 @@ import typer
 from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
-from kestrel_lab.tools.macros.macro import Macro
+from kestrel_lab.tools.macros import Macro
 
 macros = typer.Typer(
     help="List macros, and sequences of calls that could become macros; accept, disable or remove them.",

@@ -15,10 +15,10 @@ from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.tools.builtin import native_tools
 from kestrel_lab.tools.delegation import delegate
 from kestrel_lab.tools.interaction import task_tools
-from kestrel_lab.tools.macros.macro import MACRO_RUN
+from kestrel_lab.tools.macros import MACRO_RUN
 from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.read_result import NAME as READ_RESULT
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
+from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import Tool, Toolbox
 from kestrel_lab.tools.tool_search import ToolIndex, described, tool_index
 
