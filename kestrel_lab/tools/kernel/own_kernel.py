@@ -100,8 +100,7 @@ class OwnKernel:
                 "execute_request", code=code, silent=False, store_history=True, user_expressions={}, allow_stdin=False
             )
             self._collect(message, output, seconds)
-        given = output.value or ""
-        return Ran("executed", (), output.text, given, tuple(output.texts), tuple(output.images), output.traceback)
+        return Ran("executed", output, output.value or "")
 
     def listed(self) -> str:
         """Return a line for each variable."""
