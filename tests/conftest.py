@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.tools.skills import skill
+from kestrel_lab.tools import skills as skill
 
 if TYPE_CHECKING:
     from postgres_server import PostgresServer

@@ -20,8 +20,8 @@ from kestrel_lab.evals.suites.loader import repository_of
 from kestrel_lab.runtime.agent.macro_calls import tools_begun_with
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.macros.macro import MACRO_RUN
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
+from kestrel_lab.tools.macros import MACRO_RUN
+from kestrel_lab.tools.skills import LOAD_SKILL
 
 # The workspace of a finished run as a scenario can have it: files written out, or a folder of the repository.
 
