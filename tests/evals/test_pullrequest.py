@@ -14,8 +14,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.comparison import Comparison, Side
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.junit import Case, Group, groups, junit_xml
-from kestrel_lab.evals.reports.markdown import code, linked, table
-from kestrel_lab.evals.reports.pull_request import result_markdown
+from kestrel_lab.evals.reports.markdown import code, linked, result_markdown, table
 
 HOSTILE = (
     "a`b|c\n| x | <img src=x onerror=alert(1)> ![i](http://evil/x.png) [l](javascript:x) @everyone #1 https://evil \x00\x1b[31m\ud800 ]]>"

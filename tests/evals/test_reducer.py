@@ -83,11 +83,12 @@ def trials():
 
 @pytest.mark.parametrize("count_errors", ["fail", "exclude"])
 def test_a_summary_is_that_of_all_trials(count_errors):
-    """Rate, interval, counts, means and chances of several tries; read once, in two parts, or merged from two places."""
+    """Rate, interval, counts, means and chances of several tries; read once, or in two parts."""
     rows = trials()
     whole = reduced(iter(rows), count_errors).summaries()
     parts = reduced(rows[:17], count_errors)
-    parts.merge(reduced(rows[17:], count_errors))
+    for more in rows[17:]:
+        parts.add(more)
     assert [{k: pytest.approx(v, nan_ok=True) if isinstance(v, float) else v for k, v in s.items()} for s in whole] == parts.summaries()
     for summary in whole:
         records = [trial_record(r, count_errors) for r in rows if r.config == summary["config"]]

@@ -17,9 +17,9 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reports.gate_decisions import GateReport, decide, decide_change
 from kestrel_lab.evals.reports.junit import groups, write_junit
+from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, comparison_markdown
 from kestrel_lab.evals.reports.pages import Transcripts, heading, rendered
 from kestrel_lab.evals.reports.plots import differences_figure
-from kestrel_lab.evals.reports.pull_request import DIFFERENCE_HEADINGS, comparison_markdown
 from kestrel_lab.evals.reports.result_view import ResultView, written
 from kestrel_lab.evals.stats.difference import Difference, Question, Verdict, difference, judge_all, over_rounds, overall
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
@@ -146,7 +146,10 @@ class Comparison(ResultView):
         `higher` at head; `scope`: whether interval and p speak of `scenarios like these` or, with fewer than six, of
         `these scenarios`; `test`, where p is from; `note`, why there is no verdict, where there can be none.
         """
-        return self._frame_of("metric", self._differences)
+        told = self._differences.items()
+        return shown_frame(
+            [{"config": config, "model_kind": self._kinds[config], "metric": key, **_record(d)} for (config, key), d in told]
+        )
 
     @property
     def families(self) -> pd.DataFrame:
@@ -154,7 +157,10 @@ class Comparison(ResultView):
 
         Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends on them.
         """
-        return self._frame_of("family", self._by_family)
+        told = self._by_family.items()
+        return shown_frame(
+            [{"config": config, "family": key, "model_kind": self._kinds[config], **_record(d)} for (config, key), d in told]
+        )
 
     @property
     def verdict(self) -> Verdict:
@@ -236,11 +242,6 @@ class Comparison(ResultView):
             for (config, key), d in found.items()
         ]
         return ["configuration", what, self.base.title, self.head.title, *DIFFERENCE_HEADINGS], rows
-
-    def _frame_of(self, what: str, found: Mapping[tuple[str, str], Difference]) -> pd.DataFrame:
-        return shown_frame(
-            [{"config": config, what: key, "model_kind": self._kinds[config], **_record(d)} for (config, key), d in found.items()]
-        )
 
     def _label(self, config: str) -> str:
         return labelled(config, self._kinds[config])

@@ -289,24 +289,47 @@ def _keeper(session: Session, work: CommitTrials, on_row: Callable[[EvalRow], No
     return keep
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Worker:
     """A process that runs trials on request."""
 
     title: str
     """The commit, as errors name it."""
-    skipped: dict[str, str]
-    """Scenarios that it cannot run, and why."""
     process: Process
     errors: IO[bytes]
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Scenarios that it cannot run, and why."""
 
     async def make(self, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
         """Run the trials and call `on_row` with each; raises `UsageError` when the worker fails."""
         if not asks:
             return
-        await _send(self.process, [[ask.scenario.id, ask.config.name, ask.epoch] for ask in asks])
-        while "done" not in (message := await _receive(self.process, self.errors, self.title)):
+        await self.send([[ask.scenario.id, ask.config.name, ask.epoch] for ask in asks])
+        while "done" not in (message := await self.receive()):
             on_row(EvalRow(**message["row"]))
+
+    async def send(self, message: object) -> None:
+        """Send one message."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(message).encode() + b"\n")
+        # That a worker is gone shows when its answer does not come.
+        with contextlib.suppress(ConnectionError):
+            await self.process.stdin.drain()
+
+    async def receive(self) -> dict[str, Any]:
+        """Return the next message; raises `UsageError` for a refusal, and with its last words for a worker that has ended."""
+        assert self.process.stdout is not None
+        line = await self.process.stdout.readline()
+        if not line:
+            await self.process.wait()
+            self.errors.seek(0, os.SEEK_END)
+            self.errors.seek(max(0, self.errors.tell() - 2000))
+            said = one_line(self.errors.read().decode(errors="replace"), 1500) or f"exit code {self.process.returncode}"
+            raise UsageError(f"the process that runs {self.title} ended: {said}")
+        message: dict[str, Any] = json.loads(line)
+        if "refused" in message:
+            raise UsageError(f"{self.title}: {message['refused']}")
+        return message
 
 
 @asynccontextmanager
@@ -322,36 +345,14 @@ async def _worker(order: dict[str, Json], tree: Path, env: dict[str, str], pytho
             stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True, limit=_LINE,
         )  # fmt: skip
         try:
-            await _send(process, order)
-            message = await _receive(process, errors, title)
-            yield Worker(title=title, skipped=message["ready"], process=process, errors=errors)
+            made = Worker(title=title, process=process, errors=errors)
+            await made.send(order)
+            made.skipped = (await made.receive())["ready"]
+            yield made
         except BaseException:
             await asyncio.shield(_end(process, 0))
             raise
         await asyncio.shield(_end(process, _GRACE))
-
-
-async def _send(process: Process, message: object) -> None:
-    assert process.stdin is not None
-    process.stdin.write(json.dumps(message).encode() + b"\n")
-    # That a worker is gone shows when its answer does not come.
-    with contextlib.suppress(ConnectionError):
-        await process.stdin.drain()
-
-
-async def _receive(process: Process, errors: IO[bytes], title: str) -> dict[str, Any]:
-    assert process.stdout is not None
-    line = await process.stdout.readline()
-    if not line:
-        await process.wait()
-        errors.seek(0, os.SEEK_END)
-        errors.seek(max(0, errors.tell() - 2000))
-        said = one_line(errors.read().decode(errors="replace"), 1500) or f"exit code {process.returncode}"
-        raise UsageError(f"the process that runs {title} ended: {said}")
-    message: dict[str, Any] = json.loads(line)
-    if "refused" in message:
-        raise UsageError(f"{title}: {message['refused']}")
-    return message
 
 
 async def _end(process: Process, grace: float) -> None:

@@ -12,9 +12,9 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import CONCERN_COLUMNS, concern_rates
 from kestrel_lab.evals.reports.gate_decisions import GateReport, decide
 from kestrel_lab.evals.reports.junit import groups, write_junit
+from kestrel_lab.evals.reports.markdown import result_markdown
 from kestrel_lab.evals.reports.pages import report_page
 from kestrel_lab.evals.reports.plots import configs_figure, families_figure
-from kestrel_lab.evals.reports.pull_request import result_markdown
 from kestrel_lab.evals.reports.result_view import ResultView, written
 from kestrel_lab.evals.stats.pass_at_k import chances
 from kestrel_lab.evals.stored_trials import EvalRow

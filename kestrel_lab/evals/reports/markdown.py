@@ -1,4 +1,4 @@
-"""Markdown for a pull request's comment, in which foreign text stays text.
+"""Markdown for a pull request's comment, in which foreign text stays text: rates with intervals, gates, flips, trials that did not pass.
 
 Foreign text stands in code spans: there GitHub and its like render no HTML, image or link and notify nobody.
 What could end a span or a table's cell is replaced by a character that looks alike.
@@ -6,15 +6,23 @@ What could end a span or a table's cell is replaced by a character that looks al
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import Suite
+from kestrel_lab.evals.summaries.result_table import labelled, not_real, summarise, summary_table
+
+if TYPE_CHECKING:
+    from kestrel_lab.evals.reports.gate_decisions import GateReport
 
 SHOWN: Final = 20
 """Rows of a list in a comment; how many more there are is said."""
+DIFFERENCE_HEADINGS: Final = ("difference (95 %)", "p", "verdict", "smallest detectable")
+_TEXTS: Final = frozenset({"configuration", "model"})
 _LOOK_ALIKES: Final = str.maketrans({"`": "ˋ", "|": "¦"})
 
 
@@ -49,3 +57,72 @@ def linked(text: str, address: str) -> str:
 def joined(parts: Iterable[str]) -> str:
     """Join paragraphs, tables and headings to one document."""
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | None, report: str) -> str:
+    """Return the summary of one eval run; `report` is the address of its HTML report, empty for none."""
+    summaries = summarise(rows, suite.count_errors)
+    headings, found = summary_table(summaries)
+    cells = [[code(cell) if heading in _TEXTS else str(cell) for heading, cell in zip(headings, row, strict=True)] for row in found]
+    return joined(
+        [
+            f"### Suite {code(suite.name)}",
+            linked(f"{len(rows)} trials of {len(suite.scenarios)} scenarios", report),
+            " ".join(f"**{told}**" for told in not_real(summaries, code)),
+            gates.markdown().rstrip("\n") if gates else "",
+            table(headings, cells),
+            *_not_passed(rows, report),
+        ]
+    )
+
+
+def comparison_markdown(
+    heading: tuple[str, str, str, str],
+    differences: Iterable[Sequence[str]],
+    flips: Sequence[Mapping[str, Any]],
+    notes: Iterable[str],
+    gates: GateReport | None,
+    report: str,
+) -> str:
+    """Return the summary of two commits: `heading` is verdict, base, head and suite; `differences` are cells, foreign names first."""
+    verdict, base, head, suite = heading
+    rows = [[code(config), code(metric), *rest] for config, metric, *rest in differences]
+    shown = [
+        [_trial(f["scenario"], f["head_run"], report), code(f["config"]), str(f["epoch"]), f"{f['base']} → {f['head']}", code(f["reason"])]
+        for f in flips[:SHOWN]
+    ]
+    return joined(
+        [
+            f"### {verdict.upper()}: {code(base)} → {code(head)}, suite {code(suite)}",
+            linked("Report", report) if report else "",
+            gates.markdown().rstrip("\n") if gates else "",
+            table(["configuration", "metric", "base", "head", *DIFFERENCE_HEADINGS], rows),
+            f"**Flipped: {len(flips)} trials passed on one side only**" if flips else "No trial flipped.",
+            table(["scenario", "configuration", "epoch", "base → head", "reason"], shown) if flips else "",
+            _more(len(flips)),
+            "\n".join(f"- {code(note, 400)}" for note in notes),
+        ]
+    )
+
+
+def _not_passed(rows: Sequence[EvalRow], report: str) -> Iterable[str]:
+    failed = [row for row in rows if row.outcome != "pass"]
+    if not failed:
+        yield "Every trial passed."
+        return
+    yield f"**Did not pass: {len(failed)} of {len(rows)} trials**"
+    cells = []
+    for row in failed[:SHOWN]:
+        config = code(labelled(row.config, row.model_kind))
+        cells.append([_trial(row.scenario, row.run, report), config, str(row.epoch), row.outcome, code(row.reason)])
+    yield table(["scenario", "configuration", "epoch", "outcome", "reason"], cells)
+    yield _more(len(failed))
+
+
+def _trial(scenario: str, run: str, report: str) -> str:
+    """Return the name of a trial's scenario, as a link to its transcript where there is a report."""
+    return linked(code(scenario), f"{report}#run-{run}" if report else "")
+
+
+def _more(count: int) -> str:
+    return f"… and {count - SHOWN} more" if count > SHOWN else ""

@@ -38,14 +38,6 @@ class Cell:
     measured: dict[str, Moments] = field(default_factory=dict)
     """By metric: of the trials that it is known of, broken ones among them."""
 
-    def merge(self, other: Cell) -> None:
-        """Add the trials of `other`."""
-        self.trials += other.trials
-        self.errors += other.errors
-        self.success.merge(other.success)
-        for name, moments in other.measured.items():
-            self.measured.setdefault(name, Moments()).merge(moments)
-
 
 class Reducer:
     """Adds up trials by configuration and scenario; its memory does not grow with the number of repeats."""
@@ -80,12 +72,6 @@ class Reducer:
                 moments = cell.measured[name] = Moments()
             if value == value:
                 moments.add(value)
-
-    def merge(self, other: Reducer) -> None:
-        """Add the trials of `other`, of another process or shard."""
-        for key, cell in other._cells.items():
-            mine = self._cells.setdefault(key, Cell(cell.family, cell.weight, cell.model, cell.model_kind))
-            mine.merge(cell)
 
     def summaries(self) -> list[dict[str, Any]]:
         """One record per configuration: rate with interval, counts, means of `MEANS`, chances of several tries, Pareto front."""
