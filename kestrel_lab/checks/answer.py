@@ -35,6 +35,7 @@ class AnswerContains(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         quoted = [repr(one_line(text, 40)) for text in self.texts]
         if len(quoted) == 1:
             return f"answer contains {quoted[0]}"
@@ -59,6 +60,7 @@ class AnswerEquals(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"answer equals {one_line(self.text, 40)!r}"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -88,6 +90,7 @@ class AnswerMatches(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"answer matches /{one_line(self.pattern, 60)}/"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -127,6 +130,7 @@ class AnswerAbstains(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return "answer says that it does not know" if self.expected else "answer does not say that it does not know"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -156,6 +160,7 @@ class AnswerSchema(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         named = self.schema.get("title") or f"schema {content_key(self.schema)[:8]}"
         return f"answer fits {one_line(str(named), 40)}"
 
@@ -196,6 +201,7 @@ class AnswerForm:
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"the answer has the form {self.contract!r}"
 
     async def __call__(self, trial: Trial) -> Score:

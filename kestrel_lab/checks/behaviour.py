@@ -20,6 +20,7 @@ class ToolUsed(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{self.name} used"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -38,6 +39,7 @@ class ToolNotUsed(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{self.name} not used"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -59,6 +61,7 @@ class ToolAtMost(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{self.name} used at most {self.n} times"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -78,6 +81,7 @@ class TurnsAtMost(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"at most {self.n} turns"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -105,6 +109,7 @@ class CostAtMost(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"cost at most ${self.usd:g}"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -128,6 +133,7 @@ class SecondsAtMost(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"at most {self.seconds:g} s"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -146,6 +152,7 @@ class TokensAtMost(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"at most {self.n} tokens"
 
     async def __call__(self, trial: Trial) -> Score:

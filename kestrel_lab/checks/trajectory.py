@@ -65,6 +65,7 @@ class ToolsInOrder(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{', then '.join(self.names)}"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -105,6 +106,7 @@ class TrajectoryMatch(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         share = "" if self.at_least == 1 else f" at least {self.at_least:g}"
         return f"calls {self.mode.replace('_', ' ')}{share}: {one_line(', '.join(_expected(call)[0] for call in self.calls), 60)}"
 

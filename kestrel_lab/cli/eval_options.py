@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -93,31 +91,6 @@ class Reports:
             text = measured.markdown(self.link or near)
             self.markdown.parent.mkdir(parents=True, exist_ok=True)
             self.markdown.write_text(text, encoding="utf-8")
-
-
-def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command take groups of options: each field of a parameter whose type is a dataclass becomes an option.
-
-    typer reads the options of a command from its signature and its annotations, where it knows no groups.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-
-    @wraps(command)
-    def call(**given: Any) -> Any:
-        for name, kind in groups.items():
-            given[name] = cast("Any", kind)(**{field.name: given.pop(field.name) for field in fields(kind)})
-        return command(**given)
-
-    shown = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        inner = get_type_hints(groups[name], include_extras=True) if name in groups else {}
-        shown += [parameter.replace(name=one.name, default=one.default, annotation=inner[one.name]) for one in fields(groups[name])] if inner else [
-            parameter.replace(annotation=hints[name])
-        ]  # fmt: skip
-    call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # read by typer
-    call.__annotations__ = {one.name: one.annotation for one in shown}
-    return call
 
 
 def measured(ctx: typer.Context, work: Callable[[Lab, Reporter], Awaitable[T]], *then: Callable[[T], object]) -> Any:

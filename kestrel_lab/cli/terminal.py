@@ -94,7 +94,6 @@ class TerminalDisplay:
 
     @property
     def _lasted(self) -> float:
-        """Seconds since the run began, until its end."""
         head = self.view.head
         return max(0.0, (head.ended or time.time()) - (head.started or time.time()))
 

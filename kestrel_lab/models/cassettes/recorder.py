@@ -296,7 +296,6 @@ def _alikeness(one: Recorded, wanted: Recorded) -> tuple[bool, int, bool, bool, 
 
 
 def _differences(old: _Request, new: _Request) -> Iterator[str]:
-    """Yield the differences: model, settings, tools, messages."""
     if old["model"] != new["model"]:
         yield f"the model is {new['model']!r}, recorded was {old['model']!r}"
     for name in sorted({*old["settings"], *new["settings"]}):
