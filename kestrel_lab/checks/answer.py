@@ -64,6 +64,7 @@ class AnswerEquals(LogCheck):
         return f"answer equals {one_line(self.text, 40)!r}"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when both are equal."""
         passed = normalised(trial.answer).rstrip(".") == normalised(self.text).rstrip(".")
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
 
@@ -134,6 +135,7 @@ class AnswerAbstains(LogCheck):
         return "answer says that it does not know" if self.expected else "answer does not say that it does not know"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when it does as expected."""
         passed = abstains(trial.answer) == self.expected and bool(trial.answer.strip())
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
 
@@ -205,5 +207,6 @@ class AnswerForm:
         return f"the answer has the form {self.contract!r}"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when nothing is wrong with its form."""
         issues = await asyncio.to_thread(contract_named(self.contract).issues, trial.answer, trial.workspace)
         return Score(check=self.label, passed=not issues, value=1 / (1 + len(issues)), reason=one_line("; ".join(issues), 300))

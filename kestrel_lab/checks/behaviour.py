@@ -43,6 +43,7 @@ class ToolNotUsed(LogCheck):
         return f"{self.name} not used"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when the model never asked for the tool."""
         count = len(_answers(trial, self.name))
         reason = f"{self.name} was called {count} times" if count else ""
         return Score(check=self.label, passed=not count, value=float(not count), reason=reason)
@@ -65,6 +66,7 @@ class ToolAtMost(LogCheck):
         return f"{self.name} used at most {self.n} times"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass within `n` calls; beyond, `value` is `n` over the number of calls."""
         count = len(_answers(trial, self.name))
         return _score(self.label, count, self.n, f"{self.name} was called {count} times")
 
@@ -85,6 +87,7 @@ class TurnsAtMost(LogCheck):
         return f"at most {self.n} turns"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass within `n` turns; beyond, `value` is `n` over the number of turns."""
         turns = sum(isinstance(record.event, ModelCalled) for record in trial.records)
         return _score(self.label, turns, self.n, f"it took {turns} turns")
 
@@ -137,6 +140,7 @@ class SecondsAtMost(LogCheck):
         return f"at most {self.seconds:g} s"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass within the bound; beyond, `value` is the bound over the time taken."""
         taken = working_time(trial.records)
         return _score(self.label, taken, self.seconds, f"it took {taken:.2f} s")
 
@@ -156,6 +160,7 @@ class TokensAtMost(LogCheck):
         return f"at most {self.n} tokens"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass within the bound; beyond, `value` is the bound over the tokens used."""
         used = sum(answer.tokens_in + answer.tokens_out for answer in _model_answers(trial))
         return _score(self.label, used, self.n, f"it used {used} tokens")
 
@@ -166,7 +171,6 @@ def _require_bound(name: str, bound: float) -> None:
 
 
 def _score(label: str, used: float, bound: float, reason: str) -> Score:
-    """Pass within the bound; beyond, `value` is the bound over what was used."""
     passed = used <= bound
     return Score(check=label, passed=passed, value=1.0 if passed else bound / used, reason="" if passed else reason)
 

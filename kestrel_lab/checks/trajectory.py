@@ -111,6 +111,7 @@ class TrajectoryMatch(LogCheck):
         return f"calls {self.mode.replace('_', ' ')}{share}: {one_line(', '.join(_expected(call)[0] for call in self.calls), 60)}"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when enough agrees."""
         made = made_calls(trial.records)
         fits = [[_fits(expected, call) for call in made] for expected in map(_expected, self.calls)]
         value = self._value(fits, len(made))
