@@ -102,6 +102,8 @@ def _with_system(messages: list[Message], text: str) -> list[Message]:
     return [Message(role="system", text=text), *messages]
 
 
+# Reading a reply: a tool call, an answer, or plain text.
+
 _OPENING = re.compile(r'\s*\{\s*(?:"thought"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*)?"answer"\s*:\s*"', re.DOTALL)
 # Runs of characters and escapes that are complete: the first half of a surrogate pair waits for the second one.
 _COMPLETE = re.compile(
@@ -210,6 +212,8 @@ class AnswerText:
             self._shown += text
             self._on_delta(text)
 
+
+# The prompt that describes tools, and the JSON Schema of the reply.
 
 _KEPT = ("type", "enum", "const", "required")
 """Keywords of a tool's schema that are kept beside the structural ones.

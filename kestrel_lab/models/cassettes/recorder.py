@@ -237,6 +237,8 @@ def _usage(usage: Usage) -> dict[str, Json]:
     return {key: value for key, value in asdict(usage).items() if value}
 
 
+# Why a request is not on a cassette: its differences to the nearest recording.
+
 MAX_LINES: Final = 14
 """Lines of differences that are shown."""
 _WIDTH: Final = 160

@@ -266,6 +266,9 @@ _SIGNS: Final = ("⸨⸩", "⦅⦆", "⟬⟭", "⧘⧙")
 """Brackets that mark where claims begin and end while the text is parsed; punctuation, so that emphasis beside them stays emphasis."""
 
 
+# Marks: claims underlined by the state of their evidence, numbers linked to the call that gave them.
+
+
 def marked_tokens(parser: MarkdownIt, text: str, claims: Sequence[Json], numbers: Mapping[str, str], *, styled: bool) -> list[Token]:
     """Return the tokens of `text` in which claims are spans and numbers are links.
 
