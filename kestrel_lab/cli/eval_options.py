@@ -93,36 +93,28 @@ class Reports:
             self.markdown.write_text(text, encoding="utf-8")
 
 
-def measured(ctx: typer.Context, work: Callable[[Lab, Reporter], Awaitable[T]], *then: Callable[[T], object]) -> Any:
-    """Carry out a long command with its lab and show its progress; `then` are called with what it found, to write files of it."""
+def measured(
+    ctx: typer.Context, work: Callable[[Lab, Reporter], Awaitable[T]], then: Callable[[T], object] = lambda _: None, **files: Any
+) -> Any:
+    """Carry out a long command with its lab and show its progress; then give what it found to `then`, and write its `files`: see `save`."""
     frontend = frontend_of(ctx)
     lab = frontend.lab()
 
     async def done(reporter: Reporter) -> T:
         found = await work(lab, reporter)
-        for write in then:
-            write(found)
+        then(found)
+        save(found, **files)
         return found
 
     return frontend.wait(done)
 
 
-def csv_to(path: Path | None, *, index: bool = False) -> Callable[[Any], object]:
-    """Return what writes the frame of a result to a CSV file, if one is named."""
-
-    def write(found: Any) -> None:
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            found.frame.to_csv(path, index=index)
-
-    return write
-
-
-def plot_to(path: Path | None) -> Callable[[Any], object]:
-    """Return what draws a result to a file, if one is named."""
-    return lambda found: None if path is None else save_figure(found.plot(), path)
-
-
-def report_to(path: Path | None) -> Callable[[Any], object]:
-    """Return what writes the report of a result to a file, if one is named."""
-    return lambda found: None if path is None else found.report(path)
+def save(found: Any, *, report: Path | None = None, csv: Path | None = None, plot: Path | None = None, index: bool = False) -> None:
+    """Write the report of a result, its frame and its drawing to the files that are named."""
+    if report is not None:
+        found.report(report)
+    if csv is not None:
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        found.frame.to_csv(csv, index=index)
+    if plot is not None:
+        save_figure(found.plot(), plot)

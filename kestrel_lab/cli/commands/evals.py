@@ -18,10 +18,8 @@ from kestrel_lab.cli.eval_options import (
     Reports,
     Suite,
     SuiteAtCommit,
-    csv_to,
     measured,
-    plot_to,
-    report_to,
+    save,
 )
 from kestrel_lab.cli.frontend import frontend_of, group, grouped
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
@@ -81,7 +79,7 @@ def run_suite(
             return lab.evals.eval_commits(suite, commits, configs=chosen, epochs=epochs, reporter=reporter, **line)
         return lab.eval(suite, configs=chosen, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
 
-    return measured(ctx, work, reports.write, csv_to(csv))  # of commits only --report is asked for, see above
+    return measured(ctx, work, reports.write, csv=csv)  # of commits only --report is asked for, see above
 
 
 @evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")
@@ -225,9 +223,10 @@ def ablate_guidance(
     return measured(
         ctx,
         lambda lab, reporter: lab.evals.ablate(suite, file, reporter=reporter, **how, **asdict(parts)),
-        report_to(report),
-        plot_to(plot),
-        csv_to(csv, index=True),
+        report=report,
+        plot=plot,
+        csv=csv,
+        index=True,
     )
 
 
@@ -267,7 +266,7 @@ def summarise_trials(
 ) -> Any:
     """Show rates and metrics of the stored trials of a suite with their 95 % intervals; nothing is run."""
     found = frontend_of(ctx).lab().evals.stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
-    csv_to(csv)(found)
+    save(found, csv=csv)
     if plot is not None:
         save_figure(found.plot(*(metric or [])[:1]), plot)
     return found
@@ -313,7 +312,7 @@ def measure_judge(
     from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sampled
 
     rows = sampled(read_labelled(file), limit)
-    return measured(ctx, lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter), csv_to(csv))
+    return measured(ctx, lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter), csv=csv)
 
 
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
@@ -338,7 +337,7 @@ def import_files(
     Nothing in the files is run, and Inspect need not be installed. Importing a file again adds nothing. A record that cannot be
     read is reported with its place. What broke there counts as its own tool counts it.
     """
-    return measured(ctx, lambda lab, reporter: lab.evals.import_runs(*files, suite=suite, reporter=reporter), csv_to(csv))
+    return measured(ctx, lambda lab, reporter: lab.evals.import_runs(*files, suite=suite, reporter=reporter), csv=csv)
 
 
 Server = Annotated[
@@ -393,7 +392,7 @@ def measure_injections(
     from kestrel_lab.evals.studies.prompt_injection import measure_injection
 
     chosen: Any = {"model": model, "limit": limit}
-    return measured(ctx, lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen), csv_to(csv))
+    return measured(ctx, lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen), csv=csv)
 
 
 Metric = Annotated[str, typer.Option("--metric", "-m", help="success_rate, error_rate, score, or a column such as cost_estimate.")]
@@ -420,7 +419,7 @@ def history(
     A history without a change shows one in at most 5 % of cases. `kestrel eval run SUITE --commits A..B` makes the results.
     """
     of: Any = {"commits": commits, "every": every, "last": last, "configs": config, "metric": metric, "any_version": any_version}
-    return measured(ctx, lambda lab, _: lab.evals.history(suite, **of), report_to(report), csv_to(csv), plot_to(plot))
+    return measured(ctx, lambda lab, _: lab.evals.history(suite, **of), report=report, csv=csv, plot=plot)
 
 
 @evals.command("bisect", epilog="Example: kestrel eval bisect evals/smoke.yaml v1.2 HEAD --metric success_rate")
@@ -443,4 +442,4 @@ def bisect(
     where it was.
     """
     how: Any = {"metric": metric, "margin": margin, "max_trials": max_trials, "alpha": alpha, "configs": config}
-    return measured(ctx, lambda lab, reporter: lab.evals.bisect(suite, good, bad, reporter=reporter, **how), plot_to(plot))
+    return measured(ctx, lambda lab, reporter: lab.evals.bisect(suite, good, bad, reporter=reporter, **how), plot=plot)
