@@ -32,9 +32,9 @@ from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stats.intervals_and_tests import wilson
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.runtime.approvals.decide import TOGETHER
+from kestrel_lab.runtime.review.answer_review import repeated_orders
 from kestrel_lab.runtime.security import authority
 from kestrel_lab.runtime.security import containment as met_in
-from kestrel_lab.runtime.security.repeated_orders import repeated_orders
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn

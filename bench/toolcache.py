@@ -12,7 +12,7 @@ from typing import Any
 from bench.job import tell
 from bench.spec import Benchmark, Measure, Probe, Row, Target
 from kestrel_lab.core.calls import Call, Result
-from kestrel_lab.middleware.compose import compose
+from kestrel_lab.middleware.layers import compose
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.builtin import native_tools

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, TypedDict, Unpack, cast
+from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError, nearest
@@ -131,7 +131,7 @@ class SearchAgent:
         return Step(
             id=id,
             operation="websearch",
-            args=cast("dict[str, Json]", asked),
+            args=asked,
             model=self.model,
             instructions=self.instructions,
             tools=("web_results", "web_page"),

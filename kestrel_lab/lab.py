@@ -251,7 +251,7 @@ class Lab:
         `ApprovalRequired` like `run`.
         """
         from kestrel_lab.agents import SearchAgent
-        from kestrel_lab.runtime.workspace.web_search import evidence_of, search_model
+        from kestrel_lab.runtime.workspace.search import evidence_of, search_model
 
         agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
         options["model"], options["plan"] = search_model(self.session, options.get("model"), grounded=grounded), agent

@@ -15,7 +15,7 @@ from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import LogCheck, Score
-from kestrel_lab.verification.engine import VerifierEngine
+from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.evidence import cited_share, evidence_of, summary, wrong_citations
 from kestrel_lab.verification.subject import subject_of
 
@@ -43,7 +43,7 @@ class Grounded:
         """Pass when no more is wrong; `value` is 1 without anything wrong, and the less the more is."""
         if not trial.answer.strip():
             return Score(check=self.label, passed=False, value=0.0, reason="there is no answer")
-        found = await asyncio.to_thread(VerifierEngine(), _subject(trial))
+        found = await asyncio.to_thread(check_answer, _subject(trial))
         wrong = [one for one in found if one.refuses]
         reason = "" if len(wrong) <= self.most else one_line("; ".join(one.what for one in wrong), 300)
         return Score(check=self.label, passed=len(wrong) <= self.most, value=1 / (1 + len(wrong)), reason=reason)

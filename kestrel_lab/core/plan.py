@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import networkx as nx
     from matplotlib.figure import Figure
 
-    from kestrel_lab.core.drawing.plan_graph import Node
+    from kestrel_lab.core.drawing.layout import Node
 
 __all__ = ["REPORTS", "Plan", "Step", "conversation_step"]
 
@@ -277,7 +277,7 @@ class Plan:
 
     def nodes(self, states: Mapping[str, str] | None = None) -> tuple[Node, ...]:
         """The steps as drawings know them."""
-        from kestrel_lab.core.drawing.plan_graph import Node
+        from kestrel_lab.core.drawing.layout import Node
 
         needs = self.needs()
         return tuple(

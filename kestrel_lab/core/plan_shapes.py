@@ -113,7 +113,7 @@ def repeated(
         "at_limit": at_limit,
         "result": result or body[-1].produces[-1],
     }
-    return Shape((Step(id=_free(name, body), operation="loop", args=_literal(args)),), artifacts)
+    return Shape((Step(id=_free(name, body), operation="loop", args=escape(args)),), artifacts)
 
 
 def along_edges(
@@ -168,7 +168,7 @@ def along_edges(
             "at_limit": at_limit,
             "result": result,
         }
-        return Shape((Step(id=_free(name, body), operation="graph", args=_literal(args)),), _before(body, state or {}))
+        return Shape((Step(id=_free(name, body), operation="graph", args=escape(args)),), _before(body, state or {}))
     if result:
         raise UsageError("result is only for graphs with cycles: in this graph the answer is that of the last nodes")
     given, steps = dict(state or {}), {step.id: step for step in fed}
@@ -372,10 +372,7 @@ def _bare(step: Step) -> dict[str, Json]:
 def _holding(name: str, operation: str, args: dict[str, Json], parts: Sequence[Part]) -> Step:
     """Return the step of an operation that is given what its parts consume."""
     consumed = dict.fromkeys(name for part in parts for name in part.step.consumes)
-    held = {part.step.id for part in parts}
-    while name in held:
-        name += "_"
-    return Step(id=name, operation=operation, args=cast("dict[str, Json]", escape(args)), consumes=tuple(consumed))
+    return Step(id=_free(name, (part.step for part in parts)), operation=operation, args=escape(args), consumes=tuple(consumed))
 
 
 def _free(name: str, steps: Iterable[Step]) -> str:
@@ -384,10 +381,6 @@ def _free(name: str, steps: Iterable[Step]) -> str:
     while name in taken:
         name += "_"
     return name
-
-
-def _literal(args: dict[str, Json]) -> dict[str, Json]:
-    return cast("dict[str, Json]", escape(args))
 
 
 def _check_limit(limit: int, most: int) -> None:

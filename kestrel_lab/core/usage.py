@@ -72,18 +72,7 @@ class UsageMeter:
     @property
     def usage(self) -> Usage:
         """Return tokens, money and calls."""
-        return Usage(
-            tokens_in=self.tokens_in,
-            tokens_out=self.tokens_out,
-            cost_usd=self.cost_usd,
-            unpriced=self.unpriced,
-            model_calls=self.model_calls,
-            tool_calls=self.tool_calls,
-            unmetered=self.unmetered,
-            tokens_cached=self.tokens_cached,
-            tokens_cache_written=self.tokens_cache_written,
-            tokens_reasoning=self.tokens_reasoning,
-        )
+        return Usage(**{name: getattr(self, name) for name in Usage.__struct_fields__})
 
     def take(self, event: Event, at: float) -> None:  # noqa: C901  # one case per event
         """Take in an event that happened `at` seconds since 1970."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.options import EvalOptions, Selection
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.studies.ablation_result import Ablation
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
-    from kestrel_lab.runtime.recomputation.recompute import Recomputed
+    from kestrel_lab.runtime.recomputation import Recomputed
     from kestrel_lab.runtime.run import Run
 
 
@@ -219,7 +219,7 @@ class Evaluations(Arms):
         copy of that folder, for code that writes files. Raises `UsageError` for a run
         that has not ended, for one without code, and where code cannot be sandboxed.
         """
-        from kestrel_lab.runtime.recomputation.recompute import recompute
+        from kestrel_lab.runtime.recomputation import recompute
 
         memory, name = self._session.options.sandbox_memory, run if isinstance(run, str) else run.id
         return await recompute(self._session.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter)
@@ -233,7 +233,7 @@ class Evaluations(Arms):
         collector that does not take them.
         """
         from kestrel_lab.evals.stored_trials import trials_of_run
-        from kestrel_lab.runtime.conversation.follow_up import conversation
+        from kestrel_lab.runtime.conversation import conversation
         from kestrel_lab.telemetry.otlp import write_spans
         from kestrel_lab.telemetry.spans import evaluation_span, spans_of
 
@@ -243,7 +243,7 @@ class Evaluations(Arms):
         spans += [
             evaluation_span(found.id, last, f"{row.suite}/{row.scenario}/{row.id}", row.created_at, scores, content=content)
             for row in trials_of_run(self._session.store, found.id)
-            if (scores := cast("list[dict[str, Any]]", row.result["scores"]))
+            if (scores := row.scores)
         ]
         write_spans(spans, target)
         return len(spans)

@@ -73,13 +73,8 @@ def packed(body: bytes, **about: Json) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(text)
 
 
-def snapshot(state: RunState, **about: Json) -> bytes:
-    """`state` as bytes, with what they are about."""
-    return packed(written(state), **about)
-
-
 def restore(content: bytes, **about: Json) -> RunState:
-    """The state that `snapshot` was given; raises `DamagedSnapshot` when it is of another form or about something else."""
+    """The state that `packed` was given; raises `DamagedSnapshot` when it is of another form or about something else."""
     import zstandard
 
     try:
@@ -98,7 +93,7 @@ def restore(content: bytes, **about: Json) -> RunState:
 def _codec(kind: Any) -> _Codec:
     """How values of type `kind` are written; raises `TypeError` for a type that JSON cannot carry."""
     if _plain(kind):
-        return _Codec(_same, str(kind))
+        return _Codec(lambda value: value, str(kind))
     if is_dataclass(kind):
         return _of_fields(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
@@ -106,12 +101,13 @@ def _codec(kind: Any) -> _Codec:
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType) and type(None) in args and len(args) == 2:
         inner = _codec(next(arg for arg in args if arg is not type(None)))
-        return _Codec(_unless_none(inner.read), f"{inner.shape}?")
+        return _Codec(lambda value: None if value is None else inner.read(value), f"{inner.shape}?")
     if origin is dict and args[0] is str:
-        inner = _codec(args[1])
-        return _Codec(_each_value(inner.read), f"dict[{inner.shape}]")
+        each = _codec(args[1])
+        return _Codec(lambda values: {key: each.read(value) for key, value in values.items()}, f"dict[{each.shape}]")
     if origin in (list, set, frozenset) or (origin is tuple and args[1:] == (...,)):
-        return _sequence(origin, _codec(args[0]))
+        item = _codec(args[0])
+        return _Codec(lambda values: origin(map(item.read, values)), f"{origin.__name__}[{item.shape}]")
     msg = f"a run's state has a field of type {kind}, which a snapshot cannot carry: teach it to kestrel_lab.eventlog.checkpoints"
     raise TypeError(msg)
 
@@ -138,22 +134,6 @@ def _of_fields(cls: Any) -> _Codec:
         return cls(**{name: codec.read(body[name]) for name, codec in codecs.items()})
 
     return _Codec(read, f"{cls.__name__}({', '.join(f'{name}: {codec.shape}' for name, codec in codecs.items())})")
-
-
-def _sequence(origin: Any, inner: _Codec) -> _Codec:
-    return _Codec(lambda values: origin(map(inner.read, values)), f"{origin.__name__}[{inner.shape}]")
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _unless_none(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else convert(value)
-
-
-def _each_value(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda values: {key: convert(value) for key, value in values.items()}
 
 
 # Snapshots kept beside the events, so that a long run is taken up quickly. The log is the truth: without them it is only slower.

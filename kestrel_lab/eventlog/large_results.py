@@ -149,7 +149,9 @@ class Spool:
         """End the text; returns its name and the characters kept, an empty name if it could not be kept."""
         if self._file is None or self._failed:
             return "", 0
-        name, chars = self._hash.hexdigest()[:32], _chars(self._temporary)
+        name = self._hash.hexdigest()[:32]
+        with self._temporary.open(encoding="utf-8", errors="replace", newline="") as file:
+            chars = sum(len(piece) for piece in iter(lambda: file.read(_PIECE), ""))
         os.close(self._file)
         self._file = None
         try:
@@ -197,8 +199,3 @@ def offsets_of(path: Path, lines: Iterable[int]) -> dict[int, int]:
                 start = piece.find("\n", start + 1)
             at += len(piece)
     return found
-
-
-def _chars(path: Path) -> int:
-    with path.open(encoding="utf-8", errors="replace", newline="") as file:
-        return sum(len(piece) for piece in iter(lambda: file.read(_PIECE), ""))

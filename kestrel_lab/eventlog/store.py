@@ -128,7 +128,7 @@ class SessionStore:
         self._begun.add(run_id)
         if started.follows and (lineage := self._lineage(started.follows)):
             base, self._told = self._earlier_of(since := lineage[0][0]), (run_id, started.earlier)
-            started = replace(started, earlier=shared_conversation.stored(self._read, since, base, started.earlier))
+            started = replace(started, earlier=shared_conversation.stored(self.query, since, base, started.earlier))
         self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._job(run_id, started, 0, now),)), urgent=False)
         return now
 
@@ -215,7 +215,7 @@ class SessionStore:
         Whatever its owner appends from here on is refused. What was committed before can be read at once.
         """
         sql = "UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ? AND owner = ? AND epoch = ?"
-        self._execute(sql, (self._owner, seen.id, seen.owner, seen.epoch), f"claim of run {seen.id}").result()
+        self.execute(sql, (self._owner, seen.id, seen.owner, seen.epoch), f"claim of run {seen.id}").result()
         now = self.run(seen.id)
         if now.epoch != seen.epoch + 1 or Owner.parse(now.owner).session != self.session:
             return False
@@ -224,12 +224,7 @@ class SessionStore:
 
     def release(self, run_id: str) -> Future[None]:
         """Queue the note that nobody works on the run, unless another store has claimed it."""
-        return self._execute("UPDATE runs SET owner = '' WHERE id = ? AND epoch = ?", (run_id, self._epochs.get(run_id)), f"run {run_id}")
-
-    def _execute(self, sql: str, bindings: tuple[object, ...], what: str) -> Future[None]:
-        done: Future[None] = Future()
-        self._writer.put(Execute(sql, bindings, what, done), urgent=True)
-        return done
+        return self.execute("UPDATE runs SET owner = '' WHERE id = ? AND epoch = ?", (run_id, self._epochs.get(run_id)), f"run {run_id}")
 
     @cached_property
     def _owner(self) -> str:
@@ -237,7 +232,7 @@ class SessionStore:
 
     def decision(self, run_id: str, question: str) -> Record | None:
         """How a question was answered, by whichever process, or `None` while it is open."""
-        rows = self._read(
+        rows = self.query(
             f"SELECT {_EVENT_COLUMNS} FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_given'", (run_id, question)
         )
         return _record(run_id, rows[0]) if rows else None
@@ -255,7 +250,7 @@ class SessionStore:
         lineage = [(run_id, _LAST)] if run_id in self._begun else self._lineage(run_id)
         found: list[Record] = []
         for ancestor, last in lineage:
-            for row in self._read(sql, (ancestor, after, min(last, until), *types)):
+            for row in self.query(sql, (ancestor, after, min(last, until), *types)):
                 if isinstance(row[0], int) and after < row[0] <= until:  # a damaged file may give others, and out of their order
                     found.append(_record(run_id, row))
                     after = row[0]
@@ -266,9 +261,9 @@ class SessionStore:
     def _earlier_of(self, run_id: str) -> dict[str, Json]:
         """Return the `RunStarted.earlier` that a run was given; that of the last run is kept, since the next turn of a chat follows it."""
         if self._told[0] != run_id:
-            rows = self._read("SELECT body FROM events WHERE run_id = ? AND seq = 1", (run_id,))
+            rows = self.query("SELECT body FROM events WHERE run_id = ? AND seq = 1", (run_id,))
             kept = json.loads(rows[0][0]).get("earlier", {}) if rows else {}
-            self._told = run_id, shared_conversation.whole(self._read, run_id, kept)
+            self._told = run_id, shared_conversation.whole(self.query, run_id, kept)
         return self._told[1]
 
     def state(self, run_id: str) -> RunState:
@@ -276,7 +271,7 @@ class SessionStore:
 
         The same as `fold(records(run_id))`, sooner. A damaged snapshot is passed over with a warning.
         """
-        state = newest_state(stored(self._read, self._lineage(run_id)))
+        state = newest_state(stored(self.query, self._lineage(run_id)))
         for record in self.records(run_id, after=state.events):
             state.apply(record.event, record.at)
         return state
@@ -298,7 +293,7 @@ class SessionStore:
         """
         if image is None:
             state = self.state(run_id)
-            found = self._read("SELECT eid FROM events WHERE run_id = ? AND seq = ?", (run_id, state.events))
+            found = self.query("SELECT eid FROM events WHERE run_id = ? AND seq = ?", (run_id, state.events))
             if not found:
                 return None
             image = Image(seq=state.events, eid=found[0][0], body=written(state))
@@ -313,22 +308,22 @@ class SessionStore:
         Reads and hashes them all, about a hundred thousand a second.
         """
         lineage = self._lineage(run_id)
-        if (damage := damage_of(self._read, lineage)) is not None or not lineage:
+        if (damage := damage_of(self.query, lineage)) is not None or not lineage:
             return damage
         first = lineage[0][0]
-        rows = self._read("SELECT body FROM events WHERE run_id = ? AND seq = 1 AND hash IS NOT NULL", (first,))
+        rows = self.query("SELECT body FROM events WHERE run_id = ? AND seq = 1 AND hash IS NOT NULL", (first,))
         earlier = json.loads(rows[0][0]).get("earlier", {}) if rows and '"since"' in rows[0][0] else {}
-        if not (other := shared_conversation.changed(self._read, earlier)):
+        if not (other := shared_conversation.changed(self.query, earlier)):
             return None
         return Damage(run_id=first, seq=1, what=f"the conversation that it goes on with is not what was written in run {other}")
 
     def head(self, run_id: str) -> str:
         """The hash of the run's last event, hexadecimal: whoever keeps it can tell whether events were taken from the end."""
-        return tip(self._read, run_id)[1].hex()
+        return tip(self.query, run_id)[1].hex()
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """The snapshots that the run can be taken up from, newest first."""
-        return list(stored(self._read, self._lineage(run_id)))
+        return list(stored(self.query, self._lineage(run_id)))
 
     def _lineage(self, run_id: str) -> list[tuple[str, int]]:
         """The runs that a run's events are taken from, eldest first, each with the last number that counts."""
@@ -338,11 +333,11 @@ class SessionStore:
                 UNION ALL SELECT runs.id, runs.parent, runs.forked_at, line.forked_at FROM line JOIN runs ON runs.id = line.parent)
             SELECT id, last FROM line ORDER BY last
         """
-        return [(str(ancestor), int(last)) for ancestor, last in self._read(sql, (run_id,))]
+        return [(str(ancestor), int(last)) for ancestor, last in self.query(sql, (run_id,))]
 
     def run(self, run_id: str) -> RunRow:
         """The row of one run; raises `UsageError` with the nearest id when there is none."""
-        rows = self._read(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,))
+        rows = self.query(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,))
         if not rows:
             known = [row.id for row in self.runs(limit=200)]
             raise UsageError(f"no run {run_id!r} in {self.path}: {nearest(run_id, known) if known else 'it has no runs yet'}")
@@ -352,7 +347,7 @@ class SessionStore:
         """The newest runs first; without those that a suite started unless `trials`."""
         where = "" if trials else "WHERE scenario = ''"
         found = []
-        for row in self._read(f"SELECT {_RUN_COLUMNS} FROM runs {where} ORDER BY created_at DESC LIMIT ?", (limit,)):
+        for row in self.query(f"SELECT {_RUN_COLUMNS} FROM runs {where} ORDER BY created_at DESC LIMIT ?", (limit,)):
             try:
                 found.append(_run_row(row))
             except StoreError as error:
@@ -360,20 +355,33 @@ class SessionStore:
         return found
 
     def query(self, sql: str, bindings: Iterable[object] = ()) -> list[tuple[Any, ...]]:
-        """Rows of what is on disk; for the tables beside the log."""
-        return self._read(sql, bindings)
+        """Return rows of what is on disk."""
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"the log {self.path} is closed")
+            reader = self._readers.pop() if self._readers else None
+        # Another connection for each thread that reads at the same time: a long read must not hold up a short one on the event loop.
+        reader = reader or connect(self.path)
+        try:
+            return reader.execute(sql, tuple(bindings)).fetchall()
+        except (apsw.Error, UnicodeDecodeError) as error:
+            raise translate(error, "a query") from error
+        finally:
+            with self._lock:
+                if self._closed or len(self._readers) >= _MOST_READERS:
+                    reader.close()
+                else:
+                    self._readers.append(reader)
 
     def execute(self, sql: str, bindings: tuple[object, ...], what: str, *, urgent: bool = True) -> Future[None]:
-        """Queue one statement about `what`; the future resolves once it is on disk. For the tables beside the log."""
+        """Queue one statement about `what`; the future resolves once it is on disk."""
         done: Future[None] = Future()
         self._writer.put(Execute(sql, bindings, what, done), urgent=urgent)
         return done
 
     def on_disk(self) -> Future[None]:
         """A future that resolves once everything queued so far is on disk, or was refused; the commit is not delayed."""
-        done: Future[None] = Future()
-        self._writer.put(Execute("", (), "a flush", done), urgent=True)
-        return done
+        return self.execute("", (), "a flush")
 
     def on_commit(self, listener: Callable[[], object]) -> Callable[[], None]:
         """Have `listener` called after each commit of this store, in its writer's thread; the returned function ends that."""
@@ -400,24 +408,6 @@ class SessionStore:
             self._closed = True
             while self._readers:
                 self._readers.pop().close()
-
-    def _read(self, sql: str, bindings: Iterable[object]) -> list[tuple[Any, ...]]:
-        with self._lock:
-            if self._closed:
-                raise StoreError(f"the log {self.path} is closed")
-            reader = self._readers.pop() if self._readers else None
-        # Another connection for each thread that reads at the same time: a long read must not hold up a short one on the event loop.
-        reader = reader or connect(self.path)
-        try:
-            return reader.execute(sql, tuple(bindings)).fetchall()
-        except (apsw.Error, UnicodeDecodeError) as error:
-            raise translate(error, "a query") from error
-        finally:
-            with self._lock:
-                if self._closed or len(self._readers) >= _MOST_READERS:
-                    reader.close()
-                else:
-                    self._readers.append(reader)
 
 
 _STATES = frozenset(RunStatus)

@@ -30,7 +30,7 @@ from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView
 
 if TYPE_CHECKING:
-    from kestrel_lab.runtime.conversation.chat import Chat
+    from kestrel_lab.runtime.conversation import Chat
     from kestrel_lab.runtime.run import Run
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kestrel_lab.core.errors import UsageError
@@ -13,18 +12,13 @@ from kestrel_lab.core.events.union import (
     ModelCalled,
     Record,
     RunFinished,
-    RunForked,
     RunStarted,
     ToolAnswered,
     ToolCalled,
 )
-from kestrel_lab.core.protocols import Model
-from kestrel_lab.core.run_types import Limits
 from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.context.toolboxes import offered
 from kestrel_lab.runtime.resume import damaged
-from kestrel_lab.tools.tool import Tool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,28 +37,6 @@ class Branch:
         """How the run was set up at that point."""
         assert self.state.started is not None  # the first event, which every branch has
         return self.state.started
-
-    @property
-    def word(self) -> str:
-        """`answer`, `result`, or empty when nothing was given."""
-        return "" if self.given is None else "answer" if isinstance(self.given, ModelAnswered) else "result"
-
-    def forked(
-        self, parent: str, model: Model, toolbox: Iterable[Tool], *, policy: str, by: str, stage: str, limits: Limits | None
-    ) -> RunForked:
-        """The event that tells of a fork here; `parent` is the run that recorded the event at `at`."""
-        return RunForked(
-            parent=parent,
-            at=self.at,
-            model=model.name,
-            model_kind=model.kind,
-            tools=offered(toolbox),
-            policy=policy,
-            given=self.word,
-            by=by,
-            stage=stage,
-            limits={} if limits is None else limits.as_json(),
-        )
 
 
 def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str | None, result: str | None) -> Branch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, RunResumed, RunStarted
+from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, RunForked, RunResumed, RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import foreseen
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.run_types import Limits, RunStatus, new_run_id
-from kestrel_lab.core.step import Step
 from kestrel_lab.core.version import __version__
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
@@ -38,14 +37,14 @@ from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import Followed, RunOptions
 from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
 from kestrel_lab.runtime.context.toolboxes import Tools, offered
-from kestrel_lab.runtime.conversation.follow_up import taken_over
+from kestrel_lab.runtime.conversation import taken_over
 from kestrel_lab.runtime.execution.steps import check_steps, not_of
 from kestrel_lab.runtime.fork import branch_of, records_to_fork
 from kestrel_lab.runtime.lifecycle import live, stop
-from kestrel_lab.runtime.mcp.health import missing_servers, tell_of_servers
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, typed, verified
 from kestrel_lab.runtime.options import guidance_names, skill_sources
+from kestrel_lab.runtime.registry import missing_servers, tell_of_servers
 from kestrel_lab.runtime.resume import check_whole, continuation
 from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
@@ -57,18 +56,12 @@ from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.kernel.live_kernel import attended, live_shell
 from kestrel_lab.tools.sandbox.select import choose, tried
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL, with_skills
-from kestrel_lab.tools.skills.skill import Skill, find_skills
+from kestrel_lab.tools.skills import LOAD_SKILL, Skill, find_skills, with_skills
 from kestrel_lab.tools.timeparse.session_time import handshake
 from kestrel_lab.tools.tool import Toolbox
 
 if TYPE_CHECKING:
     from kestrel_lab.runtime.session import Session
-
-
-def _has_agents(plan: Plan | None, steps: Iterable[Step]) -> bool:
-    """Return whether a model works on a goal in a run; operations alone ask models what needs no guidance."""
-    return plan is None or any(step.goal and not step.operation for step in steps)
 
 
 def _id_of(run: str | Followed) -> str:
@@ -110,7 +103,8 @@ class Launcher:
         known, late = registry.known_at_once(options.tools, steps)
         if options.tools is None and not options.scenario and (shell := live_shell()) is not None and attended(shell):
             known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)
-        given = GivenTexts() if is_adapter(model) or not _has_agents(plan, steps) else self._given(place, trial=bool(options.scenario))
+        agents = plan is None or any(step.goal and not step.operation for step in steps)  # operations ask models what needs no guidance
+        given = self._given(place, trial=bool(options.scenario)) if agents and not is_adapter(model) else GivenTexts()
         toolbox = offer_macros(declared(known, session.store), session.store, place)
         if given.skills:
             toolbox = with_skills(toolbox, given.skills)
@@ -194,7 +188,7 @@ class Launcher:
         check_whole(store, run_id)
         state = store.state(run_id)
         if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(store.records(run_id))) is not None:
-            return self.fork(run_id, options, at=found.at, stage=found.stage)
+            return self.fork(run_id, options, at=found[0], stage=found[1])
         output = OutputType.of(options.output)
         if state.started is None or state.status.terminal:
             return Run(store, run_id, state, run=self._session.run, output=output)
@@ -228,9 +222,17 @@ class Launcher:
         branch = branch_of(run_id, records_to_fork(store, run_id, at), at, answer=answer, result=result)
         fork_id = new_run_id()
         ctx = self._again(fork_id, run_id, branch.began, branch.state, options)
-        source = store.origin(run_id, branch.at)
-        forked = branch.forked(
-            source, ctx.model, ctx.toolbox, policy=ctx.policy.text, by=process_name(), stage=stage, limits=options.limits
+        forked = RunForked(
+            parent=store.origin(run_id, branch.at),
+            at=branch.at,
+            model=ctx.model.name,
+            model_kind=ctx.model.kind,
+            tools=offered(ctx.toolbox),
+            policy=ctx.policy.text,
+            given="" if branch.given is None else "result" if answer is None else "answer",
+            by=process_name(),
+            stage=stage,
+            limits={} if options.limits is None else options.limits.as_json(),
         )
         now = store.fork_run(fork_id, forked, branch.state.status, branch.given)
         opening = (forked,) if branch.given is None else (forked, branch.given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -18,10 +19,11 @@ from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MOST_SHOWN
 from kestrel_lab.runtime.context.toolboxes import Tools, apart_on_the_wire, chosen_tools, known_tools, offered
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings, Sources
-from kestrel_lab.runtime.mcp.expansion import Expansion, with_growth
+from kestrel_lab.runtime.mcp.expansion import Expansion
 from kestrel_lab.runtime.mcp.servers import McpServers, watched_as
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.options import SessionOptions
+from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.sandbox.select import chosen, tried
 from kestrel_lab.tools.tool import Tool, Toolbox
@@ -65,7 +67,8 @@ class Registry:
         wanted = self.sources.settings.expand if expand is None else expand
         if FIND_TOOL in toolbox or (not wanted and len(toolbox) <= MOST_SHOWN):
             return toolbox, None
-        return with_growth(toolbox, self._mcp, workspace, self.sources if wanted else None)
+        expansion = Expansion(servers=self._mcp, workspace=workspace, sources=self.sources if wanted else None)
+        return Toolbox([*toolbox, *expansion.tools()]), expansion
 
     def resolve_model(self, model: str | Model | None) -> Model:
         """The model of that name, ready to be called; raises `UsageError` when there is none."""
@@ -106,18 +109,11 @@ class Registry:
         served = {tool.name for tool in self._mcp.tools()}
         self._tools = Toolbox(tool for tool in tools if tool.name not in served)
 
-    def resolve_tools(self, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> Toolbox:
-        """The toolbox that `tools` describe, `SERVER:*` for all tools of an MCP server; `steps` are of the plan it is for, see `chosen_tools`.
-
-        Raises `UsageError` for an unknown name.
-        """
-        if not len(self._mcp):
-            return chosen_tools(self._tools, tools, steps)
-        if tools is None:
+    def resolve_tools(self, tools: Tools | Toolbox | None) -> Toolbox:
+        """Return the toolbox that `tools` describe, `SERVER:*` for all tools of an MCP server; raises `UsageError` for an unknown name."""
+        if tools is None and len(self._mcp):
             self._mcp.learn()
-        elif not isinstance(tools, str | Toolbox):
-            tools = self._mcp.named(tools)
-        return apart_on_the_wire(chosen_tools(self.toolbox, tools, steps))
+        return self._without((), tools, ())
 
     def known_at_once(self, tools: Tools | Toolbox | None, steps: Iterable[Step] = ()) -> tuple[Toolbox, tuple[str, ...]]:
         """`resolve_tools` as far as nothing has to be started for it, and the servers whose tools are still missing.
@@ -162,8 +158,7 @@ class Registry:
         failed = {name: error for name, error in _FAILED.get({}).items() if name in late}
         failed |= await self._mcp.start_first(set(late) - set(failed))
         for name, error in failed.items():
-            told = f"none of its tools are offered; {error}"
-            ctx.emit(HealthChanged(dependency=watched_as(name), kind="mcp", source="", target=error.state, reason=told))
+            ctx.emit(_without_tools(name, error.state, str(error)))
         new = [tool for tool in self._without(failed, tools, steps) if tool.name not in ctx.toolbox]
         whole, growth = Toolbox([*ctx.toolbox, *new]), None
         if ctx.growth is None:
@@ -175,3 +170,40 @@ class Registry:
         if growth is not None:
             ctx.growth = growth
             growth.attach(ctx)
+
+
+def tell_of_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[], None]:
+    """Record changes of health of the run's MCP servers in its log; returns a function that ends that."""
+    if ctx.growth is None and ctx.equip is None and not _used(ctx):
+        return lambda: None
+    loop = asyncio.get_running_loop()
+
+    def emit(change: HealthChanged) -> None:
+        if not ctx.state.status.terminal:
+            ctx.emit(change)
+
+    def heard(change: HealthChanged) -> None:  # on whatever thread noticed it
+        if change.kind == "mcp" and change.dependency in _used(ctx):
+            with suppress(RuntimeError):  # the run's loop has ended
+                loop.call_soon_threadsafe(emit, change)
+
+    return supervisor.subscribe(heard)
+
+
+def missing_servers(servers: McpServers, *, but: Collection[str] = ()) -> tuple[HealthChanged, ...]:
+    """Return an event for each configured server without tools, except those in `but`: the run goes on without them and says so."""
+    return tuple(
+        _without_tools(row.name, row.state, row.reason)
+        for row in servers.table()
+        if row.name not in but and not row.tools and row.state not in {"off", "ready", "not started"}
+    )
+
+
+def _without_tools(server: str, state: str, why: str) -> HealthChanged:
+    told = f"none of its tools are offered; {why}"
+    return HealthChanged(dependency=watched_as(server), kind="mcp", source="", target=state, reason=told)
+
+
+def _used(ctx: RunContext) -> set[str]:
+    """Return the servers of the run's tools, which may become more."""
+    return {watched_as(name.partition(":")[0]) for name in ctx.toolbox.names if ":" in name}

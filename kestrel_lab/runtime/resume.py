@@ -1,8 +1,6 @@
-"""Resume a run: the event behind which it goes on, and the check that its log is as it was written."""
+"""Resume a run: the event behind which it goes on, and whether its log is as it was written."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from kestrel_lab.core.calls import REPEATABLE
 from kestrel_lab.core.errors import Damaged
@@ -19,18 +17,8 @@ from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.eventlog.store import SessionStore
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Continuation:
-    """The event behind which a run that ended too early goes on."""
-
-    at: int
-    """The last event to keep."""
-    stage: str
-    """The last stage that was completed."""
-
-
-def continuation(records: list[Record]) -> Continuation | None:
-    """Where to go on with the run that `records` tell of, which ended FAILED or CANCELLED; `None` without a completed stage.
+def continuation(records: list[Record]) -> tuple[int, str] | None:
+    """Return the last event to keep of a run that ended FAILED or CANCELLED, and its last completed stage; `None` without one.
 
     Nothing that is done is done again. A step that failed for want of something outside, of time or of money keeps what
     it has and goes on; so does a call that cannot be repeated, which a person is then asked about. A step that
@@ -45,7 +33,7 @@ def continuation(records: list[Record]) -> Continuation | None:
     if not done:
         return None
     stage = max(done, key=done.__getitem__)
-    return Continuation(at=max(done[stage], _kept(state, usable)), stage=stage)
+    return max(done[stage], _kept(state, usable)), stage
 
 
 def _completed(plan: Plan, state: RunState, usable: list[Record]) -> dict[str, int]:
@@ -75,18 +63,15 @@ def damaged(run_id: str, damage: Damage) -> Damaged:
     """Return the error for a run whose log is not as it was written."""
     last = damage.seq - 1
     whose = f" of run {damage.run_id}, which it was forked from" if damage.run_id != run_id else ""
-    if damage.row:
-        text = (
-            f"run {run_id} is damaged: {damage.what}{whose}. Its events are whole: it can be shown (kestrel show {run_id}), and is not "
-            "gone on with. Find out what changed the log: a failing disk, a copy made while it was written, or somebody"
-        )
-        return Damaged(text, run_id=run_id, seq=damage.seq)
     todo = f"go on from what came before: kestrel fork {run_id} --at {last} (lab.fork({run_id!r}, at={last}))" if last else "start it anew"
     text = (
-        f"run {run_id} is damaged from event {damage.seq}{whose} on: {damage.what}. It can be shown (kestrel show {run_id}) and is not "
-        f"gone on with; {todo}. Find out what changed the log: a failing disk, a copy made while it was written, or somebody"
+        f"run {run_id} is damaged: {damage.what}{whose}. Its events are whole: it can be shown (kestrel show {run_id}), and is not gone on with"
+        if damage.row
+        else f"run {run_id} is damaged from event {damage.seq}{whose} on: {damage.what}. It can be shown (kestrel show {run_id}) and is not "
+        f"gone on with; {todo}"
     )
-    return Damaged(text, run_id=run_id, seq=damage.seq)
+    cause = "Find out what changed the log: a failing disk, a copy made while it was written, or somebody"
+    return Damaged(f"{text}. {cause}", run_id=run_id, seq=damage.seq)
 
 
 def check_whole(store: SessionStore, run_id: str) -> None:

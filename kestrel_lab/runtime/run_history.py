@@ -15,7 +15,7 @@ from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.run_status import standing
 from kestrel_lab.eventlog.store import RunRow, SessionStore
 from kestrel_lab.runtime.context.run_options import RunOptions
-from kestrel_lab.runtime.conversation.follow_up import conversation
+from kestrel_lab.runtime.conversation import conversation
 from kestrel_lab.runtime.diff import RunDiff, diff_runs
 from kestrel_lab.runtime.resume import damaged
 from kestrel_lab.runtime.run import Run

@@ -22,7 +22,7 @@ from kestrel_lab.runtime.execution.artifacts import answer_makers, answer_value
 from kestrel_lab.runtime.execution.stages import STAGE_COLUMNS, stage_row
 from kestrel_lab.runtime.operations.quality import Quality, quality_of
 from kestrel_lab.runtime.review.answer_review import proposed
-from kestrel_lab.runtime.review.evidence_table import EvidenceTable, claims_in, evidence_table, report_html
+from kestrel_lab.runtime.review.evidence_table import EvidenceTable, claims_in, evidence_table
 from kestrel_lab.runtime.review.retrieval_trace import RunRetrieval
 from kestrel_lab.verification.claims import Said, claims_of
 from kestrel_lab.verification.workspace_files import Files
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from kestrel_lab.runtime.recomputation.recompute import Recomputed
+    from kestrel_lab.runtime.recomputation import Recomputed
     from kestrel_lab.tools.kernel.live_kernel import LiveKernel
 
 RESUME = "go on with it: kestrel run --resume {run} (or: await lab.resume({run!r}))"
@@ -58,9 +58,8 @@ class RunReport:
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         head = f"<p><small>hash of the last event: <code>{self.head}</code></small></p>" if self._damage is None else ""
-        claims = report_html(
-            self._records(), answer=self._state.answer, goal=self._goal, workspace=self._workspace, claims=claims_in(self._state)
-        )
+        evidence = self.evidence
+        claims = evidence.page_html() if claims_in(self._state) or any(one.cited for one in evidence) else ""
         body = f"{self._damage_html()}{run_html(self.view(), limit=None)}{claims}{head}"
         target.write_text(page(f"Run {self._id}: {one_line(self._goal, 60)}", body), encoding="utf-8")
         return target
@@ -139,7 +138,7 @@ class RunReport:
         `copy` it works in a throw-away copy of that folder. Raises `UsageError` for a run that has not ended, for one without code, and
         where code cannot be sandboxed.
         """
-        from kestrel_lab.runtime.recomputation.recompute import recompute
+        from kestrel_lab.runtime.recomputation import recompute
 
         return await recompute(self._store, self._id, workspace=workspace, copy=copy)
 

@@ -24,8 +24,7 @@ from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.gatherers import FileGatherer, IndexedGatherer
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges, RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
-from kestrel_lab.runtime.conversation.chat import Chat
-from kestrel_lab.runtime.conversation.follow_up import conversation
+from kestrel_lab.runtime.conversation import Chat, conversation
 from kestrel_lab.runtime.launcher import Launcher
 from kestrel_lab.runtime.mcp.discovery import installed_servers
 from kestrel_lab.runtime.mcp.servers import McpServers

@@ -57,10 +57,6 @@ def _sandbox(value: Any) -> str:
     return AUTO if level is None else level.name
 
 
-def _containment(value: Any) -> str:
-    return read_mode(str(value) if isinstance(value, bool) else _text(value))
-
-
 def _switch(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in {"on", "off", "true", "false", "yes", "no"}:
         return value.lower() in {"on", "true", "yes"}
@@ -110,10 +106,6 @@ def _guidance(value: Any) -> str:
     return text
 
 
-def _otel(value: Any) -> str:
-    return read_otel_mode(("on" if value else "off") if isinstance(value, bool) else _text(value))
-
-
 def _differs(value: Any, default: Any) -> bool:
     """For a setting without an order: whatever differs may let something run."""
     return bool(value != default)
@@ -127,10 +119,6 @@ def _harmless(_value: Any, _default: Any) -> bool:
 def _more(value: Any, default: Any) -> bool:
     """For a bound, where less is safer and no bound the least safe."""
     return default is not None and (value is None or value > default)
-
-
-def _allows_more(value: str, default: str) -> bool:
-    return Policy.parse(value).allow > Policy.parse(default).allow
 
 
 def _outside(value: str, _default: str) -> bool:
@@ -169,7 +157,12 @@ _KNOWN: dict[str, _Known] = {
     "model": _Known(None, _text, "model of runs that name none; unset: the first that is found", _no_plain_name),
     "provider": _Known(None, _text, "provider of model names that do not say theirs (also MODEL_PROVIDER)", _harmless),
     "api_base": _Known(None, _text, "address of an OpenAI-compatible server"),
-    "approve": _Known("ask", lambda value: Policy.parse(_text(value)).text, "approval policy: ask, auto, auto:LEVEL or deny", _allows_more),
+    "approve": _Known(
+        "ask",
+        lambda value: Policy.parse(_text(value)).text,
+        "approval policy: ask, auto, auto:LEVEL or deny",
+        lambda value, default: Policy.parse(value).allow > Policy.parse(default).allow,
+    ),
     "sandbox": _Known(
         AUTO,
         _sandbox,
@@ -193,7 +186,7 @@ _KNOWN: dict[str, _Known] = {
     ),
     "containment": _Known(
         "on",
-        _containment,
+        lambda value: read_mode(str(value) if isinstance(value, bool) else _text(value)),
         "ask before a model that read what others wrote has an effect: on, strict (files count too) or off",
         _after("strict", "on", "off"),
     ),
@@ -226,7 +219,7 @@ _KNOWN: dict[str, _Known] = {
     ),
     "otel": _Known(
         "off",
-        _otel,
+        lambda value: read_otel_mode(("on" if value else "off") if isinstance(value, bool) else _text(value)),
         "spans of runs to an OpenTelemetry collector (OTEL_EXPORTER_OTLP_ENDPOINT): off, on, content (with texts)",
         _after(*OTEL_MODES),
     ),

@@ -20,7 +20,7 @@ from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
-from kestrel_lab.runtime.conversation.chat import Chat
+from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 

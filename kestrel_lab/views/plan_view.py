@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import cast
 
-from kestrel_lab.core.drawing.layout import Layout, arrange, curve
-from kestrel_lab.core.drawing.plan_graph import FOLD_FROM, Node, arrows, folded
+from kestrel_lab.core.drawing.layout import FOLD_FROM, Layout, Node, arrange, arrows, curve, folded
 from kestrel_lab.core.drawing.svg import summary
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import union as e

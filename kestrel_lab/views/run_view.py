@@ -17,8 +17,8 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
 from kestrel_lab.core.usage import UsageMeter
+from kestrel_lab.language.numbers import origins
 from kestrel_lab.verification.evidence import Backed
-from kestrel_lab.verification.numbers import origins
 from kestrel_lab.views import formatting, notices, row_builders
 from kestrel_lab.views.confidence_badge import badge_of
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff

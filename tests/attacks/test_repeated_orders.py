@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.events.union import RunFinished
-from kestrel_lab.runtime.security import repeated_orders
+from kestrel_lab.runtime.review import answer_review
 from kestrel_lab.runtime.security.argument_texts import Passage
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.runtime.session import Session
@@ -26,7 +26,7 @@ def reviews() -> str:
 def marks(answer: str, read: str = REVIEW, *, goal: str = GOAL, untrusted: bool = True) -> list[str]:
     """What is said beside the answer."""
     taint = Taint(words=[goal], passages=[Passage("reviews", read, private=True, untrusted=untrusted)])
-    return [one.what for one in repeated_orders.repeated_orders(answer, taint)]
+    return [one.what for one in answer_review.repeated_orders(answer, taint)]
 
 
 def test_an_answer_that_repeats_an_order_is_marked(tmp_path: Path) -> None:
@@ -69,6 +69,6 @@ def test_a_mark_is_made_once_for_each_sentence() -> None:
 
 def test_a_reader_of_one_word_in_common_would_mark_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: with one word in common any answer about the same hotel is marked."""
-    monkeypatch.setattr(repeated_orders, "_FEWEST", 1)
-    monkeypatch.setattr(repeated_orders, "_SHARE", 0.0)
+    monkeypatch.setattr(answer_review, "_FEWEST", 1)
+    monkeypatch.setattr(answer_review, "_SHARE", 0.0)
     assert marks("Riverside View is not among them.") != []

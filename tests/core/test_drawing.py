@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from IPython.lib.pretty import pretty
 
-from kestrel_lab.core.drawing.layout import HEIGHT, Layout, arrange, cells, curve, short
-from kestrel_lab.core.drawing.plan_graph import FOLD_FROM, Node, arrows, folded
+from kestrel_lab.core.drawing.layout import FOLD_FROM, HEIGHT, Layout, Node, arrange, arrows, cells, curve, folded, short
 from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.sanitize import plain

@@ -17,8 +17,8 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import CacheHit
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.middleware.cache import MAX_ROW, CacheMode, Flights, Place, ShelfError, ToolCache, cache_mode
-from kestrel_lab.middleware.compose import compose
 from kestrel_lab.middleware.disk_cache import DiskShelf, open_cache
+from kestrel_lab.middleware.layers import compose
 
 CALL = Call(id="1", kind="tool", target="read", args={"path": "a"})
 

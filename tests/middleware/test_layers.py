@@ -10,11 +10,8 @@ from kestrel_lab.core.errors import DependencyError, ModelError, Signal, UsageEr
 from kestrel_lab.core.events.union import ApprovalGiven, Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, Tried
 from kestrel_lab.core.protocols import Handler, Middleware
-from kestrel_lab.middleware.approval import Approval
-from kestrel_lab.middleware.compose import compose
+from kestrel_lab.middleware.layers import Approval, Timeout, TurnOrder, compose
 from kestrel_lab.middleware.record_events import RecordAnswer, RecordIntent, RecordModel
-from kestrel_lab.middleware.timeout import Timeout
-from kestrel_lab.middleware.turn_order import TurnOrder
 from kestrel_lab.permissions.policy import Policy, danger_named
 from kestrel_lab.testing import RecordingMiddleware
 

@@ -19,11 +19,11 @@ from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, KernelChanged, KernelUndone, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.evals.notebooks.run import run_notebook_sync
-from kestrel_lab.runtime.recomputation import executed_code, recompute
-from kestrel_lab.runtime.recomputation.executed_code import CodeCall, comparable, needed
+from kestrel_lab.language.numbers import origins
+from kestrel_lab.runtime import recomputation
+from kestrel_lab.runtime.recomputation import CodeCall, comparable, needed
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.kernel.lockdown import impossible
-from kestrel_lab.verification.numbers import origins
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebook"))
 from typist import typist
@@ -112,7 +112,7 @@ def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path,
         asyncio.run(lab.evals.recompute(run, copy=True))
         (tmp_path / "work" / "orders.csv").write_text(ORDERS.replace("132", "133"))
         after = asyncio.run(lab.evals.recompute(run))
-        monkeypatch.setattr(recompute, "comparable", lambda text, error: "1")
+        monkeypatch.setattr(recomputation, "comparable", lambda text, error: "1")
         mutant = asyncio.run(lab.evals.recompute(run))
 
     assert [call.outcome for call in before.calls] == ["same", "same", "differs"]
@@ -219,7 +219,7 @@ def test_undone_and_stopped_calls_of_a_log_are_no_part_of_what_was_executed() ->
     texts = {event.call: event.text for event in events if isinstance(event, ToolAnswered)}
     run: Any = SimpleNamespace(id="r", goal="g", answer="", events=lambda: events, results=texts)
     store: Any = None
-    turn = executed_code._turn(run, store)
+    turn = recomputation._turn(run, store)
 
     assert [(call.call, call.text, call.live, call.whole) for call in turn.calls] == [("a", "1", False, True)]
     assert [name for name, _ in turn.left_out] == ["b", "c", "d"]

@@ -9,7 +9,7 @@ from kestrel_lab.retrieval.cascade import Cascade
 from kestrel_lab.retrieval.explain import explain
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.workspace_indexes import Indexes
-from kestrel_lab.runtime.workspace.folder_search import Searching
+from kestrel_lab.runtime.workspace.search import Searching
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ToolAnswered, ToolCalled
-from kestrel_lab.core.expressions.call_references import is_chained, with_answers
+from kestrel_lab.core.expressions.templates import is_chained, with_answers
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.runtime.run import Run

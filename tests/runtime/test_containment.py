@@ -20,10 +20,10 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.run import Run
+from kestrel_lab.runtime.security.containment import TaintLog
 from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.security.provenance import origins_of
 from kestrel_lab.runtime.security.taint import Context, Taint
-from kestrel_lab.runtime.security.taint_log import TaintLog
 from kestrel_lab.testing import ListMemory, ScriptedModel
 
 POLICIES = ("auto", "auto:high", "auto:critical", "ask")

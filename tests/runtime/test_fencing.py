@@ -75,7 +75,7 @@ def serve() -> Iterator[Any]:
 
 def give_to(session: Session, run_id: str, owner: Owner) -> None:
     """Make the run `owner`'s."""
-    session.store._execute("UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ?", (str(owner), run_id), "owner").result()
+    session.store.execute("UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ?", (str(owner), run_id), "owner").result()
 
 
 def begun(session: Session) -> None:

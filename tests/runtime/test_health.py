@@ -159,7 +159,7 @@ class Eager(CircuitBreaker):
     """Mutant: a half-open breaker lets everybody through."""
 
     def admit(self) -> int | None:
-        self._probing = False
+        self.probing = False
         return super().admit()
 
 
@@ -167,7 +167,7 @@ class Gullible(CircuitBreaker):
     """Mutant: what a call from before the last change says still counts."""
 
     def success(self, permit: int) -> bool:
-        return super().success(self._permit)
+        return super().success(self.permit)
 
 
 class Impatient(CircuitBreaker):

@@ -153,7 +153,7 @@ def test_a_run_of_a_live_process_is_not_taken_over(session: Session, workspace: 
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         name = Owner(process=f"{os.uname().nodename}:{other.pid}", began=psutil.Process(other.pid).create_time(), session="theirs")
         sql = "UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ?"
-        session.store._execute(sql, (str(name), run_id), "another session").result()
+        session.store.execute(sql, (str(name), run_id), "another session").result()
         with pytest.raises(UsageError, match=rf"worked on by process .*:{other.pid}; stop that one first"):
             asyncio.run(session.resume(run_id, model=LAUNCH, tools=[launch]))
         other.communicate(b"\n")

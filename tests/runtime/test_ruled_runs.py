@@ -10,7 +10,7 @@ import pytest
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered, ToolCalled
-from kestrel_lab.eventlog.checkpoints import restore, snapshot
+from kestrel_lab.eventlog.checkpoints import packed, restore, written
 from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.approvals.scope import is_for
@@ -206,7 +206,7 @@ def test_leave_for_the_rest_of_a_run(
     done = run(session, workspace, first, *covered, *asked_again, rules=None, approver=approver)
     assert [one.args["command"] for one in approver.asked] == [first, *asked_again]
     assert leaves(done) == ["ann", *["a yes for the rest of the run"] * len(covered)]
-    assert done._state == fold(done.records()) == restore(snapshot(done._state, run="r"), run="r")
+    assert done._state == fold(done.records()) == restore(packed(written(done._state), run="r"), run="r")
     again = Scoped(scope)
     run(session, workspace, first, rules=None, approver=again)
     assert len(again.asked) == 1

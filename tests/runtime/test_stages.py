@@ -317,7 +317,7 @@ def test_a_repeatable_call_that_fails_twice_is_made_three_times(session: Session
         ["a", "one", "done", 3, "a.call.3", ""],
     ]
     assert frame["inputs_hash"].nunique() == 1
-    stored = session.store._read("SELECT * FROM stage_checkpoints WHERE run_id = ?", (run.id,))
+    stored = session.store.query("SELECT * FROM stage_checkpoints WHERE run_id = ?", (run.id,))
     assert [row[:9] for row in stored] == [tuple(row)[:9] for row in frame.itertuples(index=False)]
     assert [event.attempt for event in run.events() if isinstance(event, StageStarted)] == [1, 2, 3]
     text = repr(run.report)

@@ -87,17 +87,15 @@ def test_a_killed_child_is_restarted() -> None:
     async def scene() -> tuple[Child, Log]:
         child, log = Child(), Log()
         await child.start()
-        async with RuntimeSupervisor(QUICK, interval_s=0.05) as supervisor:
-            supervisor.subscribe(log)
-            supervisor.watch("notes", "mcp", probe=child.ask, restart=child.start)
-            await supervisor.ready("notes", timeout=PATIENCE_S)
-            assert child.process is not None
-            child.process.kill()
-            await child.process.wait()
-            while "recovering" not in log.path:  # it may be ready again before anybody looks
-                await asyncio.sleep(0.01)
-            await supervisor.ready("notes", timeout=PATIENCE_S)
-            await child.ask()
+        supervisor = RuntimeSupervisor(QUICK, interval_s=0.0)
+        supervisor.subscribe(log)
+        supervisor.watch("notes", "mcp", probe=child.ask, restart=child.start)
+        await supervisor.ready("notes", timeout=PATIENCE_S)
+        assert child.process is not None
+        child.process.kill()
+        await child.process.wait()
+        await supervisor.ready("notes", timeout=PATIENCE_S)
+        await child.ask()
         await child.end()
         return child, log
 
@@ -108,8 +106,7 @@ def test_a_killed_child_is_restarted() -> None:
     assert log.changes[2].reason != ""
 
 
-@pytest.mark.parametrize("attended", [True, False], ids=["in the background", "by the gate"])
-def test_a_child_that_dies_each_time_is_given_up(attended: bool) -> None:
+def test_a_child_that_dies_each_time_is_given_up() -> None:
     """After three restarts in vain the state is failed; the error names it, its state, why, and that the budget is used up."""
 
     async def scene() -> tuple[DependencyError, Child, Log]:
@@ -118,12 +115,8 @@ def test_a_child_that_dies_each_time_is_given_up(attended: bool) -> None:
         supervisor = RuntimeSupervisor(QUICK, interval_s=0.05)
         supervisor.subscribe(log)
         supervisor.watch("notes", "mcp", probe=child.ask, restart=child.start, advice="Look at its own log.")
-        if attended:
-            await supervisor.start()
         with pytest.raises(DependencyError) as caught:
             await supervisor.ready("notes", timeout=FOREVER_S)
-        await asyncio.sleep(0.3)
-        await supervisor.stop()
         await child.end()
         return caught.value, child, log
 
@@ -154,7 +147,7 @@ async def many_gates(kind: type[Dependency]) -> Child:
     assert child.process is not None
     child.process.kill()
     await child.process.wait()
-    gates = (notes.gate(time.monotonic() + PATIENCE_S, attended=False) for _ in range(20))
+    gates = (notes.gate(time.monotonic() + PATIENCE_S) for _ in range(20))
     await asyncio.gather(*gates, return_exceptions=True)
     await child.end()
     return child
@@ -207,36 +200,25 @@ def test_a_restart_that_hangs_has_failed() -> None:
     asyncio.run(scene())
 
 
-def test_nothing_runs_unless_started_and_nothing_is_left() -> None:
-    """Watching makes no task; starting one per dependency; stopping ends them, one in the middle of a probe too."""
-    probed = 0
+def test_watching_makes_no_task() -> None:
+    """Nothing is probed and no task is made until somebody asks."""
+    probed: list[int] = []
 
     async def count() -> None:
-        nonlocal probed
-        probed += 1
-        await asyncio.sleep(FOREVER_S if probed == 3 else 0)
+        probed.append(1)
 
-    async def scene() -> list[int]:
-        supervisor = RuntimeSupervisor(QUICK, interval_s=0.02)
+    async def scene() -> tuple[int, list[int]]:
+        supervisor = RuntimeSupervisor(QUICK)
         before = len(asyncio.all_tasks())
         supervisor.watch("a", "model", probe=count)
         supervisor.watch("b", "model")
-        await asyncio.sleep(0.1)
-        counts = [len(asyncio.all_tasks()) - before, probed]
-        async with supervisor:
-            await supervisor.start()
-            while probed < 3:
-                await asyncio.sleep(0.01)
-            supervisor.watch("c", "model", probe=fine)
-            counts.append(len(asyncio.all_tasks()) - before)
-            supervisor.unwatch("c")
-            await asyncio.sleep(0.01)
-            counts.append(len(asyncio.all_tasks()) - before)
-        counts.append(len(asyncio.all_tasks()) - before)
-        assert [row.state for row in supervisor.states()] == ["ready", "starting"]  # a probe that was stopped says nothing
-        return counts
+        await asyncio.sleep(0)
+        made, early = len(asyncio.all_tasks()) - before, [*probed]
+        await supervisor.ready("a", timeout=PATIENCE_S)
+        return made, early
 
-    assert asyncio.run(scene()) == [0, 0, 3, 2, 0]
+    assert asyncio.run(scene()) == (0, [])
+    assert probed == [1]
 
 
 def test_the_gate_waits_for_what_comes_up() -> None:
@@ -293,23 +275,6 @@ def test_passive_health_and_the_table() -> None:
     stop()
     supervisor.watch("m", "model").success()
     assert log.path == ["ready", "degraded", "recovering"]
-
-
-def test_a_report_is_taken_in_after_the_event_loop_of_the_supervisor_has_closed() -> None:
-    """Whatever the health says, the call that reports it is not the one to fail because nobody restarts any more."""
-    supervisor = RuntimeSupervisor(QUICK)
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(supervisor.start())
-    watched = loop.run_until_complete(_watched(supervisor))
-    loop.close()
-    changes = [change for _ in range(3) for change in watched.failure("gone")]
-    assert [change.target for change in changes] == ["degraded", "recovering"]
-
-
-async def _watched(supervisor: RuntimeSupervisor) -> Dependency:
-    watched = supervisor.watch("notes", "mcp", restart=lambda: asyncio.sleep(0))
-    await asyncio.sleep(0)  # its background task begins
-    return watched
 
 
 def test_threads_share_it() -> None:

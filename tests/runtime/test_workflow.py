@@ -23,9 +23,8 @@ from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.workflows.agent_files import SHIPPED_AGENTS, load_agent
-from kestrel_lab.runtime.workflows.json_schemas import FOLDER
 from kestrel_lab.runtime.workflows.loader import SHIPPED, load_plan
-from kestrel_lab.runtime.workflows.models import StepEntry
+from kestrel_lab.runtime.workflows.models import FOLDER, StepEntry
 from kestrel_lab.testing import ScriptedModel
 
 EXAMPLES = Path(__file__).parents[2] / "scenarios" / "workflows"

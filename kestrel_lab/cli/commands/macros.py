@@ -9,7 +9,7 @@ import typer
 from kestrel_lab.cli.frontend import frontend_of, group, lists
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.runtime.workspace.skills import ShownSkill, WorkspaceSkills
-from kestrel_lab.tools.macros.macro import Macro
+from kestrel_lab.tools.macros import Macro
 
 macros = group("List macros, and sequences of calls that could become macros; accept, disable or remove them.", invoke_without_command=True)
 

@@ -12,8 +12,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.retrieval.explain import Explained
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.workspace.folder_search import Found, FoundFiles, Searching
-from kestrel_lab.runtime.workspace.web_search import evidence_of, search_model
+from kestrel_lab.runtime.workspace.search import Found, FoundFiles, Searching, evidence_of, search_model
 
 search = typer.Typer()
 

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, curve, short
-from kestrel_lab.core.drawing.plan_graph import Node
+from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, Node, curve, short
 from kestrel_lab.core.sanitize import plain
 
 MARKS = {"pending": "·", "running": "…", "waiting": "?", "ok": "✓", "failed": "✗", "skipped": "»", "stopped": "-"}

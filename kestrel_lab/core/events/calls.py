@@ -1,7 +1,4 @@
-"""Facts about calls: of models and tools, the approvals they wait for, the macros they are part of.
-
-The rules for all events are in `core.events`.
-"""
+"""Facts about calls and tools: of models and tools, the approvals they wait for, the macros they are part of, the tools a run comes to have."""
 
 from __future__ import annotations
 
@@ -9,10 +6,11 @@ from typing import ClassVar
 
 from msgspec import field
 
-from kestrel_lab.core.json_types import FrozenStruct, Json
+from kestrel_lab.core.events import Event
+from kestrel_lab.core.json_types import Json
 
 
-class SchedulerParallelBatch(FrozenStruct, frozen=True, kw_only=True):
+class SchedulerParallelBatch(Event, frozen=True, kw_only=True):
     """Several calls of one turn were started together."""
 
     type: ClassVar[str] = "scheduler_parallel_batch"
@@ -20,7 +18,7 @@ class SchedulerParallelBatch(FrozenStruct, frozen=True, kw_only=True):
     calls: list[str]
 
 
-class ModelCalled(FrozenStruct, frozen=True, kw_only=True):
+class ModelCalled(Event, frozen=True, kw_only=True):
     """A model was asked. The conversation is not repeated here: it follows from the events before."""
 
     type: ClassVar[str] = "model_called"
@@ -32,7 +30,7 @@ class ModelCalled(FrozenStruct, frozen=True, kw_only=True):
     tools: int = 0
 
 
-class ModelDelta(FrozenStruct, frozen=True, kw_only=True):
+class ModelDelta(Event, frozen=True, kw_only=True):
     """A piece of a model's answer as it streams. Shown, never stored."""
 
     type: ClassVar[str] = "model_delta"
@@ -42,7 +40,7 @@ class ModelDelta(FrozenStruct, frozen=True, kw_only=True):
     """Whether it is reasoning before the answer."""
 
 
-class ModelAnswered(FrozenStruct, frozen=True, kw_only=True):
+class ModelAnswered(Event, frozen=True, kw_only=True):
     """A model answered, or failed to."""
 
     type: ClassVar[str] = "model_answered"
@@ -84,7 +82,7 @@ class ModelAnswered(FrozenStruct, frozen=True, kw_only=True):
     """Of another agent's program: by what it can go on behind this answer, see `adapters.adapter.Turn`."""
 
 
-class ToolCalled(FrozenStruct, frozen=True, kw_only=True):
+class ToolCalled(Event, frozen=True, kw_only=True):
     """A tool is about to be run: the intent, stored before any effect of the call."""
 
     type: ClassVar[str] = "tool_called"
@@ -101,7 +99,7 @@ class ToolCalled(FrozenStruct, frozen=True, kw_only=True):
     """Who let it go on, and why: a person, a rule, or the policy by name; empty where its danger asks for nobody's leave."""
 
 
-class ToolDelta(FrozenStruct, frozen=True, kw_only=True):
+class ToolDelta(Event, frozen=True, kw_only=True):
     """The newest of what a tool wrote while it works, at most a few thousand characters some ten times a second. Shown, never stored."""
 
     type: ClassVar[str] = "tool_delta"
@@ -109,7 +107,7 @@ class ToolDelta(FrozenStruct, frozen=True, kw_only=True):
     text: str
 
 
-class ContextCompacted(FrozenStruct, frozen=True, kw_only=True):
+class ContextCompacted(Event, frozen=True, kw_only=True):
     """From here on a model is shown less of a conversation that has outgrown its context; the conversation itself stays whole."""
 
     type: ClassVar[str] = "context_compacted"
@@ -130,7 +128,7 @@ class ContextCompacted(FrozenStruct, frozen=True, kw_only=True):
     """The step under which the model was asked for the summary."""
 
 
-class FolderChanged(FrozenStruct, frozen=True, kw_only=True):
+class FolderChanged(Event, frozen=True, kw_only=True):
     """The commands of a step go on in another folder: one of them changed it."""
 
     type: ClassVar[str] = "folder_changed"
@@ -140,8 +138,8 @@ class FolderChanged(FrozenStruct, frozen=True, kw_only=True):
     """As seen from the workspace; `.` for the workspace itself."""
 
 
-class FilesTainted(FrozenStruct, frozen=True, kw_only=True):
-    """Words of others go through files of the workspace: a call may write some from now on, or it has `ended` and what it read and wrote is known."""
+class FilesTainted(Event, frozen=True, kw_only=True):
+    """Words of others go through files of the workspace: a call may write some from now on, has written some, or has `ended` and what it read and wrote is known."""
 
     type: ClassVar[str] = "files_tainted"
     call: str
@@ -153,9 +151,11 @@ class FilesTainted(FrozenStruct, frozen=True, kw_only=True):
     """Whose words may have gone into what it writes; of one that has ended, empty where none have."""
     places: list[str] = field(default_factory=list)
     """Files that it may write, `.` for any in the workspace."""
+    also: list[str] = field(default_factory=list)
+    """Other calls of its turn, for which this event stands too as far as they begin at the same moment: they end when the last has ended."""
     ended: bool = False
     files: list[dict[str, Json]] = field(default_factory=list)
-    """What it wrote: `{path, size, content}`, the last a hash; with `name` where the path itself may be words of others."""
+    """What was written so far: `{path, size, content}`, the last a hash; with `name` where the path itself may be words of others."""
     folders: list[str] = field(default_factory=list)
     """Folders in which it wrote too many files to name."""
     read: str = ""
@@ -164,7 +164,7 @@ class FilesTainted(FrozenStruct, frozen=True, kw_only=True):
     """Hash of tool and arguments, where the answer may be given again when the files are others."""
 
 
-class ToolAnswered(FrozenStruct, frozen=True, kw_only=True):
+class ToolAnswered(Event, frozen=True, kw_only=True):
     """A tool call ended. `text` is what the model is shown."""
 
     type: ClassVar[str] = "tool_answered"
@@ -201,7 +201,7 @@ class ToolAnswered(FrozenStruct, frozen=True, kw_only=True):
     """Of a call that another agent's program made: by what it can go on behind this result."""
 
 
-class RetrievalStep(FrozenStruct, frozen=True, kw_only=True):
+class RetrievalStep(Event, frozen=True, kw_only=True):
     """One look-up on the way to the files that have to do with a question; the last of a question has what came of it."""
 
     type: ClassVar[str] = "retrieval_step"
@@ -229,7 +229,7 @@ class RetrievalStep(FrozenStruct, frozen=True, kw_only=True):
     """`confidence`, `saturation`, `limit` or `nothing`; empty until the last one."""
 
 
-class CacheHit(FrozenStruct, frozen=True, kw_only=True):
+class CacheHit(Event, frozen=True, kw_only=True):
     """A stored answer was used instead of a call."""
 
     type: ClassVar[str] = "cache_hit"
@@ -238,7 +238,7 @@ class CacheHit(FrozenStruct, frozen=True, kw_only=True):
     key: str
 
 
-class ApprovalAsked(FrozenStruct, frozen=True, kw_only=True):
+class ApprovalAsked(Event, frozen=True, kw_only=True):
     """A call waits for a person."""
 
     type: ClassVar[str] = "approval_asked"
@@ -273,7 +273,7 @@ class ApprovalAsked(FrozenStruct, frozen=True, kw_only=True):
     """
 
 
-class ApprovalGiven(FrozenStruct, frozen=True, kw_only=True):
+class ApprovalGiven(Event, frozen=True, kw_only=True):
     """A waiting call was decided. The first decision for a call stands."""
 
     type: ClassVar[str] = "approval_given"
@@ -297,7 +297,7 @@ class ApprovalGiven(FrozenStruct, frozen=True, kw_only=True):
     """What the person said, where the call asks for words instead of leave."""
 
 
-class MacroStarted(FrozenStruct, frozen=True, kw_only=True):
+class MacroStarted(Event, frozen=True, kw_only=True):
     """A macro was called by `macro_run`; its calls follow under ids that begin with `call`."""
 
     type: ClassVar[str] = "macro_started"
@@ -308,7 +308,7 @@ class MacroStarted(FrozenStruct, frozen=True, kw_only=True):
     args: dict[str, Json] = field(default_factory=dict)
 
 
-class MacroFinished(FrozenStruct, frozen=True, kw_only=True):
+class MacroFinished(Event, frozen=True, kw_only=True):
     """A macro ended."""
 
     type: ClassVar[str] = "macro_finished"
@@ -319,7 +319,7 @@ class MacroFinished(FrozenStruct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class ModelEscalated(FrozenStruct, frozen=True, kw_only=True):
+class ModelEscalated(Event, frozen=True, kw_only=True):
     """Another model takes over, because one failed or was not sure enough."""
 
     type: ClassVar[str] = "model_escalated"
@@ -327,3 +327,72 @@ class ModelEscalated(FrozenStruct, frozen=True, kw_only=True):
     source: str
     target: str
     reason: str
+
+
+class ToolsShown(Event, frozen=True, kw_only=True):
+    """Of more tools than a model is told of at once, it is told of these too from now on."""
+
+    type: ClassVar[str] = "tools_shown"
+    tools: list[str]
+    step: str = ""
+    """Whose model; empty for those of all steps."""
+    need: str = ""
+    """What they were looked for with."""
+    messages: int = 0
+    """How many of the step's questions had been put when they were chosen for one of these; 0 when the model asked for them."""
+
+
+class ToolsAdded(Event, frozen=True, kw_only=True):
+    """Servers were started for the first time when the run began, and these tools of theirs are among those that it is offered."""
+
+    type: ClassVar[str] = "tools_added"
+    tools: list[dict[str, Json]]
+    """As in `run_started`."""
+
+
+class McpCandidateFound(Event, frozen=True, kw_only=True):
+    """A server that is not there was found for something that is needed, and judged; nothing of it was installed or run."""
+
+    type: ClassVar[str] = "mcp_candidate_found"
+    need: str
+    server: str
+    """Its name in the catalogue or registry."""
+    source: str
+    """Where it was found."""
+    description: str = ""
+    """What it says of itself."""
+    score: int = 0
+    """Of 100 points."""
+    rubric: list[dict[str, Json]] = field(default_factory=list)
+    """What it got points for: `{criterion, points, most, why}`."""
+    package: dict[str, Json] = field(default_factory=dict)
+    """What would be installed; empty where nothing can be."""
+    lock: str = ""
+    """Hash of the list of everything that would be installed; empty where it was not looked up."""
+    packages: int = 0
+    """How many that are."""
+    installer: str = ""
+    problem: str = ""
+    """Why it cannot be had."""
+
+
+class McpInstalled(Event, frozen=True, kw_only=True):
+    """A server was installed, started and its tools taken into the run; also one that had been installed before."""
+
+    type: ClassVar[str] = "mcp_installed"
+    server: str
+    """What its tools are called by."""
+    package: str
+    """As `name==version`."""
+    folder: str
+    lock: str
+    """Hash of the list of what was installed."""
+    tree: str
+    """Hash of the folder; the server is not started from one that is different."""
+    tools: list[dict[str, Json]] = field(default_factory=list)
+    """As in `run_started`."""
+    entry: str = ""
+    call: str = ""
+    """The call that installed it."""
+    allowed: str = ""
+    """The setting that allowed it beforehand; empty when somebody was asked."""

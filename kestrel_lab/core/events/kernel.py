@@ -1,8 +1,6 @@
 """Facts about code and cells of a notebook: what code would do, what it did, which cells were changed, which calls were undone.
 
 The code of `run_python` is the argument of its call.
-
-The rules for all events are in `core.events`.
 """
 
 from __future__ import annotations
@@ -11,10 +9,11 @@ from typing import ClassVar
 
 from msgspec import field
 
-from kestrel_lab.core.json_types import FrozenStruct, Json
+from kestrel_lab.core.events import Event
+from kestrel_lab.core.json_types import Json
 
 
-class KernelPreviewed(FrozenStruct, frozen=True, kw_only=True):
+class KernelPreviewed(Event, frozen=True, kw_only=True):
     """Code was run in a copy of the kernel in which effects are denied; nothing of it is in the kernel."""
 
     type: ClassVar[str] = "kernel_previewed"
@@ -34,7 +33,7 @@ class KernelPreviewed(FrozenStruct, frozen=True, kw_only=True):
     """Everything that came of it is plain data, which can be taken over without running the code again."""
 
 
-class KernelChanged(FrozenStruct, frozen=True, kw_only=True):
+class KernelChanged(Event, frozen=True, kw_only=True):
     """Code had its effect in a kernel."""
 
     type: ClassVar[str] = "kernel_changed"
@@ -56,7 +55,7 @@ class KernelChanged(FrozenStruct, frozen=True, kw_only=True):
     """The code, where it is not the argument of the call: that of the cell that `run_cell` ran."""
 
 
-class CellsChanged(FrozenStruct, frozen=True, kw_only=True):
+class CellsChanged(Event, frozen=True, kw_only=True):
     """Cells of the notebook were inserted, edited or deleted, or have other outputs."""
 
     type: ClassVar[str] = "cells_changed"
@@ -68,7 +67,7 @@ class CellsChanged(FrozenStruct, frozen=True, kw_only=True):
     """`{before, after, below}`: the cell in nbformat's form before and after, `null` where there is none, and the id of the cell above it."""
 
 
-class KernelUndone(FrozenStruct, frozen=True, kw_only=True):
+class KernelUndone(Event, frozen=True, kw_only=True):
     """The effect of calls on variables, files and cells was undone, the newest call first; also after the end of the run."""
 
     type: ClassVar[str] = "kernel_undone"

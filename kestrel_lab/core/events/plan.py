@@ -1,7 +1,4 @@
-"""Facts about plans: steps, stages, what was verified, scored and remembered on the way.
-
-The rules for all events are in `core.events`.
-"""
+"""Facts about plans: steps, stages, what was verified, scored and remembered on the way."""
 
 from __future__ import annotations
 
@@ -9,17 +6,18 @@ from typing import ClassVar
 
 from msgspec import field
 
-from kestrel_lab.core.json_types import FrozenStruct, Json
+from kestrel_lab.core.events import Event
+from kestrel_lab.core.json_types import Json
 
 
-class PlanProposed(FrozenStruct, frozen=True, kw_only=True):
+class PlanProposed(Event, frozen=True, kw_only=True):
     """The plan the run follows."""
 
     type: ClassVar[str] = "plan_proposed"
     plan: dict[str, Json]
 
 
-class PlanExtended(FrozenStruct, frozen=True, kw_only=True):
+class PlanExtended(Event, frozen=True, kw_only=True):
     """A step grew more steps; whatever waits for it waits for them too."""
 
     type: ClassVar[str] = "plan_extended"
@@ -30,7 +28,7 @@ class PlanExtended(FrozenStruct, frozen=True, kw_only=True):
     """Artifacts that are there before the grown steps: those of a nested workflow, under `SCOPE/NAME`."""
 
 
-class StageStarted(FrozenStruct, frozen=True, kw_only=True):
+class StageStarted(Event, frozen=True, kw_only=True):
     """The first step of a stage is about to begin, or the stage is tried again."""
 
     type: ClassVar[str] = "stage_started"
@@ -38,7 +36,7 @@ class StageStarted(FrozenStruct, frozen=True, kw_only=True):
     attempt: int = 1
 
 
-class StageFinished(FrozenStruct, frozen=True, kw_only=True):
+class StageFinished(Event, frozen=True, kw_only=True):
     """A step of a stage ended: a row of the view `stage_checkpoints`, which is these events and nothing else."""
 
     type: ClassVar[str] = "stage_finished"
@@ -57,7 +55,7 @@ class StageFinished(FrozenStruct, frozen=True, kw_only=True):
     error_message: str = ""
 
 
-class StepStarted(FrozenStruct, frozen=True, kw_only=True):
+class StepStarted(Event, frozen=True, kw_only=True):
     """A step of the plan began."""
 
     type: ClassVar[str] = "step_started"
@@ -81,7 +79,7 @@ class StepStarted(FrozenStruct, frozen=True, kw_only=True):
     """What the sub-agent and those below it may use together: `cost_usd`, `tokens` and `seconds`."""
 
 
-class Prompted(FrozenStruct, frozen=True, kw_only=True):
+class Prompted(Event, frozen=True, kw_only=True):
     """A step told its model something more: what was wrong with its answer, or the next question."""
 
     type: ClassVar[str] = "prompted"
@@ -95,7 +93,7 @@ class Prompted(FrozenStruct, frozen=True, kw_only=True):
     """Whether it asks once more for the answer to what was asked before; that answer takes the place of the last one."""
 
 
-class StepRetried(FrozenStruct, frozen=True, kw_only=True):
+class StepRetried(Event, frozen=True, kw_only=True):
     """A step failed in a way that may pass and is tried again; what its call answered no longer counts."""
 
     type: ClassVar[str] = "step_retried"
@@ -107,7 +105,7 @@ class StepRetried(FrozenStruct, frozen=True, kw_only=True):
     wait_s: float = 0.0
 
 
-class StepFinished(FrozenStruct, frozen=True, kw_only=True):
+class StepFinished(Event, frozen=True, kw_only=True):
     """A step of the plan ended."""
 
     type: ClassVar[str] = "step_finished"
@@ -120,7 +118,7 @@ class StepFinished(FrozenStruct, frozen=True, kw_only=True):
     """What an operation gave; answers of agents and calls are in events of their own."""
 
 
-class VerifierStarted(FrozenStruct, frozen=True, kw_only=True):
+class VerifierStarted(Event, frozen=True, kw_only=True):
     """An answer is put to a verifier."""
 
     type: ClassVar[str] = "verifier_started"
@@ -129,7 +127,7 @@ class VerifierStarted(FrozenStruct, frozen=True, kw_only=True):
     criteria: list[str] = field(default_factory=list)
 
 
-class VerifierFinished(FrozenStruct, frozen=True, kw_only=True):
+class VerifierFinished(Event, frozen=True, kw_only=True):
     """A verifier has judged."""
 
     type: ClassVar[str] = "verifier_finished"
@@ -141,7 +139,7 @@ class VerifierFinished(FrozenStruct, frozen=True, kw_only=True):
     issues: list[str] = field(default_factory=list)
 
 
-class BranchScored(FrozenStruct, frozen=True, kw_only=True):
+class BranchScored(Event, frozen=True, kw_only=True):
     """A candidate of a search over approaches was judged."""
 
     type: ClassVar[str] = "branch_scored"
@@ -156,7 +154,7 @@ class BranchScored(FrozenStruct, frozen=True, kw_only=True):
     """Whether it solves the goal."""
 
 
-class MemoryRecalled(FrozenStruct, frozen=True, kw_only=True):
+class MemoryRecalled(Event, frozen=True, kw_only=True):
     """Notes of earlier runs were given to this one. Its log names them and has not their words, which may be forgotten."""
 
     type: ClassVar[str] = "memory_recalled"
@@ -165,7 +163,7 @@ class MemoryRecalled(FrozenStruct, frozen=True, kw_only=True):
     """`{id, kind, confidence, run, at}`, and `taint` where there is one. Whoever watches is told the `text` too."""
 
 
-class MemoryStored(FrozenStruct, frozen=True, kw_only=True):
+class MemoryStored(Event, frozen=True, kw_only=True):
     """A note was kept for later runs."""
 
     type: ClassVar[str] = "memory_stored"
@@ -174,7 +172,7 @@ class MemoryStored(FrozenStruct, frozen=True, kw_only=True):
     """As in `MemoryRecalled`. Earlier versions kept the whole note here."""
 
 
-class VoteCast(FrozenStruct, frozen=True, kw_only=True):
+class VoteCast(Event, frozen=True, kw_only=True):
     """A member of a council took a position, with the evidence of each claim, or voted for one."""
 
     type: ClassVar[str] = "vote_cast"
@@ -196,7 +194,7 @@ class VoteCast(FrozenStruct, frozen=True, kw_only=True):
     """Why it votes so."""
 
 
-class CouncilDecided(FrozenStruct, frozen=True, kw_only=True):
+class CouncilDecided(Event, frozen=True, kw_only=True):
     """The chair of a council decided, or left the decision to whoever the council escalates to."""
 
     type: ClassVar[str] = "council_decided"

@@ -1,7 +1,4 @@
-"""Facts about a run as a whole: its beginning and end, its states, its health and limits.
-
-The rules for all events are in `core.events`.
-"""
+"""Facts about a run as a whole: its beginning and end, its states, its health and limits."""
 
 from __future__ import annotations
 
@@ -9,10 +6,11 @@ from typing import ClassVar
 
 from msgspec import field
 
-from kestrel_lab.core.json_types import FrozenStruct, Json
+from kestrel_lab.core.events import Event
+from kestrel_lab.core.json_types import Json
 
 
-class RunStarted(FrozenStruct, frozen=True, kw_only=True):
+class RunStarted(Event, frozen=True, kw_only=True):
     """A run was accepted; everything needed to rebuild its conversation is here."""
 
     type: ClassVar[str] = "run_started"
@@ -39,7 +37,7 @@ class RunStarted(FrozenStruct, frozen=True, kw_only=True):
     """The run whose conversation it goes on with; empty for a run that begins one."""
     earlier: dict[str, Json] = field(default_factory=dict)
     """What it takes over from there: `turn` (how many runs came before), `messages`, and what is known of them (`untrusted`, `doubts`,
-    `private`, `words` of the user, `recalled` notes, `files` with their versions, `wholes` of long results). See `runtime.conversation.follow_up`; what of it the log keeps: `eventlog.shared_conversation`."""
+    `private`, `words` of the user, `recalled` notes, `files` with their versions, `wholes` of long results). See `runtime.conversation`; what of it the log keeps: `eventlog.shared_conversation`."""
     params: dict[str, Json] = field(default_factory=dict)
     """Parameters of the models, by name."""
     images: list[dict[str, Json]] = field(default_factory=list)
@@ -57,7 +55,7 @@ class RunStarted(FrozenStruct, frozen=True, kw_only=True):
     (`each`, `total` or `unknown`: which times are the recording's own), `calls` (its ids of calls by ours)."""
 
 
-class StateTransition(FrozenStruct, frozen=True, kw_only=True):
+class StateTransition(Event, frozen=True, kw_only=True):
     """The run went from one state to another; the database applies it in the same transaction."""
 
     type: ClassVar[str] = "state_transition"
@@ -66,7 +64,7 @@ class StateTransition(FrozenStruct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class RunResumed(FrozenStruct, frozen=True, kw_only=True):
+class RunResumed(Event, frozen=True, kw_only=True):
     """Another session took the run up where the log ends."""
 
     type: ClassVar[str] = "run_resumed"
@@ -77,13 +75,13 @@ class RunResumed(FrozenStruct, frozen=True, kw_only=True):
     """In force from here on; empty for those before."""
 
 
-class RunInterrupted(FrozenStruct, frozen=True, kw_only=True):
+class RunInterrupted(Event, frozen=True, kw_only=True):
     """Work on the run was broken off, by Ctrl-C for example. Nobody decided that it ends: whoever resumes it goes on from here."""
 
     type: ClassVar[str] = "run_interrupted"
 
 
-class RunForked(FrozenStruct, frozen=True, kw_only=True):
+class RunForked(Event, frozen=True, kw_only=True):
     """The run parts from another one here: the events before this one are those of `parent` up to `at`, not copied.
 
     Questions that were open there are not open here: whoever goes on asks them again.
@@ -106,7 +104,7 @@ class RunForked(FrozenStruct, frozen=True, kw_only=True):
     """In force from here on; empty for the parent's."""
 
 
-class BudgetWarned(FrozenStruct, frozen=True, kw_only=True):
+class BudgetWarned(Event, frozen=True, kw_only=True):
     """A limit is near, cannot be watched (a model without a known price), or was reached where that ends only a loop."""
 
     type: ClassVar[str] = "budget_warned"
@@ -114,7 +112,7 @@ class BudgetWarned(FrozenStruct, frozen=True, kw_only=True):
     message: str
 
 
-class HealthChanged(FrozenStruct, frozen=True, kw_only=True):
+class HealthChanged(Event, frozen=True, kw_only=True):
     """Something that runs depend on went from one state of health to another."""
 
     type: ClassVar[str] = "health_changed"
@@ -127,7 +125,7 @@ class HealthChanged(FrozenStruct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class CheckpointSaved(FrozenStruct, frozen=True, kw_only=True):
+class CheckpointSaved(Event, frozen=True, kw_only=True):
     """A snapshot of the run was stored; resuming starts from the newest and reads on from there."""
 
     type: ClassVar[str] = "checkpoint_saved"
@@ -138,7 +136,7 @@ class CheckpointSaved(FrozenStruct, frozen=True, kw_only=True):
     bytes: int = 0
 
 
-class Progress(FrozenStruct, frozen=True, kw_only=True):
+class Progress(Event, frozen=True, kw_only=True):
     """A tool or step tells how far it is."""
 
     type: ClassVar[str] = "progress"
@@ -146,7 +144,7 @@ class Progress(FrozenStruct, frozen=True, kw_only=True):
     fraction: float | None = None
 
 
-class TaskChanged(FrozenStruct, frozen=True, kw_only=True):
+class TaskChanged(Event, frozen=True, kw_only=True):
     """An agent put a task on the list of its run, or one of them is in another state."""
 
     type: ClassVar[str] = "task_changed"
@@ -160,7 +158,7 @@ class TaskChanged(FrozenStruct, frozen=True, kw_only=True):
     """The call that put it on the list."""
 
 
-class RunFinished(FrozenStruct, frozen=True, kw_only=True):
+class RunFinished(Event, frozen=True, kw_only=True):
     """The run ended; its last state transition follows."""
 
     type: ClassVar[str] = "run_finished"

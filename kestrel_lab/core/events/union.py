@@ -1,9 +1,4 @@
-"""The closed vocabulary of recorded facts; whatever is shown, measured or resumed is computed from these.
-
-Each event carries what is needed to understand it alone, holds JSON values only, and is never
-changed. Fields are only ever added: a reader ignores fields it does not know and fills in defaults
-for fields that an older writer did not have.
-"""
+"""The closed vocabulary of recorded facts; whatever is shown, measured or resumed is computed from these."""
 
 from __future__ import annotations
 
@@ -12,6 +7,7 @@ import json
 import msgspec
 
 from kestrel_lab.core.errors import StoreError
+from kestrel_lab.core.events import Event
 from kestrel_lab.core.events.calls import (
     ApprovalAsked,
     ApprovalGiven,
@@ -21,6 +17,8 @@ from kestrel_lab.core.events.calls import (
     FolderChanged,
     MacroFinished,
     MacroStarted,
+    McpCandidateFound,
+    McpInstalled,
     ModelAnswered,
     ModelCalled,
     ModelDelta,
@@ -30,6 +28,8 @@ from kestrel_lab.core.events.calls import (
     ToolAnswered,
     ToolCalled,
     ToolDelta,
+    ToolsAdded,
+    ToolsShown,
 )
 from kestrel_lab.core.events.kernel import CellsChanged, KernelChanged, KernelPreviewed, KernelUndone
 from kestrel_lab.core.events.plan import (
@@ -62,67 +62,12 @@ from kestrel_lab.core.events.run import (
     StateTransition,
     TaskChanged,
 )
-from kestrel_lab.core.events.tools import McpCandidateFound, McpInstalled, ToolsAdded, ToolsShown
 from kestrel_lab.core.json_types import FrozenStruct, Json, dumps
-
-Event = (
-    RunStarted
-    | StateTransition
-    | RunInterrupted
-    | RunResumed
-    | RunForked
-    | PlanProposed
-    | PlanExtended
-    | StageStarted
-    | StageFinished
-    | StepStarted
-    | Prompted
-    | StepRetried
-    | StepFinished
-    | SchedulerParallelBatch
-    | ModelCalled
-    | ModelDelta
-    | ModelAnswered
-    | ContextCompacted
-    | ToolCalled
-    | ToolDelta
-    | FolderChanged
-    | FilesTainted
-    | ToolAnswered
-    | KernelPreviewed
-    | KernelChanged
-    | KernelUndone
-    | CellsChanged
-    | CacheHit
-    | RetrievalStep
-    | ApprovalAsked
-    | ApprovalGiven
-    | BudgetWarned
-    | MacroStarted
-    | MacroFinished
-    | VerifierStarted
-    | VerifierFinished
-    | BranchScored
-    | VoteCast
-    | CouncilDecided
-    | MemoryRecalled
-    | MemoryStored
-    | ModelEscalated
-    | HealthChanged
-    | CheckpointSaved
-    | Progress
-    | TaskChanged
-    | ToolsAdded
-    | ToolsShown
-    | McpCandidateFound
-    | McpInstalled
-    | RunFinished
-)
 
 Told = ModelDelta | ToolDelta
 """Events that listeners are told and no log has."""
 
-EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in Event.__args__}
+EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in Event.__subclasses__()}
 """Every event class by its name in the log."""
 
 _NAMES = {cls: frozenset(cls.__struct_fields__) for cls in EVENT_TYPES.values()}
@@ -172,6 +117,6 @@ def from_json(kind: str, body: dict[str, Json]) -> Event:
     if not body.keys() <= known:
         body = {name: value for name, value in body.items() if name in known}
     try:
-        return cls(**body)  # type: ignore[arg-type]  # the constructor checks names, to_json wrote the values
+        return cls(**body)  # the constructor checks names, to_json wrote the values
     except TypeError as error:
         raise StoreError(f"an event of type {kind!r} in the log is incomplete: {error}") from error

@@ -4,6 +4,9 @@ A text that is one reference becomes the value with its type; within a longer te
 written: text as it is, anything else as compact JSON. Inserted values are not rendered again, so a
 value cannot bring references of its own. There are no expressions, attributes, filters or loops.
 `{{{{` writes `{{`, and `$${` writes `${`. `${{` is a `$` before a reference in braces.
+
+Calls of one turn refer to the answers of the calls before them in the same way, `${previous.content}` or `${steps[0].content.key}`: only
+an argument that is such a reference and nothing else is one; within a longer text, code for example, `${…}` stays as it is.
 """
 
 from __future__ import annotations
@@ -11,12 +14,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from typing import TypeVar, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.expressions.json_paths import JsonPath
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 
+_J = TypeVar("_J", bound=Json)
 MAX_TEMPLATE = 100_000
 """Characters of all texts of a template together."""
 MAX_RENDERED = 1_000_000
@@ -56,14 +61,14 @@ def render(value: Json, scope: Mapping[str, Json]) -> Json:
     return _Rendering(scope).render(value)
 
 
-def escape(value: Json) -> Json:
+def escape(value: _J) -> _J:
     """Return a template that renders to `value`: texts that look like references are escaped.
 
     Raises `UsageError` for a value that is too long or too deep for a template.
     """
     for _ in _texts(value):
         pass
-    return _escaped(value)
+    return cast("_J", _escaped(value))
 
 
 def _escaped(value: Json) -> Json:
@@ -152,3 +157,38 @@ def pieces(text: str) -> Iterator[str | JsonPath]:
             yield JsonPath.parse((match["braces"] or match["dollar"] or "").strip())
     if end < len(text):
         yield text[end:]
+
+
+_REFERENCE = re.compile(r"\$\{(?:previous|steps\[\d{1,3}\])\.content(?:\.[\w-]+|\[\d{1,9}\])*\}")
+
+
+def is_chained(args: Json) -> bool:
+    """Return whether a value anywhere in `args` refers to an earlier answer."""
+    todo = [args]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, str):
+            if _REFERENCE.fullmatch(value):
+                return True
+        elif isinstance(value, dict):
+            todo += value.values()
+        elif isinstance(value, list):
+            todo += value
+    return False
+
+
+def with_answers(args: Json, before: Mapping[str, Json | None]) -> Json:
+    """Return `args` with the references replaced by values; `before` has the calls before it in order, `None` for one that failed.
+
+    Raises `UsageError` for a call that is not there or failed, and for a part that its answer has not.
+    """
+    if isinstance(args, dict):
+        return {key: with_answers(value, before) for key, value in args.items()}
+    if isinstance(args, list):
+        return [with_answers(value, before) for value in args]
+    if not isinstance(args, str) or not _REFERENCE.fullmatch(args):
+        return args
+    steps: list[Json] = [{} if value is None else {"content": value} for value in before.values()]
+    if not steps:
+        raise UsageError(f"{args} refers to a call before it in the same turn, and there is none")
+    return render(args, {"previous": steps[-1], "steps": steps})

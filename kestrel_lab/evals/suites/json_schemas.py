@@ -6,17 +6,15 @@ from typing import Any, Final
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.evals.suites.models import ScenarioFileEntry, SuiteEntry
-from kestrel_lab.runtime.workflows import json_schemas as schemas
+from kestrel_lab.runtime.workflows.models import SCHEMAS, written
 from kestrel_lab.server.protocol import ControlSchema
 
-_KINDS: Final[dict[str, Any]] = {"suite": SuiteEntry, "scenario": ScenarioFileEntry, "control": ControlSchema}
-NAMES: Final = (*schemas.NAMES, *_KINDS)
+_KINDS: Final[dict[str, Any]] = {**SCHEMAS, "suite": SuiteEntry, "scenario": ScenarioFileEntry, "control": ControlSchema}
+NAMES: Final = tuple(_KINDS)
 
 
 def schema_text(name: str) -> str:
     """Return the JSON Schema of a kind of file, as indented JSON; raises `UsageError` for an unknown name."""
-    if name in _KINDS:
-        return schemas.written(name, _KINDS[name])
-    if name not in NAMES:
+    if name not in _KINDS:
         raise UsageError(f"there is no schema {name!r}; {nearest(name, NAMES)}")
-    return schemas.schema_text(name)
+    return written(name, _KINDS[name])

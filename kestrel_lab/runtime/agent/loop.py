@@ -19,7 +19,7 @@ from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.usage import Idle
 from kestrel_lab.eventlog.conversation import Conversation
-from kestrel_lab.middleware.compose import compose
+from kestrel_lab.middleware.layers import compose
 from kestrel_lab.middleware.record_events import RecordModel
 from kestrel_lab.models.chat_format import object_schema
 from kestrel_lab.runtime.agent.adapter_step import run_adapter

@@ -13,25 +13,21 @@ from typing import Any, cast
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
 from kestrel_lab.core.errors import ApprovalRequired, ConflictError, KestrelError, Signal, StoreError, UsageError, gravest, nearest
 from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
-from kestrel_lab.core.expressions.call_references import is_chained, with_answers
+from kestrel_lab.core.expressions.templates import is_chained, with_answers
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ToolRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.eventlog.large_results import Spool
-from kestrel_lab.middleware.approval import Approval
 from kestrel_lab.middleware.cache import ToolCache
-from kestrel_lab.middleware.compose import compose
+from kestrel_lab.middleware.layers import Approval, Timeout, TurnOrder, compose
 from kestrel_lab.middleware.record_events import RecordAnswer, RecordIntent
-from kestrel_lab.middleware.timeout import Timeout
-from kestrel_lab.middleware.turn_order import TurnOrder
 from kestrel_lab.runtime.agent.file_trace import FileTrace
 from kestrel_lab.runtime.agent.macro_calls import MacroCalls
 from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, kept
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
-from kestrel_lab.runtime.approvals.dry_run import code_context, with_dry_run
-from kestrel_lab.runtime.approvals.file_versions import versions_of
+from kestrel_lab.runtime.approvals.preview import code_context, versions_of, with_dry_run
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_cache import reusable
 from kestrel_lab.runtime.memory.run_memory import notes_of
@@ -101,7 +97,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         Approval(desk.decide),
         *((order,) if order.matters else ()),
         *((Approval(desk.confirm),) if state.shows or [tool for tool in tools if tool.preview or tool.dry_run] else ()),
-        FileTrace(ctx),
+        FileTrace(ctx, calls),
         # In its place: a call that may not be made is not answered either, and a read sees the write before it.
         *(_cache(ctx) if any(map(reusable, tools)) else ()),
         *((Timeout(lambda call: toolbox.get(call.target).timeout_s),) if {tool.timeout_s for tool in tools} != {None} else ()),

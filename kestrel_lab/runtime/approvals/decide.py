@@ -17,8 +17,7 @@ from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.permissions.command_patterns import offer
 from kestrel_lab.permissions.policy import Ruling
-from kestrel_lab.runtime.approvals.dry_run import dry_run_of
-from kestrel_lab.runtime.approvals.file_versions import preview_of
+from kestrel_lab.runtime.approvals.preview import dry_run_of, preview_of
 from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import worded
@@ -27,7 +26,7 @@ from kestrel_lab.runtime.security.containment import met, tells_others, undeclar
 from kestrel_lab.runtime.security.provenance import origins_of, private_in
 from kestrel_lab.runtime.security.tool_declarations import asked_of, keep, named, read_answer
 from kestrel_lab.tools.files.versions import preview_key
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
+from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import ToolArgumentsError
 
 PREVIEW_CHARS = 20_000
@@ -104,10 +103,9 @@ class ApprovalDesk:
             return _gone_on(call, ruling, always=always)
         asked = self._asked(call, _reason(ruling, unknown=unknown, contained=bool(contained)))
         asked = replace(asked, question=question, offer=offer(call), contained=contained)
-        if contained and ruling.verdict != "deny" and (refused := self._refused_with(call)):
-            return await self._settle(asked, Ruling("deny", "policy", refused, "policy"), granted=False)
-        if contained and ruling.verdict != "deny" and self._nobody_decides():
-            return await self._settle(asked, Ruling("deny", "policy", why_denied(contained), "policy"), granted=False)
+        contested = bool(contained) and ruling.verdict != "deny"
+        if contested and (why := self._refused_with(call) or (why_denied(contained) if self._nobody_decides() else "")):
+            return await self._deny(asked, why)
         if needed and ruling.verdict != "deny":
             if contained and question not in state.questions:
                 if any(call.id == one.get("call") for open_one in state.questions.values() for one in wants_of(open_one.contained)):
@@ -140,7 +138,7 @@ class ApprovalDesk:
         for asked in tuple(self.ctx.state.questions.values()):
             if asked.call != call.id or asked.question == question or (asked.why == CHANGED) is not again:
                 continue
-            await self._settle(asked, Ruling("deny", "policy", "the call is another one now", "policy"), granted=False)
+            await self._deny(asked, "the call is another one now")
 
     async def _judged(self, call: Call, contained: dict[str, Json], carried: list[str]) -> tuple[dict[str, Json], Call]:
         """Return what containment found in `call`, after undeclared tools were asked about, and the call with its danger."""
@@ -152,7 +150,7 @@ class ApprovalDesk:
                         break
         for asked in tuple(self.ctx.state.questions.values()):  # of an earlier session, and no longer asked
             if asked.call.startswith(f"{call.id}?"):
-                await self._settle(asked, Ruling("deny", "policy", "nobody is here to answer", "policy"), granted=False)
+                await self._deny(asked, "nobody is here to answer")
         if not contained and carried:  # as dangerous as sending it
             call = replace(call, danger=max(call.danger, Danger.HIGH))
         return contained, call
@@ -258,7 +256,7 @@ class ApprovalDesk:
         if not policy.unattended or (policy.otherwise == "ask" and self.ctx.options.approver is not None):
             return await self._ask(asked, call)
         if asked.question in self.ctx.state.questions:
-            return await self._settle(asked, Ruling("deny", "policy", "nobody is here to answer", "policy"), granted=False)
+            return await self._deny(asked, "nobody is here to answer")
         return None
 
     async def _preview(self, call: Call) -> tuple[str, str]:
@@ -307,6 +305,9 @@ class ApprovalDesk:
         by = ruling.by if ruling.how == "rule" else "policy"
         given = ApprovalGiven(call=asked.call, question=asked.question, granted=granted, by=by, how=ruling.how, reason=ruling.why)
         return self._go_on(await self._record(given))
+
+    async def _deny(self, asked: ApprovalAsked, why: str) -> ApprovalGiven:
+        return await self._settle(asked, Ruling("deny", "policy", why, "policy"), granted=False)
 
     def _go_on(self, given: ApprovalGiven) -> ApprovalGiven:
         if not self.ctx.state.questions and self.ctx.state.status is RunStatus.WAITING_APPROVAL:

@@ -122,7 +122,8 @@ class _Undo:
         undone = Undone(calls=calls, runs=[self.run] * len(calls), restored=[], missing=missing)
         if live is not None:
             of_kernel = live.undo(self.run, next(one.call for one in effects if one.kernel), force=force)
-            others = [(run, call) for run, call in zip(of_kernel.runs, of_kernel.calls, strict=True) if (run, call) not in self._ids(calls)]
+            both = zip(of_kernel.runs, of_kernel.calls, strict=True)
+            others = [(run, call) for run, call in both if run != self.run or call not in calls]
             undone = replace(
                 of_kernel,
                 calls=[*calls, *(call for _, call in others)],
@@ -138,9 +139,6 @@ class _Undo:
         if live is None and not undone.files and not undone.cells:
             raise UsageError("nothing was undone: " + "; ".join(f"{what}: {why}" for what, why in undone.missing.items()))
         return undone
-
-    def _ids(self, calls: Iterable[str]) -> set[tuple[str, str]]:
-        return {(self.run, call) for call in calls}
 
     def _live(self, newest: Iterable[Effect]) -> LiveKernel | None:
         """Return the kernel that has the old variables; `None` where none are concerned or it is another one."""

@@ -21,7 +21,7 @@ RECORDED: Final = "recorded"
 
 def described(name: str, description: str = "", schema: dict[str, Json] | None = None) -> dict[str, Json]:
     """Return a recorded tool as `RunStarted.tools` names it."""
-    (entry,) = offered([_tool(name, description, schema or {}, _unheard)])
+    (entry,) = offered([_tool(name, description, schema or {}, lambda **_: "")])
     return entry | ({"description": description} if description else {}) | ({"schema": schema} if schema else {})
 
 
@@ -33,7 +33,7 @@ def recorded_tools(tools: Iterable[dict[str, Json]], recording: Iterable[Record]
     is done. No tool of this machine answers for one of the same name.
     """
     records = list(recording)
-    made = {call: key for record in records for call, key in _made(record)}
+    made = {event.call: content_key(event.tool, event.args) for event in (one.event for one in records) if isinstance(event, ToolCalled)}
     past: dict[str, deque[ToolAnswered]] = {}
     future: dict[str, deque[ToolAnswered]] = {}
     for record in records:
@@ -50,11 +50,6 @@ def recorded_tools(tools: Iterable[dict[str, Json]], recording: Iterable[Record]
             schema = more.get("schema") or _seen(name, records)
             found.append(_tool(name, str(more.get("description", "")), schema, partial(_answer, name, past, future)))
     return found
-
-
-def _made(record: Record) -> list[tuple[str, str]]:
-    event = record.event
-    return [(event.call, content_key(event.tool, event.args))] if isinstance(event, ToolCalled) else []
 
 
 def _answer(name: str, past: dict[str, deque[ToolAnswered]], future: dict[str, deque[ToolAnswered]], /, **args: Any) -> str:
@@ -75,11 +70,6 @@ def _seen(name: str, records: Iterable[Record]) -> dict[str, Json]:
     """Return a schema of the arguments that recorded calls have, where the recording has none."""
     calls = [record.event.args for record in records if isinstance(record.event, ToolCalled) and record.event.tool == name]
     return {"type": "object", "properties": {key: {} for args in calls for key in args}}
-
-
-def _unheard(**_: Any) -> str:
-    """Answer nothing: the tool is only described."""
-    return ""
 
 
 def _tool(name: str, description: str, schema: dict[str, Json], function: Callable[..., str]) -> Tool:

@@ -32,18 +32,16 @@ from kestrel_lab.runtime.context.guidance import NestedGuidance
 from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.context.tool_selection import Growth, shown_names
-from kestrel_lab.runtime.security.containment import Containment
+from kestrel_lab.runtime.security.containment import Containment, TaintLog
 from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.runtime.security.taint_log import TaintLog
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools import read_result as reading
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.delegation import DELEGATE, for_team
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.levels import Sandbox
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL, READS
-from kestrel_lab.tools.skills.skill import Skill
+from kestrel_lab.tools.skills import LOAD_SKILL, READS, Skill
 from kestrel_lab.tools.tool import Tool, Toolbox
 
 # Events without secrets: what a failure says may quote an address, a header or a file.
@@ -59,7 +57,7 @@ def without_secrets(event: Event, redactor: Redactor) -> Event:
     for name in _OF_KIND[type(event)]:
         if (said := getattr(event, name)) and (clean := redactor.json(said)) != said:
             changed[name] = clean
-    return replace(event, **changed) if changed else event  # type: ignore[arg-type]  # the type of a field stays what it was
+    return replace(event, **changed) if changed else event  # the type of a field stays what it was
 
 
 _SMALL_IMAGE = 100_000

@@ -40,7 +40,7 @@ class ToolCaching:
         """Keep answers in `folder`, or on the server at `url`. Raises `UsageError` for an unknown mode or no such address."""
         self.mode = mode
         self._folder, self._supervisor = folder, supervisor
-        self._shelf: Shelf | None = _server_shelf(url) if url else None
+        self._shelf: Shelf | None = None if not url else PostgresShelf(url) if is_postgres(url) else RedisShelf(url)
         self._flights = Flights()
         self._pins: dict[Tool, str] = {}
 
@@ -90,10 +90,6 @@ class ToolCaching:
         if tool not in self._pins:
             self._pins[tool] = content_key(tool.name, tool.version, tool.description, tool.schema, tool.effect, tool.untrusted)
         return self._pins[tool]
-
-
-def _server_shelf(url: str) -> Shelf:
-    return PostgresShelf(url) if is_postgres(url) else RedisShelf(url)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from typing import Any, cast
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
-from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.review.evidence_table import subject_in
+from kestrel_lab.verification.subject import Subject
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,17 +34,24 @@ class Scope:
     @property
     def name(self) -> str:
         """The id of the step within its nested workflow, without the number of its turn: what its conditions and its parts call it."""
-        name = self.step.id.removeprefix(f"{self.step.scope}/") if self.step.scope else self.step.id
-        return name.rpartition("#")[0] if {"round", "turn"} & self.args.keys() else name
+        return self.whole.removeprefix(f"{self.step.scope}/") if self.step.scope else self.whole
 
     def went(self, name: str) -> dict[str, Any]:
         """Return how a step went that this one waits for, by its id within the nested workflow; empty for one that it does not wait for."""
         return cast("dict[str, Any]", self.steps.get(f"{self.step.scope}/{name}" if self.step.scope else name) or {})
 
     @property
-    def talk(self) -> Conversation:
-        """What was said in this step so far."""
-        return self.ctx.state.conversation(self.step.id)
+    def whole(self) -> str:
+        """The id of the step, without the number of its turn."""
+        return self.step.id.rpartition("#")[0] if {"round", "turn"} & self.args.keys() else self.step.id
+
+    def held(self, argument: str) -> list[Step]:
+        """Return the steps that an argument holds as JSON."""
+        return [Step.from_json(body) for body in cast("list[dict[str, Json]]", self.args[argument])]
+
+    def subject(self, answer: str, goal: str = "") -> Subject:
+        """Return an answer with what the run has found out so far, this step left out."""
+        return subject_in(self.ctx.state, self.ctx.workspace.root, answer, goal=goal, but=self.step.id)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from kestrel_lab.core.calls import REPEATABLE
+from kestrel_lab.core.calls import REPEATABLE, Problem
 from kestrel_lab.core.errors import LimitError, RunError, ToolError, UnmetError
 from kestrel_lab.core.events.union import Event, Record, StageFinished, StageStarted, StepRetried
 from kestrel_lab.core.json_types import Json, content_key
@@ -125,25 +125,23 @@ class StageRunner:
         tries = talk.attempt - talk.earlier
         after = f" after {tries} attempts" if tries > 1 else ""
         kind_of_error = UnmetError if isinstance(error, UnmetError) else RunError
-        ended = kind_of_error(f"{str(error).rstrip('. ')} ({kind}{after}). {_advice(error)}")
+        ended = kind_of_error(f"{str(error).rstrip('. ')} ({kind}{after}). {advice(_failure(error))}")
         ended.__cause__ = error
         return ended
 
 
 def failure_class(error: RunError) -> FailureClass:
     """The kind of failure that ended an attempt; a call's own is in its answer."""
-    problem = error.problem if isinstance(error, ToolError) else None
-    return classify(error if problem is None else problem)
+    return classify(_failure(error))
+
+
+def _failure(error: RunError) -> RunError | Problem:
+    return error.problem if isinstance(error, ToolError) and error.problem is not None else error
 
 
 def output_ref(step: Step, talk: Conversation) -> str:
     """Where the output of a step that is done is in the log: its call, else the step itself."""
     return next(reversed(talk.answers), step.id) if step.tool else step.id
-
-
-def _advice(error: RunError) -> str:
-    problem = error.problem if isinstance(error, ToolError) else None
-    return advice(error if problem is None else problem)
 
 
 # Checkpoints of stages as rows: the columns of the view `stage_checkpoints`.

@@ -117,7 +117,7 @@ class Expansion:
         ctx = self.ctx
         beside = [] if self.sources is None else [tool for tool in self.servers.tools() if tool.name not in ctx.toolbox]
         everything = {tool.name: tool for tool in (*ctx.toolbox, *beside) if tool.name not in {FIND_TOOL, MCP_INSTALL}}
-        hits = [everything[hit.name] for hit in index_of(tuple(everything.values())).search(need, FOR_NEED)]
+        hits = [everything[name] for name in index_of(tuple(everything.values())).search(need, FOR_NEED)]
         fitting = [tool for tool in hits if _fits(tool, need)]
         if new := [tool for tool in fitting if tool.name not in ctx.toolbox]:
             apart_on_the_wire(Toolbox([*ctx.toolbox, *new]))
@@ -268,7 +268,11 @@ class Expansion:
         locked = self.sources.kept(package, event.lock, event.packages)
         folder = folder_of(self.sources.root, package)
         known = await asyncio.to_thread(made_here, folder, self.sources.env)
-        name = known.server if known is not None else self._free_name(package.name, short_name(package))
+        name = short_name(package) if known is None else known.server
+        if known is None:
+            if name in self.servers.names:
+                name = one_line(package.name.replace("/", "-").strip("@").replace(".", "-"), 32)
+            refuse_taken(name, self.servers.names)
         context.progress(f"installing {package.pin} with {event.packages - 1} packages that it needs", None)
         try:
             got = await install(locked, self.sources.root, server=name, entry=event.server, env=self.sources.env)
@@ -292,11 +296,6 @@ class Expansion:
         self.ctx.emit(ToolsShown(tools=[tool.name for tool in tools], need=event.need))
         lines = [f"- {tool.name}: {one_line(tool.description, 300)}" for tool in tools]
         return "\n".join([f"{package.pin} is installed as {got.server}. Its tools, which you can call now:", *lines])
-
-    def _free_name(self, package: str, short: str) -> str:
-        name = short if short not in self.servers.names else one_line(package.replace("/", "-").strip("@").replace(".", "-"), 32)
-        refuse_taken(name, self.servers.names)
-        return name
 
     async def _connected(self, got: Installed) -> Sequence[Tool]:
         """Start the installed server and return its tools; the approval of the package covers them."""
@@ -347,9 +346,3 @@ def _fits(tool: Tool, need: str) -> bool:
     """Return whether a tool has at least a third of the words of a need."""
     hit, wanted = covered(need, f"{tool.name} {tool.description} {dumps(tool.schema)}")
     return 3 * hit >= wanted
-
-
-def with_growth(toolbox: Toolbox, servers: McpServers, workspace: Path, sources: Sources | None) -> tuple[Toolbox, Expansion]:
-    """Return `toolbox` with the expansion tools, which also look for other servers where there are `sources`."""
-    expansion = Expansion(servers=servers, workspace=workspace, sources=sources)
-    return Toolbox([*toolbox, *expansion.tools()]), expansion

@@ -9,6 +9,7 @@ from kestrel_lab.answers.contracts import CONTRACTS, FOR_INTENT
 from kestrel_lab.answers.intent import settle
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.execution.operation import Done, Scope, under
@@ -34,7 +35,7 @@ async def intake(scope: Scope) -> Done:
         try:
             return await dialogue(scope, temperature=without_chance(scope)).ask(question, str)
         except ModelError:
-            if not scope.talk.replies:
+            if not scope.ctx.state.conversation(scope.step.id).replies:
                 raise
             return ""  # it answered with nothing; a model that cannot be reached could not do the work either
 
@@ -60,4 +61,4 @@ async def converse(scope: Scope) -> Done:
 
 def conversation(says: tuple[str, ...], tools: tuple[str, ...]) -> Plan:
     """Return a plan of one conversation with these user turns and tools."""
-    return Plan(steps=(Step(id="conversation", operation="converse", args={"says": escape(list(says))}, tools=tools),))
+    return Plan(steps=(Step(id="conversation", operation="converse", args={"says": escape(list[Json](says))}, tools=tools),))

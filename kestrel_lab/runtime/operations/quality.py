@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.citations import Span
@@ -24,7 +23,7 @@ from kestrel_lab.runtime.agent.structured_output import read_json
 from kestrel_lab.runtime.execution.artifacts import told
 from kestrel_lab.runtime.execution.operation import Done, Scope
 from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed, dialogue, without_chance
-from kestrel_lab.runtime.review.evidence_table import checked, spans_shown, subject_in
+from kestrel_lab.runtime.review.evidence_table import checked, spans_shown
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.views.dataframes import shown_frame
@@ -77,12 +76,12 @@ async def quality(scope: Scope) -> Done:
     if "answer" not in scope.args:
         raise UsageError("the operation 'quality' needs the `answer` it reports on")
     answer, goal, asked = args.text("answer"), args.goal(), args.flag("model", default=False)
-    root, maker = Path(ctx.workspace.root), _maker(scope)
+    maker = _maker(scope)
     issues = await checked(ctx, answer, goal=goal, but=scope.step.id)
     found = [_entry(one, maker) for one in issues]
     if not answer:
         found.append(_entry(issue("critical", "", "there is no answer", "answer the goal", check="answer"), maker))
-    subject = subject_in(ctx.state, root, answer, goal=goal, but=scope.step.id)
+    subject = scope.subject(answer, goal)
     backed = await asyncio.to_thread(evidence_of, subject) if answer else ()
     missing = [one.text for one in backed if one.state != "cited"]
     if asked and answer:

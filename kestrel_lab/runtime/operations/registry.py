@@ -8,14 +8,10 @@ from importlib import import_module
 from kestrel_lab.runtime.execution.operation import Done, Operation, Scope
 
 _MODULES = {
-    "find_files": ("find_files",),
-    "gather": ("bootstrap", "gather"),
-    "graph": ("graph",),
+    "control_flow": ("escalation", "graph", "loop", "workflow"),
+    "council": ("council",),
+    "find_files": ("bootstrap", "find_files", "gather"),
     "intake": ("converse", "intake"),
-    "loop": ("loop",),
-    "patterns.council": ("council",),
-    "patterns.escalation": ("escalation",),
-    "patterns.workflow": ("workflow",),
     "plan": ("plan",),
     "quality": ("quality",),
     "save_notes": ("commit",),

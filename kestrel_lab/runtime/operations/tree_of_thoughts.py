@@ -74,10 +74,6 @@ class Order:
         score = _scorer(scope.args.get("score"), scope)
         return cls(goal=args.goal(), score=score, round=args.whole("round", 1, least=1), **cast("dict[str, Any]", {**counts, **shares}))
 
-    def as_args(self) -> dict[str, Json]:
-        """Return the same arguments for another step."""
-        return cast("dict[str, Json]", escape(asdict(self)))
-
 
 async def thoughts(scope: Scope) -> Done:
     """Search: each round reads the scores of the last one and expands the best open candidate.
@@ -206,7 +202,7 @@ def _growth(scope: Scope, order: Order, known: Sequence[Thought], chosen: Though
         depends_on=(expand.id,),
         produces=step.produces,
         after_failure=True,
-        args=replace(order, round=order.round + 1).as_args(),
+        args=escape(asdict(replace(order, round=order.round + 1))),
         given={},
     )
     return expand, again
@@ -273,7 +269,10 @@ async def thoughts_expand(scope: Scope) -> Done:
     args = scope.args
     goal, count = str(args["goal"]), cast("int", args["count"])
     path = cast("list[dict[str, Json]]", scope.step.given["path"])
-    what = ("one next thought" if count == 1 else f"{count} different next thoughts") if path else _first(count)
+    if path:
+        what = "one next thought" if count == 1 else f"{count} different next thoughts"
+    else:
+        what = "one approach, or its first part" if count == 1 else f"{count} different approaches, or first parts of one"
     text = _EXPAND.format(goal=goal, so_far=_NEXT if path else _FIRST, what=what)
     if path:
         text = f"{text}\n\n{told(_as_artifacts(path))}"
@@ -289,10 +288,6 @@ async def thoughts_score(scope: Scope) -> Done:
     text = f"{_JUDGE.format(goal=scope.args['goal'])}\n\n{told(shown)}"
     judge = dialogue(scope, schema=_SCORE, temperature=0.0)
     return Done(output=await judge.ask(text, lambda answer: read_json(answer, _SCORE)))
-
-
-def _first(count: int) -> str:
-    return "one approach, or its first part" if count == 1 else f"{count} different approaches, or first parts of one"
 
 
 def _proposed(answer: str) -> list[str]:
@@ -316,7 +311,7 @@ def _scoring(scope: Scope, goal: str, path: list[dict[str, Json]], text: str, nu
     values: dict[str, Json] = {"goal": goal, "path": [*(item["text"] for item in path), text], "candidate": text}
     args = {**order.get("args", {}), **{order[word]: value for word, value in values.items() if word in order}}
     safe = scope.ctx.toolbox.get(order["tool"]).effect == "pure"
-    return Step(id=name, tool=order["tool"], args=cast("dict[str, Json]", escape(args)), given=given, stage=step.stage, parallelizable=safe)
+    return Step(id=name, tool=order["tool"], args=escape(args), given=given, stage=step.stage, parallelizable=safe)
 
 
 def _as_artifacts(path: list[dict[str, Json]]) -> dict[str, Json]:

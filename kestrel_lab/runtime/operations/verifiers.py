@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from kestrel_lab.answers.contracts import Contract
 from kestrel_lab.core.errors import ModelError, RunError, UsageError
@@ -16,13 +16,11 @@ from kestrel_lab.core.protocols import Claim, Verification, Verifier
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
 from kestrel_lab.runtime.execution.artifacts import told
+from kestrel_lab.runtime.execution.operation import Scope
 from kestrel_lab.runtime.operations.arguments import TEXTS, closed
-from kestrel_lab.runtime.review.evidence_table import checked, subject_in
+from kestrel_lab.runtime.review.evidence_table import checked
 from kestrel_lab.verification.engine import UNFINISHED
 from kestrel_lab.verification.evidence import evidence_of, wrong_citations
-
-if TYPE_CHECKING:
-    from kestrel_lab.runtime.context.run_context import RunContext
 
 MAX_EVIDENCE = 24_000
 """Characters of evidence shown to a model; the newest is kept, long texts lose their middle."""
@@ -108,16 +106,14 @@ def _shown(claim: Claim) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Grounded:
-    """Places, quotes and deeds of an answer are right; without a model, see `VerifierEngine`."""
+    """Places, quotes and deeds of an answer are right; without a model, see `check_answer`."""
 
-    ctx: RunContext
-    but: str = ""
-    """The verifying step, whose own conversation is not evidence."""
+    scope: Scope
     name: str = "facts"
 
     async def __call__(self, claim: Claim) -> Verification:
         """Judge; what is only questionable is not held against the answer."""
-        found = await checked(self.ctx, claim.answer, goal=claim.goal, but=self.but)
+        found = await checked(self.scope.ctx, claim.answer, goal=claim.goal, but=self.scope.step.id)
         wrong = tuple(str(one) for one in found if one.refuses)
         unseen = tuple(str(one) for one in found if one.check == UNFINISHED)
         return Verification(passed=not wrong, confidence=1.0 if wrong else None, issues=(*wrong, *unseen))
@@ -127,15 +123,13 @@ class Grounded:
 class Cites:
     """Every citation of an answer that was given as claims is resolved exactly; a claim without one is no issue, it is shown as uncited."""
 
-    ctx: RunContext
+    scope: Scope
     claims: Sequence[Mapping[str, Any]]
-    but: str = ""
     name: str = "citations"
 
     async def __call__(self, claim: Claim) -> Verification:
         """Judge the citations, by the workspace as it is now and what the run read."""
-        subject = subject_in(self.ctx.state, Path(self.ctx.workspace.root), claim.answer, goal=claim.goal, but=self.but)
-        backed = await asyncio.to_thread(evidence_of, subject, self.claims)
+        backed = await asyncio.to_thread(evidence_of, self.scope.subject(claim.answer, claim.goal), self.claims)
         wrong = tuple(str(one) for one in wrong_citations(backed))
         return Verification(passed=not wrong, issues=wrong)
 

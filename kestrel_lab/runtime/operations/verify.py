@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.execution.artifacts import as_text
-from kestrel_lab.runtime.execution.operation import Done, Operation, Scope
+from kestrel_lab.runtime.execution.operation import Done, Scope
 from kestrel_lab.runtime.operations.arguments import Arguments, dialogue, without_chance
 from kestrel_lab.runtime.operations.verifiers import VERDICT, Cites, Formed, Grounded, ModelVerifier, Vote
 from kestrel_lab.runtime.review.evidence_table import as_cited, subject_in
@@ -42,11 +43,9 @@ what is true, do what is missing, then give the whole answer anew, without talki
 
 _REFERENCE = re.compile(r"\{\{\s*(?P<a>[^\W\d][\w-]*)\s*\}\}|\$\{\s*(?P<b>[^\W\d][\w-]*)\s*\}")
 
-Judges = Callable[[Scope], Sequence[Verifier]]
 
-
-def verifying(judges: Judges) -> Operation:
-    """Return the operation `verify` for the given verifiers: an answer passes if all of them pass it.
+async def verify(scope: Scope) -> Done:
+    """Judge an answer: it passes if every verifier that the step asks for passes it.
 
     Arguments of the step: `answer`, a reference to the artifact that it consumes; `criteria`, a list; `goal`, the
     run's if not given; `rounds`, how often the answer is repaired at most; `escalate`, models for the first, second …
@@ -60,26 +59,20 @@ def verifying(judges: Judges) -> Operation:
     Its output is the answer that passed; one that was given as claims with citations (`answers.claim_form`) is Markdown then. One that does not pass grows a step `STEP/repair#N`, which produces the answer
     anew, and the next round `STEP#N`. After the last round a `RunError` tells what is still wrong.
     """
-
-    async def verify(scope: Scope) -> Done:
-        order = _Order(scope)
-        claims = claims_given(order.answer)
-        answer = (as_markdown(claims) if claims else as_text(order.answer)).strip()
-        issues = list(order.failed)
-        if not answer:
-            issues.append("there is no answer")
-        for judge in (*order.formed(), *((Cites(scope.ctx, claims, scope.step.id),) if claims else ()), *judges(scope)) if answer else ():
-            claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await shown_for(scope, answer, order.goal))
-            issues += await _judged(judge, claim, scope)
-        issues += await _unsupported(scope, order, answer)
-        if not issues:
-            return Done(output=answer if claims else order.answer)
-        if order.round > order.rounds:
-            times = f"{order.rounds} repair{'s' * (order.rounds != 1)}"
-            raise UnmetError(f"the answer does not meet its criteria after {times}: {'; '.join(one_line(issue, 300) for issue in issues)}")
-        return Done(grows=order.growth(answer, issues))
-
-    return verify
+    order = _Order(scope)
+    answer, issues = order.text, list(order.failed)
+    if not answer:
+        issues.append("there is no answer")
+    for judge in order.verifiers() if answer else ():
+        claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await shown_for(scope, answer, order.goal))
+        issues += await _judged(judge, claim, scope)
+    issues += await _unsupported(scope, order)
+    if not issues:
+        return Done(output=answer if order.claims else order.answer)
+    if order.round > order.rounds:
+        times = f"{order.rounds} repair{'s' * (order.rounds != 1)}"
+        raise UnmetError(f"the answer does not meet its criteria after {times}: {'; '.join(one_line(issue, 300) for issue in issues)}")
+    return Done(grows=order.growth(answer, issues))
 
 
 async def _judged(judge: Verifier, claim: Claim, scope: Scope) -> tuple[str, ...]:
@@ -102,6 +95,8 @@ class _Order:
         self.goal = args.goal()
         self.rounds = args.whole("rounds", ROUNDS, least=0)
         self.round = args.whole("round", 1, least=1)
+        self.claims = claims_given(self.answer)
+        self.text = (as_markdown(self.claims) if self.claims else as_text(self.answer)).strip()
         self.judge = args.flag("judge", default=True)
         self.facts = args.flag("facts", default=True)
         self.contract = contract_named(form) if (form := args.text("form")) else None
@@ -119,9 +114,23 @@ class _Order:
         )
         """The failures of the steps it waits for."""
 
-    def formed(self) -> tuple[Verifier, ...]:
-        """Return the verifier of the form, where one is asked for."""
-        return () if self.contract is None else (Formed(self.contract, Path(self._scope.ctx.workspace.root)),)
+    def verifiers(self) -> tuple[Verifier, ...]:
+        """Return the verifiers that the step asks for: form, citations and facts, then models, at temperature 0 unless the step names another."""
+        if not (self.facts or self.judge or self.contract or self.support):
+            msg = "the operation 'verify' has nothing to check: facts and judge are off, and neither form nor support is requested"
+            raise UsageError(msg)
+        scope, found = self._scope, list[Verifier]()
+        if self.contract is not None:
+            found.append(Formed(self.contract, Path(scope.ctx.workspace.root)))
+        if self.claims:
+            found.append(Cites(scope, self.claims))
+        if self.facts:
+            found.append(Grounded(scope))
+        if self.judge:
+            judges = tuple(_model_judge(scope, self, number, model) for number, model in enumerate(self.judges or ("",), 1))
+            found += [_ClaimJudge(scope, self.claims, self.judges[0] if self.judges else "")] if self.claims else []
+            found.append(judges[0] if len(judges) == 1 else Vote(judges))
+        return tuple(found)
 
     def growth(self, answer: str, issues: Sequence[str]) -> tuple[Step, ...]:
         """Return the step that repairs the answer, and the next round."""
@@ -134,11 +143,7 @@ class _Order:
             produces=(self.artifact,),
             model=self._model(self.round),
             schema=None if self._maker is None else self._maker.schema,
-            instructions=self.contract.instructions
-            if self.contract is not None
-            else ""
-            if self._maker is None
-            else self._maker.instructions,
+            instructions=who.instructions if (who := self.contract or self._maker) is not None else "",
             stage="repair" if step.stage else "",
         )
         if repair.model != (before := self._model(self.round - 1)):
@@ -154,13 +159,13 @@ class _Order:
             args={
                 "goal": escape(self.goal),
                 "answer": f"{{{{{self.artifact}}}}}",
-                "criteria": escape(cast("Json", list(self.criteria))),
+                "criteria": escape(list[Json](self.criteria)),
                 "rounds": self.rounds,
                 "round": self.round + 1,
-                "escalate": escape(cast("Json", list(self.escalate))),
+                "escalate": escape(list[Json](self.escalate)),
                 "judge": self.judge,
                 "support": self.support,
-                "judges": escape(cast("Json", list(self.judges))),
+                "judges": escape(list[Json](self.judges)),
                 "form": "" if self.contract is None else self.contract.name,
                 "facts": self.facts,
             },
@@ -197,12 +202,12 @@ def _proposed(scope: Scope, args: Arguments) -> tuple[str, ...]:
     )
 
 
-async def _unsupported(scope: Scope, order: _Order, answer: str) -> list[str]:
+async def _unsupported(scope: Scope, order: _Order) -> list[str]:
     """Return the issue of an answer of which too few claims cite something that is there; none where it says that it does not know."""
-    if not answer or not order.support or abstains(answer):
+    if not order.text or not order.support or abstains(order.text):
         return []
-    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), answer, goal=order.goal, but=scope.step.id)
-    backed = await asyncio.to_thread(evidence_of, subject, claims_given(order.answer))
+    subject = scope.subject(order.text, order.goal)
+    backed = await asyncio.to_thread(evidence_of, subject, order.claims)
     share = cited_share(backed)
     if share >= order.support:
         return []
@@ -228,8 +233,7 @@ def evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
 
 async def shown_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...]:
     """Return the evidence for judging an answer: the spans it cites or that match it; without any, all results of tools."""
-    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), answer, goal=goal, but=scope.step.id)
-    spans = await asyncio.to_thread(as_cited, subject)
+    spans = await asyncio.to_thread(as_cited, scope.subject(answer, goal))
     cited = tuple(
         Evidence(call=span.call, tool=span.found if span.call else "the workspace", text=span.text, span=span.id if span.path else "")
         for span in spans
@@ -237,32 +241,30 @@ async def shown_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...
     return cited or evidence(scope.ctx.state, but=scope.step.id)
 
 
-def _judges(scope: Scope) -> Sequence[Verifier]:
-    """Return the verifiers that a step asks for: fact checks, then models, at temperature 0 unless the step names another."""
-    order = _Order(scope)
-    if not (order.facts or order.judge or order.contract or order.support):
-        msg = "the operation 'verify' has nothing to check: facts and judge are off, and neither form nor support is requested"
-        raise UsageError(msg)
-    facts = (Grounded(scope.ctx, scope.step.id),) if order.facts else ()
-    if not order.judge:
-        return facts
-    judges = tuple(_model_judge(scope, number, model) for number, model in enumerate(order.judges or ("",), 1))
-    claims = claims_given(order.answer)
-    each = (_ClaimJudge(scope, claims, order.judges[0] if order.judges else ""),) if claims else ()
-    return (*facts, *each, judges[0] if len(judges) == 1 else Vote(judges))
-
-
-def _model_judge(scope: Scope, number: int, model: str) -> Verifier:
+def _model_judge(scope: Scope, order: _Order, number: int, model: str) -> Verifier:
     """Return the n-th judge; each but the first has a conversation of its own, so that none is influenced by another."""
     own = scope.step.id if number == 1 else f"{scope.step.id}/judge#{number}"
+    known = {
+        span.id
+        for span in (*subject_in(scope.ctx.state, scope.ctx.workspace.root, "").spans, *as_cited(scope.subject(order.text, order.goal)))
+    }
 
     def knows(name: str) -> bool:
         return any(name in (item.call, item.span) for item in evidence(scope.ctx.state)) or name in known
 
-    known = {span.id for span in subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), "").spans} | _cited(scope)
     asked = dialogue(scope, id=own, schema=VERDICT, temperature=without_chance(scope), model=model or scope.step.model)
     judge = ModelVerifier(asked, knows, name=f"model {model}".strip())
     return judge if number == 1 else _Apart(judge, own, scope)
+
+
+@contextmanager
+def _ended(scope: Scope, step: str) -> Iterator[None]:
+    """End a conversation that is not a step of the plan when the block ends."""
+    try:
+        yield
+    finally:
+        if not scope.ctx.state.finished_steps.get(step):
+            scope.ctx.emit(StepFinished(step=step, ok=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,18 +279,14 @@ class _ClaimJudge:
     async def __call__(self, claim: Claim) -> Verification:
         """Judge; raises `ModelError` where the model comes to no verdict."""
         scope = self.scope
-        subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), claim.answer, goal=claim.goal, but=scope.step.id)
-        backed = await asyncio.to_thread(evidence_of, subject, self.claims)
+        backed = await asyncio.to_thread(evidence_of, scope.subject(claim.answer, claim.goal), self.claims)
         issues: list[str] = []
         asked = [one for one in backed if one.state == "cited"][:MOST_JUDGED]
         for number, one in enumerate(asked, 1):
             own = f"{scope.step.id}/claim#{number}"
             talk = dialogue(scope, id=own, schema=SCHEMA, temperature=without_chance(scope), model=self.model or scope.step.model, tools=())
-            try:
+            with _ended(scope, own):
                 said = await talk.ask(question(one.text, [cited.span.text for cited in one.cited if cited.span]), verdict_of)
-            finally:
-                if not scope.ctx.state.finished_steps.get(own):
-                    scope.ctx.emit(StepFinished(step=own, ok=True))
             if said.verdict != "entailed":
                 what = "contradicts it" if said.verdict == "contradicted" else "does not show it"
                 issues.append(f"what it cites {what}, says a model: {one_line(one.text, 160)}")
@@ -308,20 +306,5 @@ class _Apart:
         return self.judge.name
 
     async def __call__(self, claim: Claim) -> Verification:
-        try:
+        with _ended(self.scope, self.step):
             return await self.judge(claim)
-        finally:
-            if not self.scope.ctx.state.finished_steps.get(self.step):
-                self.scope.ctx.emit(StepFinished(step=self.step, ok=True))
-
-
-def _cited(scope: Scope) -> set[str]:
-    """Return the ids of existing lines that only the answer cites."""
-    order = _Order(scope)
-    claims = claims_given(order.answer)
-    text = as_markdown(claims) if claims else as_text(order.answer)
-    subject = subject_in(scope.ctx.state, Path(scope.ctx.workspace.root), text, goal=order.goal, but=scope.step.id)
-    return {span.id for span in as_cited(subject)}
-
-
-verify = verifying(_judges)

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
+import msgspec
+
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import encodable, one_line, plain
@@ -93,17 +95,9 @@ class EvidenceBundle:
         """Rebuild a bundle from the result of `as_json`; raises `UsageError` for anything else."""
         if not isinstance(body, dict) or body.get("kind") != KIND:
             raise UsageError(f"this is not an evidence bundle: {one_line(repr(body), 80)}")
-        given = cast("dict[str, Any]", body)
         try:
-            facts = [{**fact, "quotes": tuple(Quote(**quote) for quote in fact["quotes"])} for fact in given["facts"]]
-            return cls(
-                results=tuple(WebResult(**row) for row in given["results"]),
-                facts=tuple(Fact(**{**fact, "sites": tuple(fact["sites"])}) for fact in facts),
-                queries=tuple(given["queries"]),
-                gaps=tuple(given["gaps"]),
-                **{key: given[key] for key in ("question", "dropped", "confidence", "model", "grounded", "run")},
-            )
-        except (KeyError, TypeError) as error:
+            return msgspec.convert(body, cls)
+        except msgspec.ValidationError as error:
             raise UsageError(f"this evidence bundle is not whole ({type(error).__name__}: {error}): take what `as_json` gave") from error
 
     def as_json(self) -> dict[str, Json]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from kestrel_lab.core.errors import ModelError, RunError, UsageError
@@ -78,8 +78,7 @@ class _Order:
 
     def args(self) -> dict[str, Json]:
         """Return the arguments of the next step of the same search."""
-        own: dict[str, Json] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return cast("dict[str, Json]", escape(own))
+        return escape(asdict(self))
 
 
 async def websearch(scope: Scope) -> Done:
@@ -104,7 +103,7 @@ async def websearch(scope: Scope) -> Done:
         Step(
             id=f"{scope.step.id}/query{number}",
             tool=RESULTS,
-            args=cast("dict[str, Json]", escape({"query": query, "count": order.results})),
+            args=escape({"query": query, "count": order.results}),
             stage=scope.step.stage,
         )
         for number, query in enumerate(queries, 1)
@@ -134,12 +133,7 @@ async def websearch_pages(scope: Scope) -> Done:
     if not results:
         gaps.append("nothing was found")
     chosen = [] if scope.ctx.model_of(scope.step).name == NONE else _best(results, order.pages)
-    grown = [
-        Step(
-            id=f"{_first(scope)}/{row['id']}", tool=PAGE, args=cast("dict[str, Json]", escape({"url": row["url"]})), stage=scope.step.stage
-        )
-        for row in chosen
-    ]
+    grown = [Step(id=f"{_first(scope)}/{row['id']}", tool=PAGE, args=escape({"url": row["url"]}), stage=scope.step.stage) for row in chosen]
     given |= {"results": cast("Json", results), "gaps": [*gaps]}
     return Done(grows=(*grown, _next(scope, "facts", order, given, grown)))
 

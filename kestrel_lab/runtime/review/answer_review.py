@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,12 +15,11 @@ from kestrel_lab.answers.next_actions import NextAction, next_actions
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.deeds import Deed
 from kestrel_lab.core.events.union import RunFinished
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibrated, known_models
 from kestrel_lab.runtime.review.evidence_table import claims_in, deeds_in, looked_at, made_in, subject_in
-from kestrel_lab.runtime.security.repeated_orders import may_order, repeated_orders
-from kestrel_lab.verification.evidence import Backed, evidence_of
+from kestrel_lab.runtime.security.taint import Taint
+from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.diffs import split_diff
@@ -34,18 +34,6 @@ MOST_CONCERNS: Final = 20
 _WRITE: Final = frozenset({"write_file", "edit_file", "multi_edit"})
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Review:
-    """The result of a review."""
-
-    concerns: tuple[Issue, ...] = ()
-    claims: tuple[Backed, ...] = ()
-    """Those of an answer that was asked for as claims with citations."""
-    confirmed: int = 0
-    """Deeds that it claims and the log has."""
-    actions: tuple[NextAction, ...] = field(default=())
-
-
 async def finished(ctx: RunContext, answer: str) -> RunFinished:
     """Return the end of a complete run, with the review of its answer where reviews are on.
 
@@ -56,18 +44,15 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
         return end
     deeds = await deeds_in(ctx, answer)
 
-    def look() -> tuple[Review, bool]:
+    def look() -> tuple[RunFinished, bool]:
         ordered = ctx.containment != "off" and ctx.flow.answers_hold(may_order)
-        return _review(ctx.state, Path(ctx.workspace.root), answer, deeds), ordered
+        return _reviewed(end, ctx.state, Path(ctx.workspace.root), deeds), ordered
 
-    found, ordered = await asyncio.to_thread(look)
+    looked, ordered = await asyncio.to_thread(look)
     # Whose words they are is folded from the log only where some answer orders anything.
     orders = await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now()) if ordered else ()
-    told = [one.as_json() for one in (*found.concerns, *orders)]
-    actions: list[dict[str, Json]] = [{"kind": one.kind, "text": one.text, "why": one.why} for one in found.actions]
-    claims = [one.as_json() for one in found.claims]
-    end = replace(end, looked=True, concerns=told[:MOST_CONCERNS], claims=claims, confirmed=found.confirmed, actions=actions)
-    end = await _held_back(ctx, end)
+    concerns = [*looked.concerns, *(one.as_json() for one in orders)]
+    end = await _held_back(ctx, replace(looked, concerns=concerns[:MOST_CONCERNS]))
     try:
         return await _calibrated(ctx, end)
     except UsageError as error:  # the answer is not lost to a file that somebody edited
@@ -101,16 +86,24 @@ async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
     return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibrated, home, model, said))
 
 
-def _review(state: RunState, root: Path, answer: str, deeds: Sequence[Deed] | None) -> Review:
+def _reviewed(end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None) -> RunFinished:
+    """Return the end of a run with the concerns, the claims, the confirmed deeds and the next actions of its answer."""
     from kestrel_lab.verification.deeds import confirmed  # with all its rules: only where an answer is checked
     from kestrel_lab.verification.engine import UNFINISHED, unfinished  # with all its rules: only where an answer is checked
 
-    subject = subject_in(state, root, answer, seconds=REVIEW_S, deeds=deeds)
-    found, actions = looked_at(subject), proposed(state, subject.files, answer)
+    subject = subject_in(state, root, end.answer, seconds=REVIEW_S, deeds=deeds)
+    found, actions = looked_at(subject), proposed(state, subject.files, end.answer)
     claims = evidence_of(subject, given) if (given := claims_in(state)) else ()
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
         found = (*found, unfinished(subject.unseen))
-    return Review(concerns=found, claims=claims, confirmed=confirmed(subject), actions=actions)
+    return replace(
+        end,
+        looked=True,
+        concerns=[one.as_json() for one in found],
+        claims=[one.as_json() for one in claims],
+        confirmed=confirmed(subject),
+        actions=[{"kind": one.kind, "text": one.text, "why": one.why} for one in actions],
+    )
 
 
 def proposed(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
@@ -127,3 +120,50 @@ def _named(texts: Iterable[str]) -> list[str]:
 
 def _wrote(text: str) -> bool:
     return text.startswith(("created ", "replaced ")) or bool(split_diff(text)[1])
+
+
+_ORDER: Final = re.compile(
+    r"(?im)(?:^|[.!?:;,]\s+|\b(?:please|must|should|now|then|to|and|also)\s+)"
+    r"((?:say|tell|mention|recommend|suggest|state|write|include|answer|reply|respond|inform|claim|add|praise|advise)\b([^.!?]{20,400}))"
+)
+"""An English verb of saying where an order has it, and what is to be said."""
+_SENTENCE: Final = re.compile(r"(?<=[.!?])\s+|\n+")
+_WORD: Final = re.compile(r"[^\W\d_]{4,}")
+_LINE_END: Final = re.compile(r"\\+n")
+"""A line end as it is written inside of a quoted text."""
+_FEWEST, _SHARE = 4, 0.6
+"""How many words that the user did not say an order must have, and how many of them one sentence of the answer."""
+_FIX: Final = "others wrote that, not you: judge for yourself whether it is so"
+_MOST_PASSAGE, _MOST_ANSWER = 50_000, 100_000
+
+
+def repeated_orders(answer: str, taint: Taint) -> Iterator[Issue]:
+    """Yield an issue for each sentence of an answer that says what an untrusted text orders to say, once each.
+
+    A sentence does so if it has at least 60 % of the order's words of four letters and more that the user did not say.
+    """
+    read = dict.fromkeys(passage for passage in taint.passages if passage.untrusted)
+    if not read:
+        return
+    said = _words(" ".join(taint.words))
+    orders = {
+        " ".join(found[1].split()): (words, passage.source)
+        for passage in read
+        for found in _ORDER.finditer(_LINE_END.sub("\n", passage.text[:_MOST_PASSAGE]))
+        if len(words := _words(found[2]) - said) >= _FEWEST
+    }
+    for sentence in dict.fromkeys(_SENTENCE.split(answer[:_MOST_ANSWER])):
+        has = _words(sentence)
+        for order, (words, source) in orders.items():
+            if len(words & has) >= max(_FEWEST, _SHARE * len(words)):
+                yield issue("minor", sentence, f"it repeats an order that stands in {source}: {order}", _FIX, check="repeated_orders")
+                break
+
+
+def may_order(text: str) -> bool:
+    """Return whether a text may hold an order to say something, whoever wrote it."""
+    return _ORDER.search(_LINE_END.sub("\n", text[:_MOST_PASSAGE])) is not None
+
+
+def _words(text: str) -> set[str]:
+    return {word.casefold() for word in _WORD.findall(text)}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
+
+import msgspec
 
 from kestrel_lab.answers.confidence import Stated
 from kestrel_lab.core.errors import UsageError
@@ -63,13 +65,9 @@ def calibrated(home: Path, model: str, said: Stated) -> dict[str, Json]:
     if entry is None:
         return {}
     try:
-        table = cast("dict[str, Any]", entry)  # as it should be; what is otherwise raises below
-        steps = tuple((float(at), float(share)) for at, share in table["steps"])
-        kept = Kept(
-            suite=str(table["suite"]), config=str(table["config"]), trials=int(table["trials"]), steps=steps, most=float(table["most"])
-        )
+        kept = msgspec.convert(entry, Kept)
         share = kept.share(said.value)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (IndexError, ValueError) as error:
         raise UsageError(_damaged(path)) from error
     return {} if share is None else {"share": share, "trials": kept.trials, "suite": kept.suite}
 

@@ -55,6 +55,10 @@ class EvidenceTable:
     def __repr__(self) -> str:
         return evidence_text(self._summary, evidence_rows(self.claims))
 
+    def page_html(self) -> str:
+        """Return the claims as HTML for the run's page."""
+        return evidence_html(self._summary, evidence_rows(self.claims), folded=True)
+
     def _repr_html_(self) -> str:
         return evidence_html(self._summary, evidence_rows(self.claims))
 
@@ -65,16 +69,11 @@ class EvidenceTable:
 _COLUMNS = ("claim", "text", "state", "why", "cites", "quote", "found", "trust", "standing", "evidence")
 
 
-def evidence_table(records: Sequence[Record], *, answer: str, goal: str, workspace: str, claims: Claims = ()) -> EvidenceTable:
+def evidence_table(records: Sequence[Record], *, answer: str, goal: str, workspace: str, claims: Claims) -> EvidenceTable:
     """Return the claims of a stored run's answer with what they cite, by its log and the workspace as it is now."""
-    subject = subject_of(records, answer=answer, goal=goal, root=_root(workspace))
+    root = Path(workspace)
+    subject = subject_of(records, answer=answer, goal=goal, root=root if workspace and root.is_dir() else None)
     return EvidenceTable(evidence_of(subject, claims), subject.unseen)
-
-
-def report_html(records: Sequence[Record], *, answer: str, goal: str, workspace: str, claims: Claims = ()) -> str:
-    """Return the claims as HTML for the run's page; empty where nothing is cited."""
-    backed = evidence_table(records, answer=answer, goal=goal, workspace=workspace, claims=claims)
-    return evidence_html(str(backed), evidence_rows(backed.claims), folded=True) if claims or any(one.cited for one in backed) else ""
 
 
 def claims_in(state: RunState) -> Claims:
@@ -152,14 +151,9 @@ def looked_at(subject: Subject) -> tuple[Issue, ...]:
 
 def _checked(subject: Subject) -> tuple[Issue, ...]:
     with boundary(RunError, "the check of the answer"):
-        from kestrel_lab.verification.engine import VerifierEngine  # with all its rules: only where an answer is checked
+        from kestrel_lab.verification.engine import check_answer  # with all its rules: only where an answer is checked
 
-        return VerifierEngine()(subject)
-
-
-def _root(workspace: str) -> Path | None:
-    path = Path(workspace)
-    return path if workspace and path.is_dir() else None
+        return check_answer(subject)
 
 
 def as_cited(subject: Subject) -> tuple[Span, ...]:

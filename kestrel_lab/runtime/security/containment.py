@@ -9,21 +9,64 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Final, Literal, cast
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.events.union import Event, RunStarted, ToolAnswered
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.permissions.policy import Rules, no_rules
 from kestrel_lab.runtime.security.argument_texts import leaves
 from kestrel_lab.runtime.security.authority import authorised, liked
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.runtime.security.taint_log import TaintLog
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Tool
+
+
+@dataclass(slots=True)
+class TaintLog:
+    """The taint of one run, folded when it is first needed and kept up to date from then on.
+
+    Until then it costs a list of references to events.
+    """
+
+    earlier: Callable[[], Iterable[Event]]
+    """The events before the session took the run up."""
+    taint: Taint
+    _later: list[Event] | None = field(default_factory=list)
+
+    def take(self, event: Event) -> None:
+        """Take one event in."""
+        if self._later is None:
+            self.taint.apply(event)
+        else:
+            self._later.append(event)
+
+    def answers_hold(self, sought: Callable[[str], bool]) -> bool:
+        """Return whether any answer of a tool may hold what is `sought`, without folding the taint; true for what a run begins with."""
+        if self._later is None:
+            return any(sought(passage.text) for passage in self.taint.passages)
+        for event in (*self.earlier(), *self._later):
+            if (
+                sought(event.text)
+                if isinstance(event, ToolAnswered)
+                else isinstance(event, RunStarted) and (event.earlier or event.guidance)
+            ):
+                return True
+        return False
+
+    def now(self) -> Taint:
+        """The taint so far."""
+        if self._later is not None:
+            later, self._later = self._later, None
+            for event in (*self.earlier(), *later):
+                self.taint.apply(event)
+        return self.taint
+
 
 Containment = Literal["on", "strict", "off"]
 MODES: Final = ("on", "strict", "off")

@@ -52,13 +52,11 @@ def origins_of(args: Mapping[str, Json], taint: Taint, filled: Mapping[str, str]
         if (source := (filled or {}).get(name)) is not None:
             whence: Json = [{"source": source, "kind": "filled", "piece": ""}]
             found += [{"arg": one_line(place, 80), "from": whence} for place, text in leaves({name: value}) if text.strip()]
-    return found[:_MOST_ARGUMENTS] + _found_of({name: value for name, value in args.items() if name not in (filled or {})}, taint)
-
-
-def _found_of(args: Mapping[str, Json], taint: Taint) -> list[dict[str, Json]]:
-    texts = [(place, text[:_MOST_ARGUMENT]) for place, text in leaves(dict(args)) if text.strip()][:_MOST_ARGUMENTS]
+    own: Json = {name: value for name, value in args.items() if name not in (filled or {})}
+    texts = [(place, text[:_MOST_ARGUMENT]) for place, text in leaves(own) if text.strip()][:_MOST_ARGUMENTS]
     known = list(_known(taint)) if texts else []
-    return [{"arg": one_line(place, 80), "from": cast("Json", _sources(text, known))} for place, text in texts]
+    more = [{"arg": one_line(place, 80), "from": cast("Json", _sources(text, known))} for place, text in texts]
+    return found[:_MOST_ARGUMENTS] + more
 
 
 def private_in(args: Mapping[str, Json], taint: Taint, but: Container[str] = ()) -> list[str]:

@@ -31,7 +31,7 @@ from kestrel_lab.core.events.union import (
     ToolAnswered,
     ToolCalled,
 )
-from kestrel_lab.core.expressions.call_references import is_chained
+from kestrel_lab.core.expressions.templates import is_chained
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
 from kestrel_lab.core.notes import unvouched
@@ -196,6 +196,8 @@ class Taint:
                 self._into(event.step, [event.read])
             case FilesTainted():
                 self._traced[event.call] = event.read
+                for call in event.also:
+                    self._traced.setdefault(call, "")
             case ToolCalled():
                 self._called(event)
             case ToolAnswered():

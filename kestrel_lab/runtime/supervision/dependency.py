@@ -10,14 +10,14 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from kestrel_lab.core.errors import DependencyError, KestrelError
 from kestrel_lab.core.events.union import HealthChanged
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.supervision.concurrency import Gate, Throttle, ThrottlePolicy
 from kestrel_lab.runtime.supervision.health import Clock, DependencyHealth, HealthRow, HealthState
+from kestrel_lab.runtime.supervision.rate_limits import Gate, Throttle, ThrottlePolicy
 from kestrel_lab.views.formatting import duration
 
 Probe = Callable[[], Awaitable[None]]
@@ -31,7 +31,7 @@ class Pace:
     """Intervals and timeouts of probes and restarts."""
 
     interval_s: float
-    """Seconds between two probes in the background; also how long a success counts."""
+    """Seconds that a success counts."""
     probe_timeout_s: float
     restart_timeout_s: float
 
@@ -61,7 +61,6 @@ class Dependency:
         self._heard: float | None = None  # the time of the last success
         self._probed = (-math.inf, False)  # the end of the last probe, and whether it succeeded
         self._busy = self._restarting = False
-        self._wake: Callable[[], object] | None = None
         self._lock = threading.Lock()
 
     @property
@@ -141,15 +140,12 @@ class Dependency:
         what = f"{self.kind} {self.name} is {row.state}" + (f": {row.reason.rstrip('.; ')}" if row.reason else "")
         return DependencyError(self.name, row.state.value, f"{what}; {when}. {self._advice}".rstrip(), retry_in_s=again)
 
-    async def gate(self, until: float, *, attended: bool) -> None:
-        """Return once it works; raise `DependencyError` at `until` (monotonic), or at once when its restarts are used up.
-
-        Restarts it where needed, unless a background task does (`attended`).
-        """
+    async def gate(self, until: float) -> None:
+        """Return once it works, restarted where needed; raise `DependencyError` at `until` (monotonic), or when its restarts are used up."""
         pause = LOOK_S
         try:
             async with asyncio.timeout(until - time.monotonic()):
-                while not await self._in_order(restart=not attended):
+                while not await self._in_order():
                     if self.health.state is HealthState.FAILED and self.health.restartable:
                         raise self.error()
                     await asyncio.sleep(pause)
@@ -157,37 +153,12 @@ class Dependency:
         except TimeoutError:
             raise self.error() from None
 
-    async def attend(self) -> None:
-        """Probe and restart until cancelled."""
-        wake, loop = asyncio.Event(), asyncio.get_running_loop()
-        self._wake = lambda: loop.call_soon_threadsafe(wake.set)
-        try:
-            while True:
-                wake.clear()
-                if (restart := self._needed_restart) is not None:
-                    await self._recover(restart)
-                else:
-                    await self.look()
-                pause = max(self.health.restart_in, LOOK_S) if self._needed_restart else self._pace.interval_s
-                try:
-                    async with asyncio.timeout(pause):
-                        await wake.wait()
-                except TimeoutError:
-                    pass
-        finally:
-            self._wake = None
-
-    @property
-    def _needed_restart(self) -> Probe | None:
-        return self._restart if self.health.state is HealthState.RECOVERING else None
-
-    async def _in_order(self, *, restart: bool) -> bool:
+    async def _in_order(self) -> bool:
         """Probe or restart it once, and return whether it works."""
         health = self.health
-        if (needed := self._needed_restart) is not None:
-            if restart:
-                await self._recover(needed)
-            return health.state is HealthState.READY
+        if self._restart is not None and health.state is HealthState.RECOVERING:
+            await self._recover(self._restart)
+            return self.health.state is HealthState.READY
         fresh = self._heard is not None and self._clock() - self._heard < self._pace.interval_s
         if self._probe is not None and not (fresh and health.state is HealthState.READY) and not await self.look():
             return False
@@ -267,10 +238,6 @@ class Dependency:
         ]
         for change in changes:
             self._changed(change)
-        wake = self._wake
-        if changes and self._needed_restart and wake is not None:
-            with suppress(RuntimeError):  # the event loop of `attend` has closed: nobody restarts it in the background any more
-                wake()
         return changes
 
 

@@ -85,61 +85,50 @@ class CircuitBreaker:
     calls that began before it no longer count.
     """
 
-    __slots__ = ("_clock", "_failures", "_opened", "_permit", "_policy", "_probing", "_random", "_state", "_until")
+    __slots__ = ("_clock", "_failures", "_opened", "_policy", "_random", "_until", "permit", "probing", "state")
 
     def __init__(self, policy: HealthPolicy, clock: Clock, random: Callable[[], float]) -> None:
         """Begin closed; `random` gives numbers from 0 to 1."""
         self._policy, self._clock, self._random = policy, clock, random
-        self._state: BreakerState = "closed"
-        self._failures = self._opened = self._permit = 0
-        self._until = 0.0
-        self._probing = False
-
-    @property
-    def state(self) -> BreakerState:
+        self.state: BreakerState = "closed"
         """`half-open` from the first call after a window until that call ended."""
-        return self._state
-
-    @property
-    def permit(self) -> int:
+        self.permit = 0
         """The permit that a closed breaker gives to every call."""
-        return self._permit
-
-    @property
-    def probing(self) -> bool:
+        self.probing = False
         """Whether the trial call of a half-open breaker is under way."""
-        return self._probing
+        self._failures = self._opened = 0
+        self._until = 0.0
 
     @property
     def retry_in(self) -> float:
         """The seconds left of the window."""
-        return max(0.0, self._until - self._clock()) if self._state == "open" else 0.0
+        return max(0.0, self._until - self._clock()) if self.state == "open" else 0.0
 
     def admit(self) -> int | None:
         """Return a permit for one call, or `None` when no call may be made."""
-        if self._state == "open" and self._clock() >= self._until:
+        if self.state == "open" and self._clock() >= self._until:
             self._turn("half-open")
-        if self._state == "closed":
-            return self._permit
-        if self._state == "open" or self._probing:
+        if self.state == "closed":
+            return self.permit
+        if self.state == "open" or self.probing:
             return None
-        self._probing = True
-        self._permit += 1
-        return self._permit
+        self.probing = True
+        self.permit += 1
+        return self.permit
 
     def success(self, permit: int) -> bool:
         """Record a successful call; returns whether it counts."""
-        if permit != self._permit or self._state == "open":
+        if permit != self.permit or self.state == "open":
             return False
         self.reset()
         return True
 
     def failure(self, permit: int) -> bool:
         """Record a failed call; returns whether it counts."""
-        if permit != self._permit or self._state == "open":
+        if permit != self.permit or self.state == "open":
             return False
         self._failures += 1
-        if self._state == "half-open" or self._failures >= self._policy.failures:
+        if self.state == "half-open" or self._failures >= self._policy.failures:
             self._opened += 1
             self._until = self._clock() + self._policy.window(self._opened, self._random())
             self._turn("open")
@@ -147,19 +136,19 @@ class CircuitBreaker:
 
     def release(self, permit: int) -> None:
         """Record a call that ended without evidence on the dependency."""
-        if permit == self._permit and self._probing:
+        if permit == self.permit and self.probing:
             self._turn("half-open")
 
     def reset(self) -> None:
         """Close the breaker: the dependency is known to work."""
         self._failures = self._opened = 0
-        if self._state != "closed":
+        if self.state != "closed":
             self._turn("closed")
 
     def _turn(self, state: BreakerState) -> None:
-        self._state = state
-        self._probing = False
-        self._permit += 1
+        self.state = state
+        self.probing = False
+        self.permit += 1
 
 
 class RestartBudget:

@@ -1,7 +1,6 @@
 """The supervisor of dependencies: health from calls and probes, restarts, and a gate for runs.
 
-Nothing runs in the background before `start` (or `async with`): without it health follows from calls alone, and `ready`
-probes and restarts by itself.
+Nothing runs in the background: health follows from calls, and `ready` probes and restarts.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import logging
 import random as _random
 import time
 from collections.abc import Callable
-from typing import Self
 
 from kestrel_lab.core.errors import DependencyError, UsageError, nearest
 from kestrel_lab.core.events.union import HealthChanged
-from kestrel_lab.runtime.supervision.concurrency import Throttle, ThrottlePolicy
 from kestrel_lab.runtime.supervision.dependency import Dependency, Pace, Probe
 from kestrel_lab.runtime.supervision.health import Clock, DependencyHealth, HealthPolicy, HealthTable
+from kestrel_lab.runtime.supervision.rate_limits import Throttle, ThrottlePolicy
 
 HealthListener = Callable[[HealthChanged], None]
 
@@ -25,11 +23,11 @@ HealthListener = Callable[[HealthChanged], None]
 class RuntimeSupervisor:
     """Health of model endpoints, MCP servers and other dependencies; safe to use from several threads.
 
-        async with RuntimeSupervisor() as supervisor:
-            supervisor.watch("notes", "mcp", probe=ping, restart=spawn)
-            await supervisor.ready("notes", timeout=30)
+        supervisor = RuntimeSupervisor()
+        supervisor.watch("notes", "mcp", probe=ping, restart=spawn)
+        await supervisor.ready("notes", timeout=30)
 
-    A restart is made on the event loop that notices the need: that of `start`, else that of `ready`.
+    A restart is made on the event loop of `ready`.
     """
 
     def __init__(
@@ -47,7 +45,7 @@ class RuntimeSupervisor:
 
         Args:
             policy: The policy of dependencies without their own.
-            interval_s: Seconds between two probes in the background; also how long a success counts in `ready`.
+            interval_s: Seconds that a success counts in `ready`.
             probe_timeout_s: A probe without an answer for so long has failed.
             restart_timeout_s: A restart that takes longer has failed.
             patience_s: How long a run waits for a model that worked before; 0 for not at all.
@@ -59,7 +57,6 @@ class RuntimeSupervisor:
         self._clock, self._random = clock, random
         self._watched: dict[str, Dependency] = {}
         self._listeners: list[HealthListener] = []
-        self._tasks: dict[str, asyncio.Task[None]] | None = None
 
     def watch(
         self,
@@ -73,8 +70,6 @@ class RuntimeSupervisor:
     ) -> Dependency:
         """Watch `name` from now on; it replaces a watched dependency of that name.
 
-        Once started, call it on the event loop of `start`.
-
         Args:
             name: Its name in errors and tables.
             kind: Its kind: `model`, `mcp`, …
@@ -84,20 +79,16 @@ class RuntimeSupervisor:
             advice: A sentence that says what a person can do when it does not work.
         """
         health = DependencyHealth(policy or self.policy, self._clock, self._random, restartable=restart is not None)
-        self.unwatch(name)
         throttle = Throttle(ThrottlePolicy(), self._clock, self._random)
         watched = Dependency(
             name, kind, health, self._pace, self._clock, self._changed, probe=probe, restart=restart, advice=advice, throttle=throttle
         )
         self._watched[name] = watched
-        self._attend(watched)
         return watched
 
     def unwatch(self, name: str) -> None:
         """Stop watching `name`; an unknown name does nothing."""
         self._watched.pop(name, None)
-        if self._tasks is not None and (task := self._tasks.pop(name, None)) is not None:
-            task.cancel()
 
     @property
     def watched(self) -> tuple[Dependency, ...]:
@@ -108,37 +99,15 @@ class RuntimeSupervisor:
         """Return the dependency of that name."""
         return self._watched.get(name)
 
-    async def start(self) -> Self:
-        """Probe and restart in the background, on the running event loop, until `stop`; a second call does nothing."""
-        if self._tasks is None:
-            self._tasks = {}
-            for watched in tuple(self._watched.values()):
-                self._attend(watched)
-        return self
-
-    async def stop(self) -> None:
-        """End the background tasks and wait for them; a restart under way is cancelled."""
-        tasks, self._tasks = [*(self._tasks or {}).values()], None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
-
     async def ready(self, *names: str, timeout: float) -> None:  # noqa: ASYNC109  # a gate's deadline is part of what it says
         """Return once all of `names` (by default everything watched) work.
 
-        Probes dependencies without a recent success, and restarts within the budget those that are down, unless background
-        tasks do. A dependency without a probe and without failures counts as working. Raises `DependencyError` for the
+        Probes dependencies without a recent success, and restarts within the budget those that are down. A dependency without a probe and without failures counts as working. Raises `DependencyError` for the
         first one that does not work after `timeout` seconds, or whose restarts are used up.
         """
         wanted = [self._known(name) for name in names] or [*self._watched.values()]
-        until, attended = time.monotonic() + timeout, self._tasks is not None
-        for found in await asyncio.gather(*(one.gate(until, attended=attended) for one in wanted), return_exceptions=True):
+        until = time.monotonic() + timeout
+        for found in await asyncio.gather(*(one.gate(until) for one in wanted), return_exceptions=True):
             if found is not None:
                 raise found
 
@@ -175,10 +144,6 @@ class RuntimeSupervisor:
         if (watched := self._watched.get(name)) is None:
             raise UsageError(f"no dependency is watched under the name {name!r}: {nearest(name, self._watched)}")
         return watched
-
-    def _attend(self, watched: Dependency) -> None:
-        if self._tasks is not None:
-            self._tasks[watched.name] = asyncio.get_running_loop().create_task(watched.attend(), name=f"kestrel watches {watched.name}")
 
     def _changed(self, change: HealthChanged) -> None:
         for listener in tuple(self._listeners):

@@ -1,4 +1,4 @@
-"""Agent files: YAML files beside the workflow that uses them, or shipped ones by name."""
+"""Agent files: an agent with its instructions, tools and team in YAML, shipped ones by name."""
 
 from __future__ import annotations
 

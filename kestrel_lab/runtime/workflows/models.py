@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+import json
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import Field, GetJsonSchemaHandler, WithJsonSchema, model_validator
+from pydantic import Field, GetJsonSchemaHandler, TypeAdapter, WithJsonSchema, model_validator
 from pydantic_core import CoreSchema
 
 from kestrel_lab.core.plan_shapes import MAX_COUNCIL_ROUNDS, MAX_ROUNDS, MAX_VISITS
@@ -256,3 +258,28 @@ KINDS: dict[str, type[AnyWorkflow]] = {
     "council": CouncilEntry,
     "escalation": EscalationEntry,
 }
+
+
+FOLDER: Final = Path(__file__).parents[2] / "schemas"
+"""The folder of the shipped schemas, `NAME.schema.json`."""
+SCHEMAS: Final[dict[str, Any]] = {
+    "workflow": Annotated[AnyWorkflow, Field(discriminator="kind")],
+    "agent": AgentFileEntry,
+}
+"""The types of the files that have a shipped schema, by its name."""
+
+
+def written(name: str, kind: Any) -> str:
+    """Return the JSON Schema of the pydantic type `kind`, called `name`, as indented JSON."""
+    found = TypeAdapter(kind).json_schema(by_alias=True)
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"kestrel_lab {name}", **_bare(found)}
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def _bare(value: Any) -> Any:
+    """Return a schema without the titles that only repeat the names of keys."""
+    if isinstance(value, list):
+        return [_bare(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _bare(item) for key, item in value.items() if key != "title" or not isinstance(item, str)}
+    return value

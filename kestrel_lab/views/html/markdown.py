@@ -15,7 +15,7 @@ from xml.etree.ElementTree import ParseError, fromstring
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.verification.numbers import NUMBER
+from kestrel_lab.language.numbers import NUMBER
 from kestrel_lab.views.rows import Change, TextRow
 
 if TYPE_CHECKING:

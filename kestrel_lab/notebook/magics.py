@@ -17,7 +17,7 @@ from kestrel_lab.notebook.command_line import carry_out
 from kestrel_lab.notebook.completion import completions
 from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend, NotebookSurroundings, surface
 from kestrel_lab.notebook.panel import ChatBox
-from kestrel_lab.runtime.conversation.chat import Chat
+from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.variables import user_variables

@@ -1,16 +1,21 @@
-"""Which versions of files a call of a run goes by: from the log what its step knows, from its plan who came before."""
+"""What a call would do before it is decided on: its preview, its dry run, and the versions of files that it goes by."""
 
 from __future__ import annotations
 
+import base64
 import itertools
+from collections.abc import Sequence
+from dataclasses import replace
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import ConflictError
+from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.memory.run_memory import notes_of
 from kestrel_lab.tools.files.versions import Versions, preview_key
-from kestrel_lab.tools.tool import ToolContext
+from kestrel_lab.tools.tool import CodeContext, DryRun, ToolContext
 
 
 def versions_of(call: Call, ctx: RunContext) -> Versions:
@@ -60,3 +65,43 @@ def preview_of(call: Call, ctx: RunContext) -> str:
         return tool.preview(call.args, ToolContext(workspace=ctx.workspace, notes=notes_of(ctx, call.step)))
     except Exception as error:  # noqa: BLE001  # the boundary to a tool's own code; the person is told
         return f"no preview: {type(error).__name__}: {error}"
+
+
+async def dry_run_of(call: Call, ctx: RunContext) -> DryRun | None:
+    """Return what `call` would do; `None` where its tool cannot say."""
+    tool = ctx.tools.find(call.target)
+    if tool is None or tool.dry_run is None:
+        return None
+    scope = ToolContext(workspace=ctx.workspace, run_id=ctx.run_id, call_id=call.id, sandbox=ctx.sandbox, code=code_context(call, ctx))
+    return await tool.dry_run(call.args, scope)
+
+
+async def with_dry_run(call: Call, ctx: RunContext) -> Call:
+    """Return the call with the danger that its dry run found, and where it has its effect."""
+    found = await dry_run_of(call, ctx)
+    return call if found is None else replace(call, danger=found.danger, sandbox=found.sandbox)
+
+
+def code_context(call: Call, ctx: RunContext) -> CodeContext:
+    """Return what a tool that runs code may know of `call`."""
+
+    def emit(event: KernelPreviewed | KernelChanged | CellsChanged, images: Sequence[tuple[str, bytes]]) -> None:
+        if isinstance(event, CellsChanged):
+            return ctx.emit(event)
+        kept: list[dict[str, Json]] = [
+            {"media": media, "blob": ctx.store.results.keep_bytes(content), "bytes": len(content)} for media, content in images
+        ]
+        shown: list[dict[str, Json]] = [
+            {**one, "data": base64.b64encode(content).decode()} for one, (_, content) in zip(kept, images, strict=True)
+        ]
+        return ctx.emit(replace(event, images=kept), shown=replace(event, images=shown) if images else None)
+
+    return CodeContext(
+        emit=emit,
+        step=call.step,
+        sandbox=call.sandbox,
+        danger=call.danger,
+        live=not ctx.options.scenario and not (ctx.state.started is not None and ctx.state.started.scenario),
+        earlier=ctx.state.kernels,
+        untraced=lambda: ctx.files is not None and ctx.files.known(),
+    )

@@ -14,7 +14,7 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.runtime.execution.operation import Done, Scope
 from kestrel_lab.runtime.operations.arguments import TEXTS, closed
-from kestrel_lab.runtime.operations.loop import asking
+from kestrel_lab.runtime.operations.control_flow import asking
 
 _TEXT: Final[dict[str, Json]] = {"type": "string"}
 _SURE: Final[dict[str, Json]] = {"type": "number", "minimum": 0, "maximum": 1}
@@ -55,13 +55,12 @@ async def council(scope: Scope) -> Done:
     than two are left.
     """
     args, name = scope.args, scope.name
-    members = [Step.from_json(body) for body in cast("list[dict[str, Json]]", args["members"])]
+    members = scope.held("members")
     chair = Step.from_json(cast("dict[str, Json]", args["chair"]))
     rounds, turn = cast("int", args["rounds"]), cast("int", args.get("turn", 0))
-    whole = scope.step.id.rpartition("#")[0] if turn else scope.step.id
     if turn == rounds + 2:
-        return Done(output=_decided(scope, whole, scope.went(f"{name}/{chair.id}")["answer"]))
-    said = _said(scope, name, whole, members, turn) if turn else {}
+        return Done(output=_decided(scope, scope.went(f"{name}/{chair.id}")["answer"]))
+    said = _said(scope, members, turn) if turn else {}
     heard = cast("dict[str, Json]", args.get("positions", {}))
     if turn and len(said) < 2:
         raise UnmetError(f"council {name!r}: fewer than two of its members came to an answer in round {turn}")
@@ -70,38 +69,38 @@ async def council(scope: Scope) -> Done:
     present = [member for member in members if not turn or member.id in said]
     given: dict[str, Json] = {"positions": dict(heard)} if turn else {}
     if turn <= rounds:
-        steps = tuple(_asked(scope, name, member, turn + 1, rounds, len(present), given) for member in present)
+        steps = tuple(_asked(scope, member, turn + 1, rounds, len(present), given) for member in present)
     else:
-        steps = (_chaired(scope, name, chair, len(present), {**given, "votes": dict(said)}),)
+        goal = _DECIDE.format(goal=chair.goal, count=len(present))
+        given = {**_fed(scope, chair), **given, "votes": dict(said)}
+        steps = (replace(chair, id=f"{name}/{chair.id}", goal=goal, schema=DECISION, given=given),)
     more: dict[str, Json] = {"turn": turn + 1, "positions": dict(heard), "votes": dict(said) if turn > rounds else {}}
     after = asking(scope, name, turn + 1, {**args, **more}, steps, set(scope.step.consumes))
     return Done(grows=(*steps, replace(after, after_failure=turn <= rounds)))
 
 
-def _asked(scope: Scope, name: str, member: Step, turn: int, rounds: int, count: int, given: Mapping[str, Json]) -> Step:
+def _asked(scope: Scope, member: Step, turn: int, rounds: int, count: int, given: Mapping[str, Json]) -> Step:
     """Return the step in which a member takes a position in round `turn`, or votes in the one after the last."""
     text, schema = _TAKE + (_AGAIN if turn > 1 else ""), POSITION
     if turn > rounds:
         names = cast("list[Json]", list(cast("dict[str, Json]", given["positions"])))
         text, schema = _VOTE, closed({"vote": {"type": "string", "enum": names}, "reason": _TEXT})
     goal = text.format(goal=member.goal, member=member.id, count=count)
-    return replace(member, id=f"{name}/{member.id}#{turn}", goal=goal, schema=schema, given={**_fed(scope, member), **given}, produces=())
-
-
-def _chaired(scope: Scope, name: str, chair: Step, count: int, given: Mapping[str, Json]) -> Step:
-    goal = _DECIDE.format(goal=chair.goal, count=count)
-    return replace(chair, id=f"{name}/{chair.id}", goal=goal, schema=DECISION, given={**_fed(scope, chair), **given})
+    return replace(
+        member, id=f"{scope.name}/{member.id}#{turn}", goal=goal, schema=schema, given={**_fed(scope, member), **given}, produces=()
+    )
 
 
 def _fed(scope: Scope, step: Step) -> dict[str, Json]:
     return {**step.given, **{name: value for name, value in scope.inputs.items() if name not in step.consumes}}
 
 
-def _said(scope: Scope, name: str, whole: str, members: Sequence[Step], turn: int) -> dict[str, Json]:
+def _said(scope: Scope, members: Sequence[Step], turn: int) -> dict[str, Json]:
     """Return what each member said in a round, recorded as events unless that was done before a crash."""
     found: dict[str, Json] = {}
+    whole = scope.whole
     for member in members:
-        went = scope.went(f"{name}/{member.id}#{turn}")
+        went = scope.went(f"{scope.name}/{member.id}#{turn}")
         if not went.get("ok"):
             continue
         body, step = went["answer"], f"{whole}/{member.id}#{turn}"
@@ -132,7 +131,7 @@ def _shown(scope: Scope, whole: str, evidence: Sequence[str]) -> int:
     return sum(bool(piece.strip()) and any(" ".join(piece.split()) in text for text in texts) for piece in evidence)
 
 
-def _decided(scope: Scope, whole: str, said: Mapping[str, Any]) -> Json:
+def _decided(scope: Scope, said: Mapping[str, Any]) -> Json:
     """Record and return what the chair decided."""
     votes = cast("dict[str, dict[str, Json]]", scope.args["votes"])
     tally = Counter(str(one["vote"]) for one in votes.values())
@@ -141,7 +140,7 @@ def _decided(scope: Scope, whole: str, said: Mapping[str, Any]) -> Json:
     dissent: list[dict[str, Json]] = [
         {"member": member, "vote": one["vote"], "reason": one["reason"]} for member, one in votes.items() if split or one["vote"] != first
     ]
-    if whole not in scope.ctx.state.councils:
+    if (whole := scope.whole) not in scope.ctx.state.councils:
         scope.ctx.emit(
             CouncilDecided(
                 step=whole,

@@ -1,0 +1,149 @@
+"""Layers around a tool call: its place among the calls of its turn, its approval, and its time limit; and how layers are composed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Call, Problem, Result
+from kestrel_lab.core.errors import Signal
+from kestrel_lab.core.events.union import ApprovalGiven
+from kestrel_lab.core.protocols import Handler, Middleware
+
+
+class TurnOrder:
+    """Lets a call start once every earlier call that it could clash with has ended.
+
+    Two calls clash unless both are in `together`. Approval comes before this layer, so all questions of
+    a turn are asked at once while only the running is ordered. A call that clashes with one that was
+    left for later is left too.
+
+    Of those in `alone` one at a time has `lock`, which other turns share: from its beginning until its end is told.
+    """
+
+    def __init__(
+        self, calls: Sequence[Call], together: Collection[str], alone: Collection[str] = (), lock: asyncio.Lock | None = None
+    ) -> None:
+        self._alone, self._lock = alone, lock
+        self._has: set[str] = set()
+        self._left: dict[str, Signal] = {}
+        self._before = {
+            call.id: [earlier.id for earlier in calls[:place] if not (call.id in together and earlier.id in together)]
+            for place, call in enumerate(calls)
+            if place
+        }
+        self._ended = {earlier: asyncio.Event() for earlier in set().union(*self._before.values())}
+        """Of the calls that others wait for."""
+
+    @property
+    def matters(self) -> bool:
+        """Whether any call waits for another one, of this turn or of another step."""
+        return bool(self._ended or self._alone)
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Wait for this call's place, then proceed; raises the signal of an earlier call that was left."""
+        alone = self._lock is not None and call.id in self._alone
+        before = self._before.get(call.id)
+        if not before and not alone:
+            return await proceed(call)
+        asked = time.perf_counter()
+        for earlier in before or ():
+            await self._ended[earlier].wait()
+            if earlier in self._left:
+                raise self._left[earlier]
+        if self._lock is not None and alone:
+            await self._lock.acquire()
+            self._has.add(call.id)
+        queued = time.perf_counter() - asked
+        return replace(await proceed(call), queued=queued)
+
+    def leave(self, call: Call, signal: Signal) -> None:
+        """Say that `call` was left for later, and which signal those after it are to raise."""
+        self._left[call.id] = signal
+
+    def end(self, call: Call) -> None:
+        """Say that `call` is over, however it ended."""
+        if self._lock is not None and call.id in self._has:
+            self._has.discard(call.id)
+            self._lock.release()
+        if (ended := self._ended.get(call.id)) is not None:
+            ended.set()
+
+
+Decide = Callable[[Call], Awaitable[ApprovalGiven | None]]
+"""The decision on a call; `None` when none is needed."""
+
+
+class Approval(Struct, frozen=True):
+    """Ask `decide` before proceeding; a person may have changed the arguments."""
+
+    decide: Decide
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Proceed once decided; a denied call is answered with why, one that asks a person with what they said."""
+        decision = await self.decide(call)
+        if decision is None:
+            return await proceed(call)
+        if not decision.granted:
+            return Result(error=_denied(call, decision))
+        if decision.answer is not None:
+            return Result(value=decision.answer)
+        if decision.args is None:
+            return await proceed(replace(call, leave=_leave(decision)))
+        sandbox = IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox  # there is no preview of what a person wrote
+        return await proceed(replace(call, args=decision.args, sandbox=sandbox, leave=_leave(decision)))
+
+
+def _leave(decision: ApprovalGiven) -> str:
+    because = f": {decision.reason}" if decision.reason and decision.how != "policy" else ""
+    return f"{decision.by}{because}"
+
+
+def _denied(call: Call, decision: ApprovalGiven) -> Problem:
+    because = f": {decision.reason}" if decision.reason else ""
+    if call.attempt > 1:
+        text = (
+            f"an earlier session ended while {call.target} ran; whether it took effect is not known, and {decision.by} "
+            f"chose not to run it again{because}. Look at the state of things before going on."
+        )
+        return Problem(kind="unknown_outcome", message=text)
+    text = f"{call.target} was denied by {decision.by}{because}. Do not repeat this call; find another way or explain what is needed."
+    return Problem(kind="denied", message=text)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """Give each call the seconds that `allowance` says; `None` means no bound."""
+
+    allowance: Callable[[Call], float | None]
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Proceed, for so long at most."""
+        seconds = self.allowance(call)
+        if seconds is None:
+            return await proceed(call)
+        try:
+            async with asyncio.timeout(seconds) as bound:
+                return await proceed(call)
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            return Result(
+                error=Problem(kind="timeout", message=f"{call.target} was stopped after {seconds:g} s", transient=True), seconds=seconds
+            )
+
+
+def compose(handler: Handler, *layers: Middleware) -> Handler:
+    """Wrap `handler` in `layers`; the first one listed sees the call first."""
+    for layer in reversed(layers):
+        handler = _around(layer, handler)
+    return handler
+
+
+def _around(layer: Middleware, proceed: Handler) -> Handler:
+    return lambda call: layer(call, proceed)

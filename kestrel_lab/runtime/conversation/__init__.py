@@ -1,1 +1,0 @@
-"""Conversations: runs that go on where another one ended."""

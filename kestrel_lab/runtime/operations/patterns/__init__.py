@@ -1,1 +1,0 @@
-"""Operations in which several agents, or a workflow of their own, do the work of one step."""
