@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "messages.md"
 KINDS = {"error": "Errors", "help": "Help", "shown": "Shown"}
 SHOWN_IN = ("cli", "notebook", "views")
 """Packages whose sentences are shown, wherever they stand."""
-_SHOWN_BY = {"print", "echo", "warn", "Refused", "refusal", "Finding", "Barrier", "refuse", "Notice", "Warned", "note"}
+_SHOWN_BY = {"print", "echo", "warn", "Refused", "refusal", "Finding", "Barrier", "refuse", "refused", "Notice", "Warned", "note"}
 _SAYING = {"message", "todo", "advice", "reason", "why", "found", "text", "note", "problem", "hint", "warning"}
 """Names of arguments that hold what is shown."""
 _HEAD = """# Messages
@@ -73,6 +73,8 @@ def _said(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
                 yield "help", keyword.value
             elif keyword.arg in _SAYING and name in _SHOWN_BY:
                 yield "shown", keyword.value
+        if name == "group" and node.args:  # of commands
+            yield "help", node.args[0]
         if name in _SHOWN_BY:
             yield from (("shown", value) for value in node.args)
 

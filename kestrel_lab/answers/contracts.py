@@ -95,7 +95,6 @@ def split(answer: str) -> dict[str, str]:
 
 
 def _prose(text: str) -> str:
-    """`text` with blanks for its code blocks."""
     return _FENCE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 

@@ -35,6 +35,7 @@ class AnswerContains(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         quoted = [repr(one_line(text, 40)) for text in self.texts]
         if len(quoted) == 1:
             return f"answer contains {quoted[0]}"
@@ -59,9 +60,11 @@ class AnswerEquals(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"answer equals {one_line(self.text, 40)!r}"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when both are equal."""
         passed = normalised(trial.answer).rstrip(".") == normalised(self.text).rstrip(".")
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
 
@@ -88,6 +91,7 @@ class AnswerMatches(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"answer matches /{one_line(self.pattern, 60)}/"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -127,9 +131,11 @@ class AnswerAbstains(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return "answer says that it does not know" if self.expected else "answer does not say that it does not know"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when it does as expected."""
         passed = abstains(trial.answer) == self.expected and bool(trial.answer.strip())
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
 
@@ -156,6 +162,7 @@ class AnswerSchema(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         named = self.schema.get("title") or f"schema {content_key(self.schema)[:8]}"
         return f"answer fits {one_line(str(named), 40)}"
 
@@ -196,8 +203,10 @@ class AnswerForm:
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"the answer has the form {self.contract!r}"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when nothing is wrong with its form."""
         issues = await asyncio.to_thread(contract_named(self.contract).issues, trial.answer, trial.workspace)
         return Score(check=self.label, passed=not issues, value=1 / (1 + len(issues)), reason=one_line("; ".join(issues), 300))

@@ -20,6 +20,7 @@ class ToolUsed(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{self.name} used"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -38,9 +39,11 @@ class ToolNotUsed(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{self.name} not used"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when the model never asked for the tool."""
         count = len(_answers(trial, self.name))
         reason = f"{self.name} was called {count} times" if count else ""
         return Score(check=self.label, passed=not count, value=float(not count), reason=reason)
@@ -59,9 +62,11 @@ class ToolAtMost(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{self.name} used at most {self.n} times"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass within `n` calls; beyond, `value` is `n` over the number of calls."""
         count = len(_answers(trial, self.name))
         return _score(self.label, count, self.n, f"{self.name} was called {count} times")
 
@@ -78,9 +83,11 @@ class TurnsAtMost(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"at most {self.n} turns"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass within `n` turns; beyond, `value` is `n` over the number of turns."""
         turns = sum(isinstance(record.event, ModelCalled) for record in trial.records)
         return _score(self.label, turns, self.n, f"it took {turns} turns")
 
@@ -105,6 +112,7 @@ class CostAtMost(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"cost at most ${self.usd:g}"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -128,9 +136,11 @@ class SecondsAtMost(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"at most {self.seconds:g} s"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass within the bound; beyond, `value` is the bound over the time taken."""
         taken = working_time(trial.records)
         return _score(self.label, taken, self.seconds, f"it took {taken:.2f} s")
 
@@ -146,9 +156,11 @@ class TokensAtMost(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"at most {self.n} tokens"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass within the bound; beyond, `value` is the bound over the tokens used."""
         used = sum(answer.tokens_in + answer.tokens_out for answer in _model_answers(trial))
         return _score(self.label, used, self.n, f"it used {used} tokens")
 
@@ -159,7 +171,6 @@ def _require_bound(name: str, bound: float) -> None:
 
 
 def _score(label: str, used: float, bound: float, reason: str) -> Score:
-    """Pass within the bound; beyond, `value` is the bound over what was used."""
     passed = used <= bound
     return Score(check=label, passed=passed, value=1.0 if passed else bound / used, reason="" if passed else reason)
 

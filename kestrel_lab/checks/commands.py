@@ -41,6 +41,7 @@ class CommandSucceeds:
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{one_line(shlex.join(self.argv), 60)} succeeds"
 
     async def __call__(self, trial: Trial) -> Score:

@@ -27,6 +27,7 @@ class FileContains:
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{self.path} contains {one_line(self.text, 40)!r}"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -46,6 +47,7 @@ class FileEquals(FileContains):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{self.path} is {one_line(self.text, 40)!r}"
 
     def _fits(self, content: str) -> bool:
@@ -63,6 +65,7 @@ class FileAbsent:
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{self.path} is absent"
 
     async def __call__(self, trial: Trial) -> Score:

@@ -36,6 +36,7 @@ class Grounded:
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return "what the answer names is there" + (f", but for {self.most}" if self.most else "")
 
     async def __call__(self, trial: Trial) -> Score:
@@ -64,6 +65,7 @@ class CitesWhatIsThere:
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"{self.share:.0%} of the claims are cited"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -92,6 +94,7 @@ class Faithful:
 
     @property
     def label(self) -> str:
+        """The check in words."""
         return f"a model finds {self.share:.0%} of the claims supported and none contradicted"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -143,6 +146,7 @@ class AnswerCites(LogCheck):
 
     @property
     def label(self) -> str:
+        """The check in words."""
         which = f"{self.mode} of " if len(self.sources) > 1 else ""
         return f"answer cites {which}{one_line(', '.join(self.sources), 80)}" + (" as seen" if self.seen else "")
 

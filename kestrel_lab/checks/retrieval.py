@@ -45,6 +45,7 @@ class RecallAt(LogCheck):
         return f"recall@{self.k}{f' of {self.tool}' if self.tool else ''}{share}: {one_line(', '.join(self.items), 60)}"
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when enough of the items are there."""
         shown = list(dict.fromkeys(results(trial.records, self.tool)))
         missing = [item for item in self.items if not any(self.names(result, item) for result in shown[: self.k])]
         value = 1 - len(missing) / len(self.items)
@@ -111,6 +112,7 @@ class Recalled(LogCheck):
         return "; ".join(filter(None, (wanted, refused)))
 
     async def __call__(self, trial: Trial) -> Score:
+        """Pass when the right ones are there."""
         events = (record.event for record in trial.records)
         given = list(dict.fromkeys(str(note["id"]) for event in events if isinstance(event, MemoryRecalled) for note in event.notes))
         missing = [name for name in self.notes if not any(_is(note, name) for note in given[: self.k])]

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.cli.commands.chat import chatting
-from kestrel_lab.cli.commands.commits import along_commits
 from kestrel_lab.cli.commands.doctor import Doctor, config, examine, known_models
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
 from kestrel_lab.cli.commands.macros import macros, skills
@@ -27,22 +26,16 @@ from kestrel_lab.cli.commands.workflows import Inputs, workflows
 from kestrel_lab.cli.commands.workflows import values as workflow_inputs
 from kestrel_lab.cli.frontend import (
     ApprovalTimeout,
-    Approve,
     As,
     AsJson,
     Background,
     Cache,
-    Cost,
-    Cycles,
-    Model,
     RunId,
-    Seconds,
     ShowOptions,
-    Tokens,
-    ToolNames,
-    WorkFolder,
+    WorkOptions,
     followed,
     frontend_of,
+    grouped,
     limits_of,
     run_options,
 )
@@ -63,7 +56,6 @@ from kestrel_lab.views.formatting import count
 from kestrel_lab.views.run_text import run_text
 
 app = typer.Typer(**SETTINGS)
-evals.add_typer(along_commits)
 app.add_typer(evals, name="eval")
 app.add_typer(macros, name="macros")
 app.add_typer(skills, name="skills")
@@ -87,22 +79,16 @@ Goal = Annotated[list[str] | None, typer.Argument(help="What to do, in your own 
 
 
 @app.command(epilog='Example: kestrel run "Count the Python files" --approve auto:medium --workspace src')
+@grouped
 def run(
     ctx: typer.Context,
     goal: Goal = None,
     *,
-    model: Model = None,
+    work: WorkOptions,
     runner: Annotated[
         str, typer.Option(metavar="NAME", help="Another agent that works on the goal: claude-code, codex, gemini, opencode or acp:COMMAND.")
     ] = "",
-    approve: Approve = None,
     rules: RulesFile = None,
-    workspace: WorkFolder = ".",
-    tools: ToolNames = None,
-    cycles: Cycles = None,
-    cost: Cost = None,
-    seconds: Seconds = None,
-    tokens: Tokens = None,
     plan: Annotated[str | None, typer.Option(metavar="NAME|FILE", help="Workflow to follow: see `kestrel plans`.")] = None,
     inputs: Inputs = None,
     cache: Cache = None,
@@ -160,21 +146,15 @@ def run(
 
 
 @app.command(epilog='Example: kestrel orchestrate "Find out why the tests fail and say what to change" --rounds 1')
+@grouped
 def orchestrate(
     ctx: typer.Context,
     goal: Goal = None,
     *,
-    model: Model = None,
-    approve: Approve = None,
-    workspace: WorkFolder = ".",
-    tools: ToolNames = None,
+    work: WorkOptions,
     rules: RulesFile = None,
     rounds: Annotated[int | None, typer.Option(help="The largest number of repairs of the answer.")] = None,
     steps: Annotated[int | None, typer.Option(help="The largest number of steps of the plan.")] = None,
-    cycles: Cycles = None,
-    cost: Cost = None,
-    seconds: Seconds = None,
-    tokens: Tokens = None,
     cache: Cache = None,
     name: As = "",
     background: Background = False,

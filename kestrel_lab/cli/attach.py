@@ -112,7 +112,6 @@ class TerminalClient:
 
 
 def _said(message: Question | ApprovalWanted, given: ApprovalGiven, number: str) -> dict[str, object]:
-    """The decision as a message."""
     said: dict[str, object] = {"id": number, "run": message.run, "question": message.question, "key": message.key}
     if message.type == "question":
         return {**said, "type": "answer", "text": given.answer if given.granted else None}

@@ -22,7 +22,6 @@ class HarmlessStream:
     """A stream of text that no build server takes for commands; whatever else one does with it is done with the stream behind it."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Write to `stream`."""
         self._stream, self._line = stream, ""
 
     def write(self, text: str) -> int:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -95,61 +93,28 @@ class Reports:
             self.markdown.write_text(text, encoding="utf-8")
 
 
-def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a command take groups of options: each field of a parameter whose type is a dataclass becomes an option.
-
-    typer reads the options of a command from its signature and its annotations, where it knows no groups.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
-
-    @wraps(command)
-    def call(**given: Any) -> Any:
-        for name, kind in groups.items():
-            given[name] = cast("Any", kind)(**{field.name: given.pop(field.name) for field in fields(kind)})
-        return command(**given)
-
-    shown = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        inner = get_type_hints(groups[name], include_extras=True) if name in groups else {}
-        shown += [parameter.replace(name=one.name, default=one.default, annotation=inner[one.name]) for one in fields(groups[name])] if inner else [
-            parameter.replace(annotation=hints[name])
-        ]  # fmt: skip
-    call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # read by typer
-    call.__annotations__ = {one.name: one.annotation for one in shown}
-    return call
-
-
-def measured(ctx: typer.Context, work: Callable[[Lab, Reporter], Awaitable[T]], *then: Callable[[T], object]) -> Any:
-    """Carry out a long command with its lab and show its progress; `then` are called with what it found, to write files of it."""
+def measured(
+    ctx: typer.Context, work: Callable[[Lab, Reporter], Awaitable[T]], then: Callable[[T], object] = lambda _: None, **files: Any
+) -> Any:
+    """Carry out a long command with its lab and show its progress; then give what it found to `then`, and write its `files`: see `save`."""
     frontend = frontend_of(ctx)
     lab = frontend.lab()
 
     async def done(reporter: Reporter) -> T:
         found = await work(lab, reporter)
-        for write in then:
-            write(found)
+        then(found)
+        save(found, **files)
         return found
 
     return frontend.wait(done)
 
 
-def csv_to(path: Path | None, *, index: bool = False) -> Callable[[Any], object]:
-    """Return what writes the frame of a result to a CSV file, if one is named."""
-
-    def write(found: Any) -> None:
-        if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            found.frame.to_csv(path, index=index)
-
-    return write
-
-
-def plot_to(path: Path | None) -> Callable[[Any], object]:
-    """Return what draws a result to a file, if one is named."""
-    return lambda found: None if path is None else save_figure(found.plot(), path)
-
-
-def report_to(path: Path | None) -> Callable[[Any], object]:
-    """Return what writes the report of a result to a file, if one is named."""
-    return lambda found: None if path is None else found.report(path)
+def save(found: Any, *, report: Path | None = None, csv: Path | None = None, plot: Path | None = None, index: bool = False) -> None:
+    """Write the report of a result, its frame and its drawing to the files that are named."""
+    if report is not None:
+        found.report(report)
+    if csv is not None:
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        found.frame.to_csv(csv, index=index)
+    if plot is not None:
+        save_figure(found.plot(), plot)

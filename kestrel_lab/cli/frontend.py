@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
 from types import TracebackType
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Protocol, Self, cast, get_type_hints
 
 import typer
 
@@ -21,19 +23,29 @@ from kestrel_lab.runtime.settings import Settings
 Model = Annotated[str | None, typer.Option(help="Model by name, e.g. openai/gpt-5-mini, ollama/qwen3, local.")]
 Approve = Annotated[str | None, typer.Option(help="ask, auto, auto:LEVEL or deny. LEVEL: safe, low, medium, high, critical.")]
 WorkFolder = Annotated[str, typer.Option(help="The only folder that file tools may touch.")]
-ToolNames = Annotated[
-    str | None, typer.Option(help="Names of tools or groups (default, web, …) to offer, separated by commas; by default the group default.")
-]
-Cycles = Annotated[int | None, typer.Option(help="The largest number of model turns.")]
-Cost = Annotated[float | None, typer.Option(help="The largest cost in US dollars.")]
-Seconds = Annotated[float | None, typer.Option(help="The longest time of work in seconds.")]
-Tokens = Annotated[int | None, typer.Option(help="The largest number of tokens.")]
 Cache = Annotated[str | None, typer.Option(help="How stored tool answers are used: use, off, refresh or replay.")]
 As = Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: also assign the run to this variable.")]
 Background = Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")]
 ApprovalTimeout = Annotated[float | None, typer.Option(help="Deny a question that nobody has answered after so many seconds.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkOptions:
+    """The options that commands share which let an agent work; each is a run option of the same name, or a limit."""
+
+    model: Model = None
+    approve: Approve = None
+    workspace: WorkFolder = "."
+    tools: Annotated[
+        str | None,
+        typer.Option(help="Names of tools or groups (default, web, …) to offer, separated by commas; by default the group default."),
+    ] = None
+    cycles: Annotated[int | None, typer.Option(help="The largest number of model turns.")] = None
+    cost: Annotated[float | None, typer.Option(help="The largest cost in US dollars.")] = None
+    seconds: Annotated[float | None, typer.Option(help="The longest time of work in seconds.")] = None
+    tokens: Annotated[int | None, typer.Option(help="The largest number of tokens.")] = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,6 +124,31 @@ class Frontend(Protocol):
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long and show its progress; gives its result, or a coroutine of it."""
+
+
+def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a command take groups of options: each field of a parameter whose type is a dataclass becomes an option.
+
+    typer reads the options of a command from its signature and its annotations, where it knows no groups.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+
+    @wraps(command)
+    def call(**given: Any) -> Any:
+        for name, kind in groups.items():
+            given[name] = cast("Any", kind)(**{field.name: given.pop(field.name) for field in fields(kind)})
+        return command(**given)
+
+    shown = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        inner = get_type_hints(groups[name], include_extras=True) if name in groups else {}
+        shown += [parameter.replace(name=one.name, default=one.default, annotation=inner[one.name]) for one in fields(groups[name])] if inner else [
+            parameter.replace(annotation=hints[name])
+        ]  # fmt: skip
+    call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # read by typer
+    call.__annotations__ = {one.name: one.annotation for one in shown}
+    return call
 
 
 def group(help: str, **more: Any) -> typer.Typer:  # noqa: A002  # as typer calls it

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.eval_options import Commit, Configs
+from kestrel_lab.cli.eval_options import Commit, Configs, save
 from kestrel_lab.cli.frontend import frontend_of, group
-from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 
 router = group("Learn from results which model to choose for a prompt; no model is called for that.", no_args_is_help=True)
@@ -46,8 +45,7 @@ def fit(
     found = data if data is not None else routing_frame(frontend_of(ctx).lab().session, str(suite), commit=commit, configs=config)
     fitted = fit_router(found, cost_weight=cost_weight, prices=_prices(price) if price else None)
     fitted.save(out)
-    if plot is not None:
-        save_figure(fitted.plot(), plot)
+    save(fitted, plot=plot)
     return fitted
 
 
@@ -57,8 +55,7 @@ def report(file: Annotated[Path, typer.Argument(metavar="FILE", help="A router t
     from kestrel_lab.evals.studies.router_report import read_fitted
 
     fitted = read_fitted(file)
-    if plot is not None:
-        save_figure(fitted.plot(), plot)
+    save(fitted, plot=plot)
     return fitted
 
 

@@ -94,7 +94,6 @@ class TerminalDisplay:
 
     @property
     def _lasted(self) -> float:
-        """Seconds since the run began, until its end."""
         head = self.view.head
         return max(0.0, (head.ended or time.time()) - (head.started or time.time()))
 
@@ -185,14 +184,10 @@ class TerminalApprover:
     async def _decision(self, asked: ApprovalAsked) -> ApprovalGiven:
         while True:
             word = (await self._line(f"[y]es, [n]o, [e]dit, {formatting.always_words(asked)}? ")).strip().lower()
-            if word in {"y", "yes"}:
-                return self._given(asked, granted=True)
-            if scope := formatting.scope_of(word, asked):
-                return self._given(asked, granted=True, scope=scope)
-            if formatting.refuses_rest(word, asked):
-                return self._given(asked, granted=False, scope="run", reason="none from here on")
-            if word in {"n", "no"}:
-                return self._given(asked, granted=False, reason=(await self._line("reason for the model (may be empty): ")).strip())
+            if (said := formatting.typed_decision(word, asked)) is not None:
+                if word in {"n", "no"}:
+                    said["reason"] = (await self._line("reason for the model (may be empty): ")).strip()
+                return self._given(asked, **said)
             if word in {"e", "edit"}:
                 text = await self._line("arguments as JSON: ")
                 try:

@@ -103,7 +103,6 @@ class MemoryQueryEngine:
         return [notes[number] for number in best[:top_k]]
 
     def _weighed(self, found: Mapping[int, _Found], named: Sequence[Entity]) -> dict[int, float]:
-        """Return the scores of what full-text search found, with all other signals."""
         weights = self._weights
         scores = _spread({number: each.score for number, each in found.items()})
         notes = {number: each.note for number, each in found.items()}
@@ -118,14 +117,12 @@ class MemoryQueryEngine:
         return scores
 
     def _akin(self, near: Mapping[int, float], workspace: str, tags: Sequence[str], run: str, without: Collection[int]) -> dict[int, Note]:
-        """Return near notes that share no word with the query."""
         alike = [number for number, score in near.items() if score >= self._weights.akin and number not in without]
         sql = f"SELECT number, {COLUMNS} FROM notes WHERE number IN (SELECT value FROM json_each(?)) AND {_VISIBLE}"
         rows = self._table.store.query(sql, (dumps(alike), workspace, run or "-", time.time(), _wanted(tags)))
         return {int(row[0]): read(row[1:]) for row in rows}
 
     def _lexical(self, terms: Sequence[str], workspace: str, tags: Sequence[str], run: str) -> dict[int, _Found]:
-        """Return candidates by full-text search, by number."""
         if not terms:
             return {}
         weights = self._weights
@@ -166,7 +163,6 @@ def _wanted(tags: Sequence[str]) -> str:
 
 
 def _terms(query: str, named: Sequence[Entity]) -> list[str]:
-    """Return the words of the query, and those that the names in it are made of."""
     found = dict.fromkeys(word for word in content_words(query))
     for entity in named:
         found |= dict.fromkeys(part for part in parts(entity.name) if len(part) > 1)
@@ -174,7 +170,6 @@ def _terms(query: str, named: Sequence[Entity]) -> list[str]:
 
 
 def _spread(scores: Mapping[int, float]) -> dict[int, float]:
-    """Return `scores` scaled from 0 to 1."""
     least, most = min(scores.values()), max(scores.values())
     return {number: (score - least) / (most - least) if most > least else 1.0 for number, score in scores.items()}
 

@@ -106,7 +106,6 @@ def _body(request: ModelRequest) -> dict[str, Json]:
 
 
 def _answer(body: dict[str, Json], say: Callable[[str], None], stopped: threading.Event) -> ModelAnswer:
-    """Call the model and wait; runs on the worker thread."""
     heard = _Heard(say, stopped)
     with boundary(ModelError, NAME):
         _server().handle_chat_completions(body, heard.add)

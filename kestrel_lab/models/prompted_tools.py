@@ -48,18 +48,16 @@ class TextToolModel(ModelWrapper):
             return await self.model(replace(request, messages=messages), on_delta)
         offered = tuple(map(required_only, request.tools)) if self.brief else request.tools
         prompt = brief_prompt(offered) if self.brief else tool_prompt(offered, thought=self.thought, answer=request.schema)
-        schema = reply_schema(
-            () if self.brief and _repeats(request) else offered,
-            thought=self.thought,
-            answer=request.schema,
-            call_first=self.brief and not _looked(request),
-        )
-        asked = replace(
-            request,
-            messages=_briefed(messages, prompt) if self.brief else _with_system(messages, prompt),
-            tools=(),
-            schema=schema,
-        )
+        made = [[(call.name, call.args) for call in message.calls] for message in request.messages if message.calls]
+        may_call = offered if not self.brief or len(made) < 2 or made[-1] != made[-2] else ()
+        first = self.brief and not any(message.role == "tool" for message in request.messages)
+        schema = reply_schema(may_call, thought=self.thought, answer=request.schema, call_first=first)
+        if self.brief:
+            spoken = [message for message in messages if message.role != "system"]
+            messages = [Message(role="system", text=prompt), *_EXAMPLE, *spoken]
+        else:
+            messages = _with_system(messages, prompt)
+        asked = replace(request, messages=messages, tools=(), schema=schema)
         shown = AnswerText(on_delta)
         said = await self.model(asked, shown.add)
         number = 1 + sum(len(message.calls) for message in request.messages)
@@ -98,25 +96,13 @@ _EXAMPLE = (
 """Without the example the local model hardly ever calls a tool with an argument of its own; it mixes two examples up."""
 
 
-def _looked(request: ModelRequest) -> bool:
-    return any(message.role == "tool" for message in request.messages)
-
-
-def _repeats(request: ModelRequest) -> bool:
-    said = [[(call.name, call.args) for call in message.calls] for message in request.messages if message.calls]
-    return len(said) > 1 and said[-1] == said[-2]
-
-
-def _briefed(messages: list[Message], prompt: str) -> list[Message]:
-    spoken = [message for message in messages if message.role != "system"]
-    return [Message(role="system", text=prompt), *_EXAMPLE, *spoken]
-
-
 def _with_system(messages: list[Message], text: str) -> list[Message]:
     if messages and messages[0].role == "system":
         return [replace(messages[0], text=f"{messages[0].text}\n\n{text}"), *messages[1:]]
     return [Message(role="system", text=text), *messages]
 
+
+# Reading a reply: a tool call, an answer, or plain text.
 
 _OPENING = re.compile(r'\s*\{\s*(?:"thought"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*)?"answer"\s*:\s*"', re.DOTALL)
 # Runs of characters and escapes that are complete: the first half of a surrogate pair waits for the second one.
@@ -226,6 +212,8 @@ class AnswerText:
             self._shown += text
             self._on_delta(text)
 
+
+# The prompt that describes tools, and the JSON Schema of the reply.
 
 _KEPT = ("type", "enum", "const", "required")
 """Keywords of a tool's schema that are kept beside the structural ones.

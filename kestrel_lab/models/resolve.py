@@ -147,7 +147,6 @@ def _choices(env: Mapping[str, str]) -> Iterator[ModelChoice]:
 
 
 def _resolved(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str], known: list[str]) -> tuple[str, str]:
-    """Return the provider's prefix and its own name of the model."""
     prefix, slash, name = spec.partition("/")
     if provider:
         _check_provider(provider, spec)

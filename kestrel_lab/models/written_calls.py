@@ -120,7 +120,6 @@ def _request(number: int, one: _Written) -> ToolRequest:
 
 
 def _calls_in(text: str) -> Iterator[_Written]:
-    """Yield the calls in `text`, in order."""
     at = 0
     while True:
         found = min(
@@ -164,7 +163,6 @@ def _bare(text: str) -> Iterator[_Written]:
 
 
 def _named(part: Json) -> tuple[str, Json]:
-    """Return name and arguments of a call as JSON."""
     if not isinstance(part, dict):
         return "", {}
     inner = part.get("function")

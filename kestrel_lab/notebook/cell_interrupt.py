@@ -48,15 +48,9 @@ class PromptApprover:
             return given(granted=bool(said), answer=said or None, reason="" if said else "no answer was given")
         while True:
             word, _, rest = (await self._ask(text)).strip().partition(" ")
-            match word.lower():
-                case "y" | "yes":
-                    return given(granted=True)
-                case word if scope := formatting.scope_of(word, asked):
-                    return given(granted=True, scope=scope)
-                case word if formatting.refuses_rest(word, asked):
-                    return given(granted=False, reason=rest.strip() or "none from here on", scope="run")
-                case "n" | "no":
-                    return given(granted=False, reason=rest.strip())
+            if (decided := formatting.typed_decision(word.lower(), asked)) is not None:
+                reason = "" if decided["granted"] else rest.strip()
+                return given(**{**decided, **({"reason": reason} if reason else {})})
             text = f"Please answer y, n (and a reason if you like), or {formatting.always_words(asked)}: "
 
 

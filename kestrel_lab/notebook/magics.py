@@ -23,7 +23,6 @@ from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.variables import user_variables
 
 if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
     from IPython.lib.pretty import RepresentationPrinter
 
 
@@ -128,13 +127,13 @@ class _Loaded:
     matcher: Any
 
 
-def load_ipython_extension(ip: InteractiveShell) -> None:
+def load_ipython_extension(ip: Any) -> None:
     """Add the magics, their completion, and `await` where they stand at the top of a cell."""
     unload_ipython_extension(ip)
     magics = KestrelMagics(ip)
     ip.register_magics(magics)
     matcher = _matcher(magics)
-    _matchers(ip).append(matcher)
+    ip.Completer.custom_matchers.append(matcher)
     _show_once(ip, magics)
 
     def after_cell(*_: object) -> None:
@@ -150,7 +149,7 @@ def load_ipython_extension(ip: InteractiveShell) -> None:
     setattr(ip, _ATTRIBUTE, _Loaded(rewriter, after_cell, matcher))
 
 
-def unload_ipython_extension(ip: InteractiveShell) -> None:
+def unload_ipython_extension(ip: Any) -> None:
     """Remove everything again; does nothing where nothing is loaded."""
     loaded: _Loaded | None = getattr(ip, _ATTRIBUTE, None)
     if loaded is None:
@@ -159,13 +158,13 @@ def unload_ipython_extension(ip: InteractiveShell) -> None:
     Session.surroundings = None
     loaded.rewriter.remove()
     ip.events.unregister("post_run_cell", loaded.after_cell)
-    _matchers(ip).remove(loaded.matcher)
+    ip.Completer.custom_matchers.remove(loaded.matcher)
     for name in (MAGIC, AWAITED):
         for kind in ("line", "cell"):
             ip.magics_manager.magics[kind].pop(name, None)
     for mime in ("text/html", "text/plain"):
-        _formatters(ip)[mime].pop(Run, None)
-    _bundles(ip).pop(Chat, None)
+        ip.display_formatter.formatters[mime].pop(Run, None)
+    ip.display_formatter.mimebundle_formatter.pop(Chat, None)
 
 
 def _matcher(magics: KestrelMagics) -> Any:
@@ -189,13 +188,7 @@ def _matcher(magics: KestrelMagics) -> Any:
     return complete_kestrel
 
 
-def _matchers(ip: InteractiveShell) -> list[Any]:
-    assert ip.Completer is not None
-    matchers: list[Any] = ip.Completer.custom_matchers
-    return matchers
-
-
-def _show_once(ip: InteractiveShell, magics: KestrelMagics) -> None:
+def _show_once(ip: Any, magics: KestrelMagics) -> None:
     """A run that its cell has shown already is one line as the cell's result."""
 
     def as_html(run: Run) -> str | None:
@@ -204,22 +197,9 @@ def _show_once(ip: InteractiveShell, magics: KestrelMagics) -> None:
     def as_text(run: Run, printer: RepresentationPrinter, _cycle: bool) -> None:
         printer.text(str(run) if run in magics.notebook.shown else repr(run.report))  # type: ignore[no-untyped-call]
 
-    formatters = _formatters(ip)
-    formatters["text/html"].for_type(Run, as_html)
-    formatters["text/plain"].for_type(Run, as_text)
-
     def as_box(chat: Chat, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
         return ChatBox(chat).bundle() if surface(ip) == "panel" else None
 
-    _bundles(ip).for_type(Chat, as_box)
-
-
-def _bundles(ip: InteractiveShell) -> Any:
-    assert ip.display_formatter is not None
-    return ip.display_formatter.mimebundle_formatter
-
-
-def _formatters(ip: InteractiveShell) -> dict[str, Any]:
-    assert ip.display_formatter is not None
-    formatters: dict[str, Any] = ip.display_formatter.formatters
-    return formatters
+    ip.display_formatter.formatters["text/html"].for_type(Run, as_html)
+    ip.display_formatter.formatters["text/plain"].for_type(Run, as_text)
+    ip.display_formatter.mimebundle_formatter.for_type(Chat, as_box)

@@ -105,7 +105,6 @@ def _sendable(value: Json) -> Json:
 
 
 def _awaited(change: Change) -> bool:
-    """Whether a person waits for the change."""
     return change["op"] in {"ask", "asked"} or (change["op"] == "head" and "status" in change)
 
 

@@ -76,7 +76,8 @@ def unindexed(index: CodeIndex, path: str) -> Explained | None:
         return Explained(path=path, state="missing", reason="it is a folder; files are what is found")
     if not os.path.lexists(place):
         names = [str(row[0]) for row in index.rows("SELECT path FROM files")]
-        return Explained(path=path, state="missing", reason=f"there is no such file in {index.workspace}" + _alike(path, names))
+        alike = "".join(f"; did you mean {name}?" for name in get_close_matches(path, names, n=1, cutoff=0.6))
+        return Explained(path=path, state="missing", reason=f"there is no such file in {index.workspace}{alike}")
     now = stamp(index.workspace, path)
     if isinstance(now, str):
         return Explained(path=path, state="unread", reason=f"it is not read: {now}")
@@ -92,11 +93,6 @@ def _unmatched(ranking: Ranking) -> str:
     text = f"it is in the index, but none of the words that are looked up is in it: {', '.join(ranking.looked)}"
     left = [word for word in ranking.question.weights if word not in ranking.looked]
     return text + (f". Not looked up in texts, since too many files have them or nothing has: {', '.join(left)}" if left else "")
-
-
-def _alike(path: str, names: list[str]) -> str:
-    close = get_close_matches(path, names, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _closed(folder: Path, path: str) -> str | None:

@@ -57,7 +57,6 @@ def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
 
 
 def _earlier(session: Session, message: Decision) -> Refused | None:
-    """Return the reply to a client that decided after another one."""
     record = session.store.decision(message.run, message.question)
     if record is None:
         return None
@@ -67,7 +66,6 @@ def _earlier(session: Session, message: Decision) -> Refused | None:
 
 
 def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | None:
-    """Return the refusal of a decision that does not fit the question; `None` if it fits."""
     if row.status.terminal:
         return message.refused("ended", f"run {row.id} is {row.status}: nothing waits for a decision")
     if message.key != asked.key:

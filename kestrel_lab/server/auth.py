@@ -110,7 +110,6 @@ class Guard:
         return None
 
     def _stranger(self, headers: Headers) -> Response | None:
-        """Return the refusal of a client without the token."""
         given = headers.getlist("authorization")
         scheme, _, word = given[0].partition(" ") if len(given) == 1 else ("", "", "")
         if scheme.lower() == "bearer" and secrets.compare_digest(word.strip().encode("latin-1"), self._token):

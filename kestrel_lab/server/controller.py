@@ -30,21 +30,9 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
+from kestrel_lab.server import protocol
 from kestrel_lab.server.actions import decide, stop
 from kestrel_lab.server.client import Link
-from kestrel_lab.server.protocol import (
-    Accepted,
-    Answer,
-    Approve,
-    Cancel,
-    Deny,
-    Hello,
-    Reply,
-    Resume,
-    RunSummary,
-    Start,
-    Told,
-)
 from kestrel_lab.server.run_stream import Follower, Tail
 
 
@@ -137,7 +125,7 @@ class Control:
         self.followers: set[Follower] = set()
         self._own: dict[str, asyncio.Task[None]] = {}
         """The runs that were started here and have not ended."""
-        self.jobs: dict[str, Told] = {}
+        self.jobs: dict[str, protocol.Told] = {}
         """The newest progress of each running job, for clients that connect later."""
 
     async def __aenter__(self) -> Self:
@@ -168,9 +156,9 @@ class Control:
         """
         return Link(self, how=how, person=person)
 
-    def hello(self) -> Hello:
+    def hello(self) -> protocol.Hello:
         """Return the first message to a client."""
-        return Hello(server=__version__, user=self.user, can_start=self.can_start)
+        return protocol.Hello(server=__version__, user=self.user, can_start=self.can_start)
 
     def approver(self) -> Attended:
         """Return the approver for a run that clients decide on; give it the run's id."""
@@ -180,7 +168,7 @@ class Control:
         """Return a `Reporter` that sends the progress of `job` to all clients that `watch`; it may be called from any thread."""
         loop = asyncio.get_running_loop()
 
-        def tell(message: Told) -> None:
+        def tell(message: protocol.Told) -> None:
             self.jobs[job] = message
             if message.done == message.total:
                 del self.jobs[job]
@@ -189,7 +177,7 @@ class Control:
 
         def report(done: int, total: int, note: str) -> None:
             fraction = done / total if total else None
-            message = Told(job=job, at=time.time(), text=note, done=done, total=total, fraction=fraction)
+            message = protocol.Told(job=job, at=time.time(), text=note, done=done, total=total, fraction=fraction)
             loop.call_soon_threadsafe(tell, message)
 
         return report
@@ -199,12 +187,14 @@ class Control:
         patience = self.patience_s if run in self._own else None
         return Follower(self.session.store, self.tail, run, after=after, view=view, patience_s=patience)
 
-    async def handle(self, message: Answer | Approve | Deny | Cancel | Start | Resume, *, how: str = "command") -> Reply:
+    async def handle(
+        self, message: protocol.Decision | protocol.Cancel | protocol.Start | protocol.Resume, *, how: str = "command"
+    ) -> protocol.Reply:
         """Carry out a message and return the reply, which says why if it was refused."""
         try:
-            if isinstance(message, Start | Resume):
+            if isinstance(message, protocol.Start | protocol.Resume):
                 return self._begin(message)
-            if isinstance(message, Cancel):
+            if isinstance(message, protocol.Cancel):
                 return await stop(self.session, message, by=self.user)
             return await asyncio.to_thread(decide, self.session, message, by=self.user, how=how)
         except UsageError as error:
@@ -218,12 +208,12 @@ class Control:
         self._own[run.id] = task = asyncio.create_task(self._await(run), name=f"kestrel control {run.id}")
         task.add_done_callback(lambda _: self._own.pop(run.id, None))
 
-    def _begin(self, message: Start | Resume) -> Reply:
+    def _begin(self, message: protocol.Start | protocol.Resume) -> protocol.Reply:
         if not self.can_start:
             todo = "start the server with --allow-start, or start the run with: kestrel run"
             return message.refused("not_allowed", "this server starts no runs", todo=todo)
         approver = self.approver()
-        if isinstance(message, Resume):
+        if isinstance(message, protocol.Resume):
             run = self.session.restart(message.run, approver=approver)
             if run.live is None or not run.live.working:
                 return message.refused("ended", f"run {run.id} is {run.status}: there is nothing to go on with")
@@ -232,7 +222,7 @@ class Control:
             own: Any = {"limits": limits, "workspace": self.workspace, "approver": approver}
             run = self.session.start(message.goal, model=message.model, tools=message.tools, plan=message.plan, **own)
         self.adopt(run, approver)
-        return Accepted(re=message.id, run=run.id)
+        return protocol.Accepted(re=message.id, run=run.id)
 
     async def _await(self, run: Run) -> None:
         """Wait for the end of a run and send clients the error, if any, that its log does not contain."""
@@ -240,7 +230,7 @@ class Control:
         found = ends[0]
         if isinstance(found, Exception) and not isinstance(found, ApprovalRequired):
             for link in self.links:
-                link.report(Told(run=run.id, job=run.id, at=time.time(), text=str(found)))
+                link.report(protocol.Told(run=run.id, job=run.id, at=time.time(), text=str(found)))
 
     def _hear(self, run: Run, event: Event) -> None:
         if isinstance(event, ModelDelta):
@@ -289,7 +279,7 @@ class RunList:
         self._store = store
         self._sums: dict[str, _Sums] = {}
 
-    def newest(self, limit: int, *, trials: bool = False) -> list[RunSummary]:
+    def newest(self, limit: int, *, trials: bool = False) -> list[protocol.RunSummary]:
         """The newest runs first; reads the log."""
         where = "" if trials else "WHERE scenario = ''"
         rows = self._store.query(f"SELECT {_RUNS} FROM runs {where} ORDER BY created_at DESC, id DESC LIMIT ?", (limit,))
@@ -297,7 +287,7 @@ class RunList:
             self._sums.clear()
         return [self._summary(row) for row in rows]
 
-    def _summary(self, row: tuple[Any, ...]) -> RunSummary:
+    def _summary(self, row: tuple[Any, ...]) -> protocol.RunSummary:
         run_id, status, owner, last = row[0], row[5], row[8], row[9]
         sums = self._sums.setdefault(run_id, _Sums())
         if sums.seq < last:
@@ -305,7 +295,7 @@ class RunList:
                 sums.take(news)
             sums.seq = last
         ended = status in TERMINAL
-        return RunSummary(
+        return protocol.RunSummary(
             **dict(zip(_RUNS.split(", ")[:8], row, strict=False)),
             ended_at=sums.ended_at,
             seq=last,

@@ -113,8 +113,9 @@ class _Site:
         if isinstance(value, dict):
             value.setdefault("type", "start")
             if value["type"] != "start":
-                told, todo = "this address takes `start` only", "POST /v1/messages takes the rest"
-                return _reply(protocol.Refused(code="bad_message", message=told, todo=todo))
+                return _reply(
+                    protocol.Refused(code="bad_message", message="this address takes `start` only", todo="POST /v1/messages takes the rest")
+                )
         return await self._obey(dumps(value).encode())
 
     async def _obey(self, body: bytes) -> Response:

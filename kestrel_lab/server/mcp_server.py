@@ -1,4 +1,4 @@
-"""A session as an MCP server: other programs call its tools. Over HTTP: `mcp_http`.
+"""A session as an MCP server: other programs call its tools. Over HTTP: `serve`.
 
 Every call is a run in the log, under a policy that asks nobody: what the policy does not allow is refused and said so.
 """

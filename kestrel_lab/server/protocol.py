@@ -20,26 +20,10 @@ Seq = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Words = Annotated[str, Field(max_length=20_000)]
 ErrorCode = Literal[
-    "bad_message",
-    "too_large",
-    "cut_off",
-    "unknown_run",
-    "unknown_question",
-    "already_decided",
-    "changed",
-    "bad_arguments",
-    "ended",
-    "at_work_elsewhere",
-    "not_allowed",
-    "refused",
-    "unauthorized",
-    "forbidden",
-    "wrong_host",
-    "not_found",
-    "wrong_method",
-    "not_json",
+    "bad_message", "too_large", "cut_off", "unknown_run", "unknown_question", "already_decided", "changed", "bad_arguments", "ended",
+    "at_work_elsewhere", "not_allowed", "refused", "unauthorized", "forbidden", "wrong_host", "not_found", "wrong_method", "not_json",
     "too_many",
-]
+]  # fmt: skip
 
 
 class _FromClient(BaseModel):

@@ -1,6 +1,6 @@
 """Claims of an answer with what each cites, every citation resolved exactly: the place exists, the quote is in it, the call was made.
 
-Whether a cited place shows what a claim says is not decided here; a model may be asked, see `checks.model_judge`.
+Whether a cited place shows what a claim says is not decided here; a model may be asked, see `checks.llm_judge`.
 """
 
 from __future__ import annotations

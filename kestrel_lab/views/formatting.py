@@ -56,15 +56,15 @@ def always_words(asked: ApprovalAsked) -> str:
     return f"[s]ame call always, {like}[a]lways in this run"
 
 
-def scope_of(word: str, asked: ApprovalAsked) -> str:
-    """The scope that somebody typed; empty for another word, and for one that was not offered."""
+def typed_decision(word: str, asked: ApprovalAsked) -> dict[str, Any] | None:
+    """Return the fields of the decision that a typed word stands for; `None` for another word, and for one that was not offered."""
     scopes = {"a": "run", "always": "run", "any": "run", "s": "same", "same": "same"}
-    return {**scopes, **({"l": "like", "like": "like"} if asked.offer else {})}.get(word, "")
-
-
-def refuses_rest(word: str, asked: ApprovalAsked) -> bool:
-    """Return whether somebody typed that no further call of the run is allowed that what others wrote may have caused."""
-    return bool(asked.contained) and word.strip().lower() == "none"
+    scopes |= {"l": "like", "like": "like"} if asked.offer else {}
+    if word in scopes:
+        return {"granted": True, "scope": scopes[word]}
+    if word == "none" and asked.contained:  # no further call that what others wrote may have caused
+        return {"granted": False, "scope": "run", "reason": "none from here on"}
+    return {"granted": word in {"y", "yes"}} if word in {"y", "yes", "n", "no"} else None
 
 
 def origin_pairs(asked: ApprovalAsked) -> list[list[str]]:

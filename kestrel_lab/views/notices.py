@@ -73,8 +73,9 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
 def _compacted(event: e.ContextCompacted) -> NoticeRow:
     left_out = f"{count(len(event.results), 'result')} left out" if event.results else ""
     what = " and ".join(part for part in (left_out, "what came before summarised" if event.summary else "") if part)
-    tokens = f"about {event.before:,} tokens were {event.after:,} of {event.window:,}"
-    return _row("info", f"context compacted: {what or 'nothing could be left out'}; {tokens}", step=event.step)
+    told = what or "nothing could be left out"
+    text = f"context compacted: {told}; about {event.before:,} tokens were {event.after:,} of {event.window:,}"
+    return _row("info", text, step=event.step)
 
 
 def _hit(hit: dict[str, Json]) -> str:
@@ -173,7 +174,6 @@ def _row(level: str, text: str, items: Iterable[str] = (), *, step: str = "") ->
 
 
 def _candidate(event: e.McpCandidateFound) -> NoticeRow:
-    """A server that could be had: its points, then the rubric."""
     lines = [f"{point.get('criterion')}: {point.get('points')}, {point.get('why')}" for point in event.rubric]
     if event.problem:
         return _row("info", f"server {event.server} cannot be had: {event.problem}", lines)

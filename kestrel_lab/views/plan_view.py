@@ -149,7 +149,10 @@ class PlanView:
         marks = self.marks()
         graph |= {
             "summary": summary(step.state for step in self.steps.values()),
-            "bands": [[", ".join(_headed(stage, marks) for stage in band.stages), band.x, band.width] for band in self.drawn.bands],
+            "bands": [
+                [", ".join(f"{stage} {marks.get(stage, '')}".rstrip() for stage in band.stages), band.x, band.width]
+                for band in self.drawn.bands
+            ],
         }
         if new := {key: value for key, value in graph.items() if getattr(self.graph, key) != value}:
             changes.append(self.graph.change(**new))
@@ -175,17 +178,12 @@ class PlanView:
         return changes
 
     def _holder(self, step: StepPart, boxes: Collection[str]) -> str:
-        """The step that `step` is drawn as one with."""
         seen = {step.id}
         above = step.parent
         while above in self.steps and above not in seen and above not in boxes:
             seen.add(above)
             above = self.steps[above].parent
         return above
-
-
-def _headed(stage: str, marks: dict[str, str]) -> str:
-    return f"{stage} {marks[stage]}" if stage in marks else stage
 
 
 def _specs(steps: Json) -> list[_Spec]:

@@ -190,7 +190,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.HealthChanged():
             return row_builders.health_changed(view, event)
         case e.Prompted():
-            return [_prompted(view, event)]
+            again = any(isinstance(row, TextRow) and row.step == event.step for row in view.rows.values())
+            return [row_builders.added_row(view, notices.prompt(event, again=again))]
         case e.MacroStarted() | e.MacroFinished():
             return _macro(view, event)
         case e.VerifierStarted() | e.VerifierFinished():
@@ -234,13 +235,10 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
     stopped = row_builders.stop_texts(view)
     view.forks, view.timed = view.forks + 1, True
-    return [*head, *stopped, *withdrawn, row_builders.notice_row(view, "info", f"{_parted(event)}{given}")]
-
-
-def _parted(event: e.RunForked) -> str:
+    parted = f"forked from {event.parent} at {event.at}"
     if event.stage:
-        return f"goes on with {event.parent}, which had ended, behind its last completed stage {event.stage!r} (event {event.at})"
-    return f"forked from {event.parent} at {event.at}"
+        parted = f"goes on with {event.parent}, which had ended, behind its last completed stage {event.stage!r} (event {event.at})"
+    return [*head, *stopped, *withdrawn, row_builders.notice_row(view, "info", f"{parted}{given}")]
 
 
 def _joined_by(view: RunView, model: str, kind: str) -> Change:
@@ -255,11 +253,6 @@ def _moved(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
         reason = view.head.reason or formatting.shown(event.reason, 1_000)
         changes += [view.head.change(ended=view.head.ended or at, reason=reason), *row_builders.close_rows(view)]
     return changes
-
-
-def _prompted(view: RunView, event: e.Prompted) -> Change:
-    again = any(isinstance(row, TextRow) and row.step == event.step for row in view.rows.values())
-    return row_builders.added_row(view, notices.prompt(event, again=again))
 
 
 def _macro(view: RunView, event: e.MacroStarted | e.MacroFinished) -> list[Change]:

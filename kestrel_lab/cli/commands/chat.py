@@ -14,16 +14,10 @@ import typer
 
 from kestrel_lab.cli.frontend import (
     ApprovalTimeout,
-    Approve,
-    Cost,
-    Cycles,
-    Model,
-    Seconds,
     ShowOptions,
-    Tokens,
-    ToolNames,
-    WorkFolder,
+    WorkOptions,
     frontend_of,
+    grouped,
     limits_of,
     run_options,
 )
@@ -41,18 +35,12 @@ Ask = Callable[[], Awaitable[str]]
 
 
 @chatting.command(epilog='Example: kestrel chat --follow RUN. "/exit", Ctrl-D, or Ctrl-C on an empty line leaves.')
+@grouped
 def chat(
     ctx: typer.Context,
     *,
     follow: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run.")] = None,
-    model: Model = None,
-    approve: Approve = None,
-    workspace: WorkFolder = ".",
-    tools: ToolNames = None,
-    cycles: Cycles = None,
-    cost: Cost = None,
-    seconds: Seconds = None,
-    tokens: Tokens = None,
+    work: WorkOptions,
     approval_timeout: ApprovalTimeout = None,
 ) -> Any:
     """Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the turn, a second one leaves."""
@@ -131,7 +119,6 @@ def _interrupts(task: asyncio.Task[None]) -> Iterator[list[int]]:
 
 
 def _terminal_lines(history: str) -> Ask:
-    """Lines typed at a terminal, with editing and the history of earlier conversations."""
     from prompt_toolkit import PromptSession  # loaded on use
     from prompt_toolkit.history import FileHistory
 
@@ -140,7 +127,6 @@ def _terminal_lines(history: str) -> Ask:
 
 
 async def _read_line() -> str:
-    """The next line of a script's standard input."""
     line: str = await asyncio.to_thread(sys.stdin.readline)
     if not line:
         raise EOFError

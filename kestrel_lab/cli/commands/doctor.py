@@ -79,17 +79,14 @@ class Doctor(TableView):
 
 def examine(lab: Lab) -> Doctor:
     """Look at everything a run needs; starts no model and talks to nothing but this machine and a server of your own that is set."""
-    own = (_python(), _log(lab), _events(lab), _model(lab), *_dependencies(lab), *_servers(lab), *_providers(lab))
+    python = Finding(True, "kestrel_lab", f"{__version__} on Python {platform.python_version()}, {sys.platform}")
+    own = (python, _log(lab), _events(lab), _model(lab), *_dependencies(lab), *_servers(lab), *_providers(lab))
     return Doctor((*own, _vectors(), _ripgrep(), *_sandbox(lab), *barriers(lab), _git(), *_notebook()))
 
 
 def known_models(lab: Lab) -> Doctor:
     """The models that can be used now, and what to type for others."""
     return Doctor((_model(lab), *_providers(lab)))
-
-
-def _python() -> Finding:
-    return Finding(True, "kestrel_lab", f"{__version__} on Python {platform.python_version()}, {sys.platform}")
 
 
 def _log(lab: Lab) -> Finding:
@@ -233,7 +230,6 @@ def log_place(path: Path) -> Finding:
 
 
 def _barrier(name: str, found: str, advice: str) -> Finding:
-    """Return the finding about a barrier, which holds where there is nothing to do."""
     return Finding(not advice, f"barrier: {name}", found, advice, optional=True)
 
 

@@ -1,4 +1,4 @@
-"""`kestrel eval …`: measure suites, compare commits, decide gates."""
+"""`kestrel eval …`: measure suites, compare commits, follow a metric along them, decide gates."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ from kestrel_lab.cli.eval_options import (
     Reports,
     Suite,
     SuiteAtCommit,
-    csv_to,
-    grouped,
     measured,
-    plot_to,
-    report_to,
+    save,
 )
-from kestrel_lab.cli.frontend import frontend_of, group
+from kestrel_lab.cli.frontend import frontend_of, group, grouped
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 
@@ -32,6 +29,7 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.commits.comparison import Comparison
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.lab import Lab
+
 
 evals = group("Measure agents: run suites of scenarios, compare two commits, decide gates.", no_args_is_help=True)
 
@@ -81,7 +79,7 @@ def run_suite(
             return lab.evals.eval_commits(suite, commits, configs=chosen, epochs=epochs, reporter=reporter, **line)
         return lab.eval(suite, configs=chosen, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
 
-    return measured(ctx, work, reports.write, csv_to(csv))  # of commits only --report is asked for, see above
+    return measured(ctx, work, reports.write, csv=csv)  # of commits only --report is asked for, see above
 
 
 @evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")
@@ -178,7 +176,6 @@ def decide_gates(
 
 
 def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
-    """Return suite file, base and head."""
     file, commits = _suite_and_words(words, suite)
     if len(commits) > 2:
         raise UsageError(f"two commits are compared, not {len(commits)}: {' '.join(commits)}")
@@ -226,9 +223,10 @@ def ablate_guidance(
     return measured(
         ctx,
         lambda lab, reporter: lab.evals.ablate(suite, file, reporter=reporter, **how, **asdict(parts)),
-        report_to(report),
-        plot_to(plot),
-        csv_to(csv, index=True),
+        report=report,
+        plot=plot,
+        csv=csv,
+        index=True,
     )
 
 
@@ -268,7 +266,7 @@ def summarise_trials(
 ) -> Any:
     """Show rates and metrics of the stored trials of a suite with their 95 % intervals; nothing is run."""
     found = frontend_of(ctx).lab().evals.stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
-    csv_to(csv)(found)
+    save(found, csv=csv)
     if plot is not None:
         save_figure(found.plot(*(metric or [])[:1]), plot)
     return found
@@ -314,7 +312,7 @@ def measure_judge(
     from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sampled
 
     rows = sampled(read_labelled(file), limit)
-    return measured(ctx, lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter), csv_to(csv))
+    return measured(ctx, lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter), csv=csv)
 
 
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
@@ -339,7 +337,7 @@ def import_files(
     Nothing in the files is run, and Inspect need not be installed. Importing a file again adds nothing. A record that cannot be
     read is reported with its place. What broke there counts as its own tool counts it.
     """
-    return measured(ctx, lambda lab, reporter: lab.evals.import_runs(*files, suite=suite, reporter=reporter), csv_to(csv))
+    return measured(ctx, lambda lab, reporter: lab.evals.import_runs(*files, suite=suite, reporter=reporter), csv=csv)
 
 
 Server = Annotated[
@@ -394,4 +392,54 @@ def measure_injections(
     from kestrel_lab.evals.studies.prompt_injection import measure_injection
 
     chosen: Any = {"model": model, "limit": limit}
-    return measured(ctx, lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen), csv_to(csv))
+    return measured(ctx, lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen), csv=csv)
+
+
+Metric = Annotated[str, typer.Option("--metric", "-m", help="success_rate, error_rate, score, or a column such as cost_estimate.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plot to this file: .png, .svg or .pdf.")]
+
+
+@evals.command("history", epilog="Example: kestrel eval history evals/smoke.yaml --metric cost_estimate --plot out/cost.png")
+def history(
+    ctx: typer.Context,
+    suite: Suite,
+    *,
+    metric: Metric = "success_rate",
+    commits: Annotated[str, typer.Option(metavar="A..B", help="The commits; by default HEAD and its ancestors that have results.")] = "",
+    every: Annotated[int, typer.Option(metavar="N", help="Only every N-th commit, counted from the newest.")] = 1,
+    last: Annotated[int | None, typer.Option(metavar="N", help="Only the N newest of them.")] = None,
+    config: Configs = None,
+    any_version: Annotated[bool, typer.Option("--any-version", help="Also trials of scenarios that have changed since.")] = False,
+    plot: Plot = None,
+    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
+) -> Any:
+    """Show a metric over commits from stored results, and the commits at which it changes; nothing is run.
+
+    A history without a change shows one in at most 5 % of cases. `kestrel eval run SUITE --commits A..B` makes the results.
+    """
+    of: Any = {"commits": commits, "every": every, "last": last, "configs": config, "metric": metric, "any_version": any_version}
+    return measured(ctx, lambda lab, _: lab.evals.history(suite, **of), report=report, csv=csv, plot=plot)
+
+
+@evals.command("bisect", epilog="Example: kestrel eval bisect evals/smoke.yaml v1.2 HEAD --metric success_rate")
+def bisect(
+    ctx: typer.Context,
+    suite: Suite,
+    good: Annotated[str, typer.Argument(metavar="GOOD", help="A commit at which the metric was good.")],
+    bad: Annotated[str, typer.Argument(metavar="BAD", help="A later commit at which it is worse.")] = "HEAD",
+    *,
+    metric: Metric = "success_rate",
+    margin: Annotated[float, typer.Option(help="The largest drop that is not bad: in points for a rate, otherwise relative.")] = 0.05,
+    max_trials: Annotated[int, typer.Option(help="The largest number of trials to run now; stored trials are reused.")] = 500,
+    alpha: Annotated[float, typer.Option(help="The accepted probability of naming a wrong commit.")] = 0.05,
+    config: Configs = None,
+    plot: Plot = None,
+) -> Any:
+    """Find the first commit at which a metric is worse. Exit code 0: found; 1: not found, or not certain.
+
+    Trials are repeated at one commit after the other, as often as each question needs; asked again, it goes on
+    where it was.
+    """
+    how: Any = {"metric": metric, "margin": margin, "max_trials": max_trials, "alpha": alpha, "configs": config}
+    return measured(ctx, lambda lab, reporter: lab.evals.bisect(suite, good, bad, reporter=reporter, **how), plot=plot)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sys
 import webbrowser
 from dataclasses import dataclass, replace
@@ -94,8 +95,8 @@ class Offer:
         package = self.locked.package
         lines = [f"{package.pin}, sha256 {package.sha256}", repr(self.judged)]
         lines.append(f"{self.locked.packages} packages in all, each with its hash; list {self.locked.hash}")
-        lines += [f"runs: {_words(argv)}" for argv in self.locked.commands(self.root)]
-        lines.append(f"then starts: {_words(start_of(package, folder_of(self.root, package), Path.cwd()))}")
+        lines += [f"runs: {shlex.join(argv)}" for argv in self.locked.commands(self.root)]
+        lines.append(f"then starts: {shlex.join(start_of(package, folder_of(self.root, package), Path.cwd()))}")
         if package.variables:
             lines.append(f"and passes these environment variables: {', '.join(package.variables)}")
         if self.done is None:
@@ -195,10 +196,6 @@ def _row(one: Installed) -> tuple[str, ...]:
     except ConnectionError:
         state = "changed: it is not started"
     return (one.server, one.package.pin, str(one.packages), state, str(one.folder))
-
-
-def _words(argv: tuple[str, ...]) -> str:
-    return " ".join(word if word and all(sign.isalnum() or sign in "-_./:=@+,~" for sign in word) else repr(word) for word in argv)
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp` lists it.")]

@@ -136,7 +136,6 @@ class Cassette:
                 self._settle()
 
     def _stale(self) -> bool:
-        """Return whether a take that was recorded anew has calls that it no longer makes."""
         return any(place[1] in self._renewed and place not in self._fresh for place in self._calls)
 
     def _note(self, recorded: Recorded) -> None:
@@ -242,7 +241,6 @@ def _order(recorded: Recorded) -> tuple[str, int, int, str, int]:
 
 
 def _lines(recorded: Recorded) -> list[dict[str, Json]]:
-    """Return the lines of the messages and tools of a call, then the call."""
     request = recorded.request
     messages = cast("list[dict[str, Json]]", request["messages"])
     tools = request["tools"]

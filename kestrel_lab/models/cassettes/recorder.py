@@ -237,6 +237,8 @@ def _usage(usage: Usage) -> dict[str, Json]:
     return {key: value for key, value in asdict(usage).items() if value}
 
 
+# Why a request is not on a cassette: its differences to the nearest recording.
+
 MAX_LINES: Final = 14
 """Lines of differences that are shown."""
 _WIDTH: Final = 160
@@ -296,7 +298,6 @@ def _alikeness(one: Recorded, wanted: Recorded) -> tuple[bool, int, bool, bool, 
 
 
 def _differences(old: _Request, new: _Request) -> Iterator[str]:
-    """Yield the differences: model, settings, tools, messages."""
     if old["model"] != new["model"]:
         yield f"the model is {new['model']!r}, recorded was {old['model']!r}"
     for name in sorted({*old["settings"], *new["settings"]}):

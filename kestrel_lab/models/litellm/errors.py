@@ -113,7 +113,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _until(date: str | None) -> float | None:
-    """Seconds until a date as HTTP writes it."""
     from email.utils import parsedate_to_datetime  # with all of `email`: for a header that few answers have
 
     try:

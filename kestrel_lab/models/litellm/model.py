@@ -111,7 +111,6 @@ class LiteLLMModel:
         return self.sees if self.sees is not None else _known_to_see(self.name)
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
-        """Return the parameters of a request as arguments of litellm."""
         temperature = request.temperature if request.temperature is not None else self.temperature
         if request.reasoning_effort not in (None, "none") and dialect_of(self.name).signed_thinking:
             temperature = None  # Anthropic refuses any but its own with thinking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.json_types import loads
@@ -57,11 +58,7 @@ class Response:
         try:
             async for chunk in stream:
                 for choice in chunk.choices[:1]:
-                    if getattr(choice.delta, "refusal", None):
-                        self._refusal.append(choice.delta.refusal)
-                    if isinstance(choice.delta.content, list):
-                        choice.delta.content, thought = of_blocks(choice.delta.content)
-                        self._think(thought)
+                    choice.delta.content = self._text_of(getattr(choice.delta, "refusal", None), choice.delta.content)
                 yield chunk
         finally:
             await stream.close()
@@ -71,12 +68,19 @@ class Response:
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
         delta = choices[0].get("delta") if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
         if isinstance(delta, dict):
-            if isinstance(refusal := delta.get("refusal"), str):
-                self._refusal.append(refusal)
-            if isinstance(delta.get("content"), list):
-                delta["content"], thought = of_blocks(delta["content"])
-                self._think(thought)
+            text = self._text_of(delta.get("refusal"), delta.get("content"))
+            delta |= {"content": text} if "content" in delta else {}
         return chunk
+
+    def _text_of(self, refusal: Any, content: Any) -> Any:
+        """Note a refusal, and thinking in blocks; return the text of blocks, and any other content as it is."""
+        if isinstance(refusal, str) and refusal:
+            self._refusal.append(refusal)
+        if not isinstance(content, list):
+            return content
+        text, thought = of_blocks(content)
+        self._think(thought)
+        return text
 
     def take(self, answer: Any) -> None:
         """Take an answer that came whole."""
@@ -136,7 +140,7 @@ class Response:
     def _add_block(self, block: Mapping[str, Any]) -> None:
         """Take a block of thinking, or a piece of one: a signature ends it."""
         if data := block.get("data"):
-            self._blocks.append(_Block(redacted=data))
+            self._blocks.append(_Block(redacted=data, done=True))
             return
         if not self._blocks or self._blocks[-1].done:
             self._blocks.append(_Block())
@@ -158,16 +162,14 @@ class Response:
             self.usage = usage
 
 
+@dataclass(slots=True)
 class _Block:
     """A block of thinking on its way."""
 
-    __slots__ = ("done", "redacted", "signature", "text")
-
-    def __init__(self, redacted: str = "") -> None:
-        self.text: list[str] = []
-        self.signature = ""
-        self.redacted = redacted
-        self.done = bool(redacted)
+    text: list[str] = field(default_factory=list)
+    signature: str = ""
+    redacted: str = ""
+    done: bool = False
 
 
 def of_blocks(blocks: list[Any]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Chunks of files: functions, classes and methods; sections of prose; cells of notebooks; else runs of lines."""
+"""Chunks of files: functions, classes and methods by their syntax nodes; sections of prose; cells of notebooks; else runs of lines."""
 
 from __future__ import annotations
 
