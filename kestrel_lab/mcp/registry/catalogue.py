@@ -296,7 +296,6 @@ def _variables(given: Mapping[str, Json]) -> tuple[tuple[str, ...], tuple[tuple[
 
 
 def _status(server: Mapping[str, Json], around: Json) -> str:
-    """Return `active`, or another status from the registry."""
     found: list[Json] = [server.get("status")]
     for meta in (around, server.get("_meta")):
         for key, said in meta.items() if isinstance(meta, dict) else ():

@@ -144,7 +144,6 @@ def _kept_by(ctx: ToolContext, relative: str) -> str:
 
 
 def _new_folder(ctx: ToolContext) -> str:
-    """Make a new folder of the trash for one deletion."""
     workspace, folder = ctx.workspace, _run_folder(ctx)
     call = _UNSAFE.sub("_", ctx.call_id)
     with workspace.directory(posixpath.dirname(TRASH)) as ours:

@@ -161,7 +161,6 @@ class UndoStack:
 
 
 def _asked(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Have the paused copy tell the old values of names."""
     if one.paused is None:
         why = "its old state was dropped to save memory" if one.dropped else "there was no copy of its old state"
         return {}, dict.fromkeys(names, why)
