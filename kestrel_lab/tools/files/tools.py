@@ -116,7 +116,7 @@ def write_file(path: str, content: str, ctx: ToolContext) -> str:
         ctx: The run it works for.
 
     Raises:
-        ConflictError: If the file holds what the step of the call has not seen: see `tools.versions`.
+        ConflictError: If the file holds what the step of the call has not seen: see `tools.files.versions`.
 
     """
     after = encoded(content, "utf-8", path)

@@ -54,7 +54,7 @@ def delete_file(path: str, ctx: ToolContext) -> str:
         ctx: The run it works for.
 
     Raises:
-        ConflictError: If the file holds what the step of the call has not seen: see `tools.versions`.
+        ConflictError: If the file holds what the step of the call has not seen: see `tools.files.versions`.
 
     """
     workspace, relative = ctx.workspace, ctx.workspace.relative(path)
