@@ -223,10 +223,7 @@ async def started(argv: Sequence[str], task: Task, env: Mapping[str, str], state
     try:
         yield running
     finally:
-        stopping = asyncio.ensure_future(running.program.stop())
-        while not stopping.done():  # also under cancellation: the process must not stay
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(stopping)
+        await running.program.stop()
         listening.cancel()
 
 

@@ -13,8 +13,8 @@ from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
 from kestrel_lab.tools.sandbox.levels import Sandbox, denial
+from kestrel_lab.tools.sandbox.select import run_sandboxed
 from kestrel_lab.tools.shell.environment import clean_environment
-from kestrel_lab.tools.shell.process import run_sandboxed
 
 MAX_OUTPUT: Final = 100_000
 """Bytes of a command's output that are kept; the rest is read and dropped."""

@@ -63,7 +63,7 @@ class Conversation:
     """What it is shown in the place of the messages before number `upto`, the system message left out; empty where it is shown all."""
     upto: int = 0
     files: dict[str, str] = field(default_factory=dict)
-    """Versions of files, by path, that it knows: see `tools.versions`."""
+    """Versions of files, by path, that it knows: see `tools.files.versions`."""
     read: dict[str, str] = field(default_factory=dict)
     """Those that it has read and its model has not been shown yet."""
     within: str = ""

@@ -197,7 +197,6 @@ def _view(repository: Repository, program: str) -> Iterator[Path]:
 
 
 def _config(repository: Repository, program: str) -> str:
-    """Return the configuration file of a view."""
     data = {**_users_data(program), **_data_of(program, repository.common / "config", _stamp(repository.common / "config"))}
     lines = ["[core]", f"repositoryformatversion = {int(any(key.startswith('extensions.') for key in data))}"]
     lines += [f"bare = {'true' if repository.top is None else 'false'}", "logallrefupdates = false"]
@@ -304,7 +303,6 @@ async def _output(argv: list[str], args: tuple[str, ...], folder: Path, env: Map
 
 
 def _line(file: Path) -> str:
-    """Return the one line of a small regular file; empty where there is none."""
     try:
         fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(fd, encoding="utf-8", errors="surrogateescape") as opened:

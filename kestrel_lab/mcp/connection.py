@@ -246,7 +246,6 @@ class Connection:
             return await send()
 
     async def _pages(self, listing: Callable[..., Awaitable[Any]], field: str) -> list[Any]:
-        """Return everything of a listing that comes in pages."""
         found, cursor = list[Any](), None
         for _ in range(_PAGES):
             page = await self._asked(partial(listing, cursor=cursor))

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 Ask = Callable[[str, tuple[str, ...]], Awaitable[str | None]]
 """Puts a question with its options to a person; returns the answer, `None` where nobody is here or who is here refuses."""
-DONE, DECLINE = "done", "decline"
+DONE, DECLINE, LEAVE_OUT = "done", "decline", "leave it out"
+_YES, _NO = "yes", "no"
+_TRIES = 3
+_TEXT = 2_000
+_LONGEST_ADDRESS = 8_000
 
 
 @dataclass(eq=False, slots=True)
@@ -52,13 +56,6 @@ class Person:
         finally:
             if not self.clock.expired():
                 self.clock.reschedule(asyncio.get_running_loop().time() + self.seconds)
-
-
-_TRIES = 3
-_TEXT = 2_000
-_LONGEST_ADDRESS = 8_000
-LEAVE_OUT = "leave it out"
-_YES, _NO = "yes", "no"
 
 
 async def elicited(server: str, params: ElicitRequestParams, ask: Ask) -> ElicitResult:

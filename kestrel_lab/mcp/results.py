@@ -87,7 +87,6 @@ def _image(data: str, kind: str, what: str, images: list[ImagePart]) -> str:
 
 
 def _says(text: str, value: Json) -> bool:
-    """Return whether a text is the JSON of a value."""
     try:
         return bool(json.loads(text) == value)
     except (ValueError, RecursionError):

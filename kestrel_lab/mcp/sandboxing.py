@@ -53,10 +53,9 @@ def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:
 
 def program_path(command: str, folder: Path, env: Mapping[str, str]) -> Path:
     """Return the path of a program; raises `FileNotFoundError` for one that is not there."""
-    found = shutil.which(str(folder / command) if os.sep in command else command, path=env.get("PATH", os.defpath))
-    if found is None:
+    if (found := _found(str(folder / command) if os.sep in command else command, env)) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command)
-    return Path(os.path.abspath(found))
+    return found
 
 
 def _places(config: ServerConfig, folder: Path, program: Path, env: Mapping[str, str]) -> tuple[list[Path], list[Path]]:

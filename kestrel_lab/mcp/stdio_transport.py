@@ -48,7 +48,13 @@ class Program:
             return None
 
     async def stop(self) -> None:
-        """Close its input, wait a little, then kill it and all its descendants."""
+        """Close its input, wait a little, then kill it and all its descendants; also under cancellation, as none of them must stay."""
+        stopping = asyncio.ensure_future(self._stop())
+        while not stopping.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(stopping)
+
+    async def _stop(self) -> None:
         self.stdin.close()
         with suppress(OSError):  # it never started
             await self.code(_GRACE_S)
@@ -143,10 +149,7 @@ async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], No
         yield from_server, to_server
     finally:
         incoming.closing = True
-        stopping = asyncio.ensure_future(program.stop())
-        while not stopping.done():  # also under cancellation: the process must not stay
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(stopping)
+        await program.stop()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

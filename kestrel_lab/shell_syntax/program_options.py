@@ -122,38 +122,22 @@ _SAME_NAME = (
     (re.compile(r"tofu"), "terraform"),
     (re.compile(r"mamba|micromamba"), "conda"),
 )
+_SAME = {
+    "git": "stage = add",
+    "npm": (
+        "i = install, add = install, in = install, run-script = run, rum = run, urn = run, x = exec, t = test, rm = uninstall, "
+        "un = uninstall, remove = uninstall"
+    ),
+    "pnpm": "i = install",
+    "cargo": "b = build, r = run, t = test, rm = remove",
+    "helm": "del = uninstall, delete = uninstall, un = uninstall",
+    "docker": (
+        "rmi = image rm, rm = container rm, run = container run, exec = container exec, kill = container kill, "
+        "push = image push, pull = image pull, build = image build"
+    ),
+}
 _SAME_SUBCOMMAND: dict[tuple[str, str], tuple[str, ...]] = {
-    (program, word): tuple(same.split())
-    for program, words in {
-        "git": {"stage": "add"},
-        "npm": {
-            "i": "install",
-            "add": "install",
-            "in": "install",
-            "run-script": "run",
-            "rum": "run",
-            "urn": "run",
-            "x": "exec",
-            "t": "test",
-            "rm": "uninstall",
-            "un": "uninstall",
-            "remove": "uninstall",
-        },
-        "pnpm": {"i": "install"},
-        "cargo": {"b": "build", "r": "run", "t": "test", "rm": "remove"},
-        "helm": {"del": "uninstall", "delete": "uninstall", "un": "uninstall"},
-        "docker": {
-            "rmi": "image rm",
-            "rm": "container rm",
-            "run": "container run",
-            "exec": "container exec",
-            "kill": "container kill",
-            "push": "image push",
-            "pull": "image pull",
-            "build": "image build",
-        },
-    }.items()
-    for word, same in words.items()
+    (program, one.split()[0]): tuple(one.split()[2:]) for program, words in _SAME.items() for one in words.split(", ")
 }
 """Sub-commands that other words do the same as."""
 _SAME_SUBCOMMAND |= {("podman", sub): same for (name, sub), same in _SAME_SUBCOMMAND.items() if name == "docker"}

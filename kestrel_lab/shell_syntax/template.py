@@ -117,7 +117,6 @@ def _places(parts: tuple[str | None, ...]) -> tuple[_Place, ...]:
 
 
 def _by_tree(text: str, marks: list[str]) -> list[_Place]:
-    """Return the places of all marks in a program; raises `UsageError`."""
     source = text.encode("utf-8", "replace")
     root = bash_parser().parse(source).root_node
     if root.has_error:

@@ -1,7 +1,6 @@
 """The tools that come with the package."""
 
-from kestrel_lab.tools.files.glob_and_grep import glob, grep, tree
-from kestrel_lab.tools.files.tools import batch_read, edit_file, file_exists, list_directory, multi_edit, read_file, write_file
+from kestrel_lab.tools.files import tools as files
 from kestrel_lab.tools.files.trash import delete_file, restore_file
 from kestrel_lab.tools.interaction import ask_user
 from kestrel_lab.tools.shell.bash import bash
@@ -28,8 +27,9 @@ NEEDS = {
 def native_tools() -> Toolbox:
     """Files, search, the shell, time, and a question to the user."""
     reckoning = [parse_relative, time_arithmetic, normalize_timezone]
-    writing = [write_file, edit_file, multi_edit, delete_file, restore_file]
-    return Toolbox([read_file, batch_read, *writing, list_directory, file_exists, glob, grep, tree, bash, *reckoning, ask_user])
+    writing = [files.write_file, files.edit_file, files.multi_edit, delete_file, restore_file]
+    searching = [files.list_directory, files.file_exists, files.glob, files.grep, files.tree]
+    return Toolbox([files.read_file, files.batch_read, *writing, *searching, bash, *reckoning, ask_user])
 
 
 def web_tools(reach: Reach | None = None) -> Toolbox:

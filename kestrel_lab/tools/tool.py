@@ -142,7 +142,7 @@ class ToolContext:
     progress: Callable[[str, float | None], None] = _unheard
     """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
     time: Mapping[str, Json] = field(default_factory=dict)
-    """What the run was told of the time at its beginning: see `tools.timeexpr.handshake`; empty outside a run."""
+    """What the run was told of the time at its beginning: see `tools.timeparse.session_time.handshake`; empty outside a run."""
     tasks: Tasks | None = None
     """`None` outside a run."""
     notes: Notes | None = None
@@ -233,9 +233,9 @@ class Tool:
     untrusted: bool = False
     """What it answers was written by others, whom nobody vouches for: a web page, an issue."""
     reads: tuple[str, ...] | None = None
-    """What its answers may hold, see `tools.flows.Reads`; `None`: what is private."""
+    """What its answers may hold, see `tools.data_flow.Reads`; `None`: what is private."""
     reaches: str | None = None
-    """How far a call reaches, see `tools.flows.Reach`; `None`: anything from MEDIUM on, else nothing."""
+    """How far a call reaches, see `tools.data_flow.Reach`; `None`: anything from MEDIUM on, else nothing."""
     content: tuple[str, ...] = ()
     """Arguments that only carry what is written, such as the body of a message; all others say whom, where or how much."""
     own: tuple[str, ...] = ()
@@ -246,9 +246,9 @@ class Tool:
     shown: Callable[[Json], str] | None = None
     """How an answer is written for the model; as `tools.results.render` does if left out."""
     unsaid: frozenset[str] = frozenset()
-    """What its author has not said and is only supposed, see `tools.flows.unsaid`."""
+    """What its author has not said and is only supposed, see `tools.data_flow.unsaid`."""
     shows: Shows = ""
-    """What its answers have of the files they are about, see `tools.flows.Shows`."""
+    """What its answers have of the files they are about, see `tools.data_flow.Shows`."""
     asks: bool = False
     """Its arguments are told to a service, also where it changes nothing there."""
     group: str = ""

@@ -143,7 +143,6 @@ def tool_index(tools: Iterable[Described]) -> ToolIndex:
 
 
 def _parameters(schema: Json, deep: int) -> list[str]:
-    """Names and descriptions of parameters, nested ones too."""
     if not isinstance(schema, Mapping) or deep < 1:
         return []
     found: list[str] = []
@@ -162,7 +161,6 @@ def _split(text: str) -> str:
 
 
 def _pairs(said: Sequence[str]) -> list[str]:
-    """Words that stand side by side, as one."""
     return [one + other for one, other in pairwise(said)]
 
 

@@ -16,8 +16,7 @@ from waits import PATIENCE_S
 from kestrel_lab.core.calls import Call
 from kestrel_lab.permissions.command_patterns import CommandPattern, Match
 from kestrel_lab.permissions.rulebook import Rulebook, rulebook
-from kestrel_lab.shell_syntax.parser import MAX_CHARS, read_line
-from kestrel_lab.shell_syntax.words import Word
+from kestrel_lab.shell_syntax.parser import MAX_CHARS, Word, read_line
 
 BOOK = rulebook(RULES)
 Judge = Callable[[str], str]

@@ -16,7 +16,10 @@ from hypothesis import strategies as st
 from waits import PATIENCE_S, until
 
 from kestrel_lab.core.calls import Danger
+from kestrel_lab.mcp.stdio_transport import start
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.sandbox.launcher_client import Launch
+from kestrel_lab.tools.shell import process
 from kestrel_lab.tools.shell.bash import KEPT_STDOUT, bash
 from kestrel_lab.tools.shell.environment import clean_environment
 from kestrel_lab.tools.shell.output import Capture
@@ -35,7 +38,7 @@ def shell(root: Path, command: str, **options: Any) -> Any:
 
 def alive(mark: str) -> list[str]:
     """Processes whose command line has the mark."""
-    listed = subprocess.run(["ps", "-eo", "stat=,args="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["ps", "-ww", "-eo", "stat=,args="], capture_output=True, text=True, check=True).stdout
     return [line for line in listed.splitlines() if mark in line and not line.startswith("Z")]
 
 
@@ -175,3 +178,23 @@ def test_it_runs_on_a_loop_of_another_thread(tmp_path: Path) -> None:
     thread.start()
     thread.join(PATIENCE_S)
     assert found == ["hi\n"]
+
+
+@pytest.mark.parametrize("launcher", [True, False])
+def test_a_program_whose_input_stays_open_is_talked_to_and_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, launcher: bool) -> None:
+    """Servers and other agents: with the launcher of Linux, and as a child where there is none; what it started ends with it."""
+    monkeypatch.setattr(process, "can_launch", lambda: launcher)
+    mark = uuid.uuid4().hex
+    left = f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)', '{mark}'])"
+    echo = f"import subprocess, sys\n{left}\nfor line in sys.stdin: print(line.upper(), end='', flush=True)"
+
+    async def talk() -> tuple[bytes, int | None, int | None]:
+        program = await start(Launch(argv=(sys.executable, "-c", echo), cwd=str(tmp_path), env=clean_environment()))
+        await program.write(b"abc\n")
+        said, running = await program.stdout.readline(), await program.code(0.05)
+        assert alive(mark)
+        await program.stop()
+        return said, running, await program.code(PATIENCE_S)
+
+    assert asyncio.run(talk()) == (b"ABC\n", None, 0)
+    until(lambda: not alive(mark))

@@ -29,8 +29,8 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.suites.python_files import load_check
 from kestrel_lab.tools.sandbox.levels import Sandbox
+from kestrel_lab.tools.sandbox.select import run_sandboxed
 from kestrel_lab.tools.shell.environment import clean_environment
-from kestrel_lab.tools.shell.process import run_sandboxed
 
 SECONDS: Final = 600.0
 """The time limit of a function."""

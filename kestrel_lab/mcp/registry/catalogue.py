@@ -258,7 +258,7 @@ def _arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
     for one in _list(given.get("packageArguments"))[:_MOST_WORDS]:
         if not isinstance(one, dict):
             continue
-        value = next((text for key in ("value", "default") if (text := _text(one.get(key)))), "")
+        value = _text(one.get("value")) or _text(one.get("default"))
         if not value and one.get("isRequired") is True:
             if one.get("format") != "filepath":
                 wanted = one_line(_text(one.get("valueHint") or one.get("name")), 40)
@@ -282,7 +282,7 @@ def _variables(given: Mapping[str, Json]) -> tuple[tuple[str, ...], tuple[tuple[
     for one in _list(given.get("environmentVariables"))[:_MOST_WORDS]:
         if not isinstance(one, dict):
             continue
-        name, value = _text(one.get("name")), next((text for key in ("value", "default") if (text := _text(one.get(key)))), "")
+        name, value = _text(one.get("name")), _text(one.get("value")) or _text(one.get("default"))
         needed = one.get("isRequired") is True or one.get("isSecret") is True
         if not needed and not value:
             continue
@@ -296,7 +296,6 @@ def _variables(given: Mapping[str, Json]) -> tuple[tuple[str, ...], tuple[tuple[
 
 
 def _status(server: Mapping[str, Json], around: Json) -> str:
-    """Return `active`, or another status from the registry."""
     found: list[Json] = [server.get("status")]
     for meta in (around, server.get("_meta")):
         for key, said in meta.items() if isinstance(meta, dict) else ():

@@ -178,7 +178,6 @@ def _check_program(locked: Locked, program: Path) -> None:
 
 
 def _begin(locked: Locked, folder: Path) -> None:
-    """Make the folder with the lock file."""
     folder.mkdir(parents=True)
     if locked.installer == "npm":
         dependencies = {locked.package.name: locked.package.version}
@@ -225,7 +224,6 @@ async def _lock_npm(package: Package, scratch: Path, env: Mapping[str, str]) -> 
 
 
 def _hashes(package: Package, installer: Installer, text: str) -> dict[str, list[str]]:
-    """Return the hashes in a lock file, by name of the package."""
     if installer == "npm":
         packages: dict[str, Any] = json.loads(text)["packages"]
         own = packages.get(f"node_modules/{package.name}", {})
@@ -269,7 +267,6 @@ async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, wha
 
 
 def _normal(name: str) -> str:
-    """Return the normalised name of a package."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 

@@ -17,6 +17,8 @@ from kestrel_lab.mcp.registry.catalogue import WORKSPACE, Package
 
 MARK = "kestrel.json"
 """The file that is written last: a folder without it is an unfinished installation and is ignored."""
+_TEXTS = ("server", "entry", "lock", "tree")
+"""Fields of an installation that its mark keeps as they are."""
 _START_S = 60.0
 """A first start reads many files."""
 _BEFORE, _BEHIND = re.compile("^(?:mcp-server-|server-|mcp-)(?=.)"), re.compile("(?<=.)(?:-mcp-server|-server|-mcp)$")
@@ -92,7 +94,7 @@ def read_installed(folder: Path) -> Installed | None:
             package=Package.from_json(said),
             folder=folder,
             packages=int(said["packages"]),
-            **{name: str(said[name]) for name in ("server", "entry", "lock", "tree")},
+            **{name: str(said[name]) for name in _TEXTS},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
@@ -102,12 +104,9 @@ def write_installed(found: Installed) -> None:
     """Write the mark of a complete installation, atomically."""
     said: dict[str, Json] = {
         **found.package.as_json(),
-        "server": found.server,
-        "entry": found.entry,
         "package": found.package.pin,
-        "lock": found.lock,
         "packages": found.packages,
-        "tree": found.tree,
+        **{name: getattr(found, name) for name in _TEXTS},
     }
     unfinished = found.folder / f"{MARK}.new"
     with unfinished.open("w", encoding="utf-8") as file:

@@ -41,7 +41,7 @@ from kestrel_lab.tools.tool import Tasks, Tool, ToolArgumentsError, Toolbox, Too
 TOGETHER = Danger.LOW
 """Calls up to this danger may run beside others of their turn."""
 _SHARED = frozenset({"workspace", "anything"})
-"""What calls of different steps may change at the same time: see `tools.flows.Reach`."""
+"""What calls of different steps may change at the same time: see `tools.data_flow.Reach`."""
 
 
 async def run_turn(step: Step, talk: Conversation, ctx: RunContext, desk: ApprovalDesk) -> bool:

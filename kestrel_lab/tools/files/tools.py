@@ -1,9 +1,10 @@
-"""Tools that read, write and list the files of the workspace."""
+"""Tools that read, write, list and search the files of the workspace."""
 
 from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import stat
 from collections.abc import Callable
 from typing import Any, Final
@@ -13,8 +14,17 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import decode, head_tail
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, split_lines, unified_diff
-from kestrel_lab.tools.files.fingerprints import path_fingerprint, paths_fingerprint
+from kestrel_lab.tools.files.fingerprints import (
+    MOST_TREE_LINES,
+    contents_fingerprint,
+    names_fingerprint,
+    path_fingerprint,
+    paths_fingerprint,
+    tree_fingerprint,
+)
+from kestrel_lab.tools.files.glob import compile_pattern
 from kestrel_lab.tools.files.lock import LockedFile
+from kestrel_lab.tools.files.ripgrep import search_file, search_tree
 from kestrel_lab.tools.files.workspace import encoded
 from kestrel_lab.tools.sandbox.autorun_watch import with_word
 from kestrel_lab.tools.tool import ToolContext
@@ -22,15 +32,17 @@ from kestrel_lab.tools.tool import ToolContext
 _READ_CHARS = 18_000
 """What one read returns at most: less than a model is shown, so that the note on the range is never cut off."""
 _MOST_ENTRIES = 500
+_MOST_PATHS = 200
+_MOST_RESULTS = 1_000
 _DIFF_CHARS = 4_000
-MARKS: Final = {"directory": "/", "symlink": " (symlink)", "other": " (not a file)", "file": ""}
+_MARKS: Final = {"directory": "/", "symlink": " (symlink)", "other": " (not a file)", "file": ""}
 """By the kind of an entry, what stands behind its name in a listing."""
-READING: Final[dict[str, Any]] = {"danger_level": Danger.SAFE, "effect": "pure", "reads": "workspace", "reaches": "nothing"}
+_READING: Final[dict[str, Any]] = {"danger_level": Danger.SAFE, "effect": "pure", "reads": "workspace", "reaches": "nothing"}
 """How a tool is declared that only reads files of the workspace."""
 _WRITING: Final[dict[str, Any]] = {"danger_level": Danger.MEDIUM, "reads": "workspace", "reaches": "workspace", "thread": True}
 
 
-@tool(**READING, version="2", thread=True, fingerprint=path_fingerprint)
+@tool(**_READING, version="2", thread=True, fingerprint=path_fingerprint)
 def read_file(path: str, ctx: ToolContext, offset: int = 1, limit: int = 2000) -> str:
     """Read a text file and return its exact text. A note in brackets at the end tells if there is more of it.
 
@@ -44,7 +56,7 @@ def read_file(path: str, ctx: ToolContext, offset: int = 1, limit: int = 2000) -
     return _read(ctx, path, offset, limit, _READ_CHARS)
 
 
-@tool(**READING, version="2", thread=True, fingerprint=paths_fingerprint)
+@tool(**_READING, version="2", thread=True, fingerprint=paths_fingerprint)
 def batch_read(paths: list[str], ctx: ToolContext) -> str:
     """Read several text files at once, e.g. to compare them. A file that cannot be read is reported, the others are returned.
 
@@ -104,7 +116,7 @@ def write_file(path: str, content: str, ctx: ToolContext) -> str:
         ctx: The run it works for.
 
     Raises:
-        ConflictError: If the file holds what the step of the call has not seen: see `tools.versions`.
+        ConflictError: If the file holds what the step of the call has not seen: see `tools.files.versions`.
 
     """
     after = encoded(content, "utf-8", path)
@@ -153,7 +165,7 @@ def multi_edit(path: str, edits: list[Edit], ctx: ToolContext) -> str:
     return _edit(path, ctx, lambda text: replace_in_order(text, edits))
 
 
-@tool(**READING, version="1", thread=True, fingerprint=path_fingerprint, shows="names")
+@tool(**_READING, version="1", thread=True, fingerprint=path_fingerprint, shows="names")
 def list_directory(ctx: ToolContext, path: str = ".") -> str:
     """List what a directory holds, one name per line; directories end with /.
 
@@ -162,13 +174,13 @@ def list_directory(ctx: ToolContext, path: str = ".") -> str:
         path: Directory, relative to the workspace.
 
     """
-    names = [entry.path + MARKS[entry.kind] for entry in ctx.workspace.listdir(path)]
+    names = [entry.path + _MARKS[entry.kind] for entry in ctx.workspace.listdir(path)]
     if len(names) > _MOST_ENTRIES:
         names[_MOST_ENTRIES:] = [f"[{len(names) - _MOST_ENTRIES} more]"]
     return "\n".join(names) or f"[{path} is empty]"
 
 
-@tool(**READING, version="1", thread=True, fingerprint=path_fingerprint, shows="names")
+@tool(**_READING, version="1", thread=True, fingerprint=path_fingerprint, shows="names")
 def file_exists(path: str, ctx: ToolContext) -> str:
     """Tell whether a path exists in the workspace and whether it is a file or a directory.
 
@@ -186,6 +198,97 @@ def file_exists(path: str, ctx: ToolContext) -> str:
     return (
         f"yes, {path} is a file of {status.st_size:,} bytes" if stat.S_ISREG(status.st_mode) else f"yes, but {path} is not a regular file"
     )
+
+
+@tool(**_READING, version="1", thread=True, fingerprint=names_fingerprint, shows="names")
+def glob(pattern: str, ctx: ToolContext, path: str = ".") -> str:
+    """Find files by name, e.g. `*.py` (at any depth) or `src/**/test_*.py`. Returns one path per line.
+
+    Args:
+        pattern: `*` and `?` within a name, `**/` for any directories, `{a,b}` for either.
+        ctx: The run it works for.
+        path: Directory to look in.
+
+    """
+    matches = compile_pattern(pattern).fullmatch
+    base = ctx.workspace.relative(path)
+    found: list[str] = []
+    count = 0
+    for entry in ctx.workspace.walk(path):
+        if entry.kind == "file" and matches(entry.path):
+            count += 1
+            if count <= _MOST_PATHS:
+                found.append(_below(base, entry.path))
+    if count > _MOST_PATHS:
+        found.append(f"[{count - _MOST_PATHS:,} more: use a narrower pattern or path]")
+    return "\n".join(found) or f"[no file matches {pattern}]"
+
+
+@tool(**_READING, version="2", fingerprint=contents_fingerprint, shows="lines")
+async def grep(
+    pattern: str,
+    ctx: ToolContext,
+    path: str = ".",
+    files: str = "",
+    ignore_case: bool = False,
+    literal: bool = False,
+    max_results: int = 100,
+) -> str:
+    """Search file contents for a regular expression. Returns lines as `path:line: text`.
+
+    What a .gitignore in the searched directory names is left out.
+
+    Args:
+        pattern: Regular expression (ripgrep's: no look-around), matched within a line.
+        ctx: The run it works for.
+        path: Directory or file to search.
+        files: Only files with such names, e.g. `*.py`.
+        ignore_case: Take upper and lower case as equal.
+        literal: Take the pattern as plain text.
+        max_results: Lines to return at most.
+
+    """
+    if not 1 <= max_results <= _MOST_RESULTS:
+        raise ValueError(f"max_results must be from 1 to {_MOST_RESULTS}, not {max_results}")
+    flags = ["--ignore-case"] * ignore_case + ["--fixed-strings"] * literal + ([f"--glob={files}"] if files else [])
+    base = ctx.workspace.relative(path)
+    fd = ctx.workspace.open(path)  # the search gets the open file or directory, so that nothing can be swapped for it
+    try:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            found = await search_tree(fd, pattern, flags, max_results)
+        else:
+            found = await search_file(fd, pattern, flags, max_results)
+    finally:
+        os.close(fd)
+    lines = [f"{_below(base, match.path) if match.path else base}:{match.line}: {match.text}" for match in found.matches]
+    if found.incomplete:
+        lines.append(f"[{found.incomplete}]")
+    return "\n".join(lines) or f"[nothing matches {pattern}]"
+
+
+@tool(**_READING, version="1", thread=True, fingerprint=tree_fingerprint, shows="names")
+def tree(ctx: ToolContext, path: str = ".", depth: int = 3) -> str:
+    """Show directories and files as an indented tree.
+
+    Args:
+        ctx: The run it works for.
+        path: Directory to begin with.
+        depth: How many levels to show.
+
+    """
+    if depth < 1:
+        raise ValueError(f"depth counts from 1, not {depth}")
+    lines = [f"{ctx.workspace.relative(path)}/"]
+    for entry in ctx.workspace.walk(path, depth=depth):
+        if len(lines) > MOST_TREE_LINES:
+            lines.append("[more: use a smaller depth or a directory further down]")
+            break
+        lines.append("  " * (entry.path.count("/") + 1) + entry.name + _MARKS[entry.kind])
+    return "\n".join(lines)
+
+
+def _below(base: str, path: str) -> str:
+    return path if base == "." else posixpath.join(base, path)
 
 
 def _edit(path: str, ctx: ToolContext, change: Callable[[str], str]) -> str:

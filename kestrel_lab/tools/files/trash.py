@@ -54,7 +54,7 @@ def delete_file(path: str, ctx: ToolContext) -> str:
         ctx: The run it works for.
 
     Raises:
-        ConflictError: If the file holds what the step of the call has not seen: see `tools.versions`.
+        ConflictError: If the file holds what the step of the call has not seen: see `tools.files.versions`.
 
     """
     workspace, relative = ctx.workspace, ctx.workspace.relative(path)
@@ -144,7 +144,6 @@ def _kept_by(ctx: ToolContext, relative: str) -> str:
 
 
 def _new_folder(ctx: ToolContext) -> str:
-    """Make a new folder of the trash for one deletion."""
     workspace, folder = ctx.workspace, _run_folder(ctx)
     call = _UNSAFE.sub("_", ctx.call_id)
     with workspace.directory(posixpath.dirname(TRASH)) as ours:

@@ -88,7 +88,6 @@ def _deletion(args: dict[str, Json], cells: list[Cell], live: LiveKernel) -> Swa
 
 
 def _preview(change: _Change) -> Callable[[dict[str, Json], ToolContext], str]:
-    """Return what shows the change that a call would make, as a diff."""
 
     def shown(args: dict[str, Json], _: ToolContext) -> str:
         if (shell := live_shell()) is None:

@@ -14,6 +14,7 @@ import site
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from kestrel_lab.tools.sandbox import landlock
 from kestrel_lab.tools.sandbox.mounts import CONFIGURATION, DEVICES, PROGRAMS, hidden_in, pythons, secret_places
@@ -112,43 +113,42 @@ def _unshare_memory() -> None:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     shared = list(_shared_writable())
-    if (total := sum(end - start for start, end, _ in shared)) > MOST_SHARED:
+    if (total := sum(one.size for one in shared)) > MOST_SHARED:
         raise NoLockdown(f"{total / 1e6:,.0f} MB of memory are shared with other processes or files")
-    for start, end, path in shared:
-        if path.startswith("/dev/") and not path.startswith(("/dev/shm/", "/dev/zero")):  # noqa: S108  # as the kernel names it
-            raise NoLockdown(f"the kernel works with a device ({path})")
-        size = end - start
-        inside = _readable(path, start, size)
-        content = ctypes.string_at(start, inside)
-        if libc.mmap(start, size, _PROT_RW, _MAP_PRIVATE | _MAP_FIXED | _MAP_ANONYMOUS, -1, 0) != start:
+    for one in shared:
+        if one.path.startswith("/dev/") and not one.path.startswith(("/dev/shm/", "/dev/zero")):  # noqa: S108  # as the kernel names it
+            raise NoLockdown(f"the kernel works with a device ({one.path})")
+        inside = one.readable()
+        content = ctypes.string_at(one.start, inside)
+        if libc.mmap(one.start, one.size, _PROT_RW, _MAP_PRIVATE | _MAP_FIXED | _MAP_ANONYMOUS, -1, 0) != one.start:
             raise OSError(ctypes.get_errno(), "shared memory could not be replaced")  # as `OSError` is made
-        ctypes.memmove(start, content, inside)
+        ctypes.memmove(one.start, content, inside)
 
 
-def _shared_writable() -> Iterator[tuple[int, int, str]]:
-    """Yield beginning, end and file of each mapping that is shared and may be written, or could be made writable."""
+class _Mapping(NamedTuple):
+    """Memory of this process: where it begins, how large it is, and what part of which file it shows."""
+
+    start: int
+    size: int
+    offset: int
+    path: str
+
+    def readable(self) -> int:
+        """Return how many of its bytes can be read: behind the end of its file there are none."""
+        if not self.path.startswith("/") or self.path.endswith("(deleted)"):
+            return self.size
+        try:
+            left = os.stat(self.path).st_size - self.offset
+        except OSError:
+            return self.size
+        page = os.sysconf("SC_PAGE_SIZE")
+        return max(0, min(self.size, -(-left // page) * page))
+
+
+def _shared_writable() -> Iterator[_Mapping]:
+    """Yield each mapping that is shared and may be written, or could be made writable."""
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        place, mode, _, _, _, *path = line.split(maxsplit=5)
+        place, mode, offset, _, _, *path = line.split(maxsplit=5)
         if mode[0] == "r" and mode[3] == "s":
-            start, _, end = place.partition("-")
-            yield int(start, 16), int(end, 16), path[0] if path else ""
-
-
-def _readable(path: str, start: int, size: int) -> int:
-    """Return how many bytes of a mapping can be read: behind the end of its file there are none."""
-    if not path.startswith("/") or path.endswith("(deleted)"):
-        return size
-    try:
-        left = os.stat(path).st_size - _offset(start)
-    except OSError:
-        return size
-    page = os.sysconf("SC_PAGE_SIZE")
-    return max(0, min(size, -(-left // page) * page))
-
-
-def _offset(start: int) -> int:
-    """Return at which byte of its file the mapping at `start` begins."""
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        if line.startswith(f"{start:x}-") or int(line.partition("-")[0], 16) == start:
-            return int(line.split()[2], 16)
-    return 0
+            start, end = (int(number, 16) for number in place.split("-"))
+            yield _Mapping(start, end - start, int(offset, 16), path[0] if path else "")

@@ -232,7 +232,7 @@ class PreviewJob:
         try:
             fork = Fork(self._work, self.workspace)
         except (NoLockdown, OSError) as error:
-            return Preview(code=self.code, generation=self.generation, problem=str(error))
+            return self._none(str(error), 0.0)
         try:
             store = await asyncio.to_thread(fork.wait, seconds)
         finally:
@@ -240,16 +240,19 @@ class PreviewJob:
         spent = time.perf_counter() - began
         if store is None:
             problem = f"it did not end in {seconds:g} s" if spent >= seconds else "the copy of the kernel died"
-            return Preview(code=self.code, generation=self.generation, problem=problem, seconds=spent)
+            return self._none(problem, spent)
         try:
             return self._read(store, spent, known)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return Preview(code=self.code, generation=self.generation, problem=f"its report cannot be read: {error}", seconds=spent)
+            return self._none(f"its report cannot be read: {error}", spent)
+
+    def _none(self, problem: str, seconds: float) -> Preview:
+        return Preview(code=self.code, generation=self.generation, problem=problem, seconds=seconds)
 
     def _read(self, store: Store, seconds: float, known: frozenset[str]) -> Preview:
         told = cast("dict[str, Any]", store.header)
         if PROBLEM in told:
-            return Preview(code=self.code, generation=self.generation, problem=str(told[PROBLEM]), seconds=seconds)
+            return self._none(str(told[PROBLEM]), seconds)
         images = [(str(media), base64.b64decode(content)) for media, content in told["images"]]
         return Preview(
             code=self.code,

@@ -152,16 +152,8 @@ class UndoStack:
                 self._namespace[change.name] = one.old[change.name]
         return [change.name for change in one.changes if change.name not in missing], missing
 
-    def close(self) -> None:
-        """End every paused copy."""
-        for one in self._done:
-            if one.paused is not None:
-                one.paused.end()
-        self._done.clear()
-
 
 def _asked(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Have the paused copy tell the old values of names."""
     if one.paused is None:
         why = "its old state was dropped to save memory" if one.dropped else "there was no copy of its old state"
         return {}, dict.fromkeys(names, why)

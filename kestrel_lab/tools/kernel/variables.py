@@ -17,8 +17,6 @@ from typing import Any, Literal, cast
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, encode
 
-MOST_COLUMNS = 60
-"""Columns of a frame that are described one by one."""
 MOST_HASHED = 512 * 1024**2
 """Bytes of one value that are compared whole; of a larger one, and of columns of objects, a sample."""
 _SAMPLE = 20_000
@@ -56,20 +54,6 @@ class Description:
     columns: tuple[tuple[str, str], ...] = ()
     """Name and type of each, of a frame."""
     missing: int | None = None
-    shape: tuple[int, ...] | None = None
-
-    def as_json(self) -> dict[str, Json]:
-        """Return the fields that say something as a JSON object."""
-        found: dict[str, Json] = {"type": self.type, "text": self.text}
-        if self.rows is not None:
-            found["rows"] = self.rows
-        if self.columns:
-            found["columns"] = [[name, kind] for name, kind in self.columns[:MOST_COLUMNS]]
-        if self.missing:
-            found["missing"] = self.missing
-        if self.shape is not None:
-            found["shape"] = list(self.shape)
-        return found
 
 
 def describe(value: object) -> Description:
@@ -79,16 +63,16 @@ def describe(value: object) -> Description:
         columns = tuple((str(name), str(kind)) for name, kind in zip(value.columns, value.dtypes, strict=True))
         text = f"{value.shape[0]:,} rows × {value.shape[1]:,} columns"
         missing = _missing(value)
-        return Description(type="DataFrame", text=text, rows=len(value), columns=columns, missing=missing, shape=tuple(value.shape))
+        return Description(type="DataFrame", text=text, rows=len(value), columns=columns, missing=missing)
     if pandas is not None and isinstance(value, pandas.Series):
         text = f"{len(value):,} values of {value.dtype}"
-        return Description(type="Series", text=text, rows=len(value), missing=int(value.isna().sum()), shape=tuple(value.shape))
+        return Description(type="Series", text=text, rows=len(value), missing=int(value.isna().sum()))
     if numpy is not None and isinstance(value, numpy.ndarray):
         size = " × ".join(f"{side:,}" for side in value.shape) or "one"
-        return Description(type="ndarray", text=f"{size} of {value.dtype}", shape=tuple(value.shape))
+        return Description(type="ndarray", text=f"{size} of {value.dtype}")
     kind = type(value).__name__
     if isinstance(value, list | tuple | set | frozenset | dict) and len(value) > _REPR.maxlist:
-        return Description(type=kind, text=f"{len(value):,} items: {short(value)}", shape=(len(value),))
+        return Description(type=kind, text=f"{len(value):,} items: {short(value)}")
     return Description(type=kind, text=short(value))
 
 

@@ -284,7 +284,6 @@ def _machine_mounts(sandbox: Sandbox) -> _Mounts:
 
 
 def _minimal_mounts(sandbox: Sandbox) -> _Mounts:
-    """Mount programs and what they need to run."""
     mounts = _Mounts(dict(_program_mounts().found))
     settings = copied_settings()
     if settings is not None:

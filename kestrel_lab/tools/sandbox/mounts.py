@@ -194,7 +194,6 @@ def linked_repository(workspace: Path) -> Linked | None:
 
 
 def _line(file: Path) -> str:
-    """Return the one line of a small regular file."""
     fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, encoding="utf-8") as opened:
         return opened.read(_MOST).rstrip("\n")

@@ -1,16 +1,18 @@
-"""Choice of the sandbox level: the requested one, or the highest that passes its canary test on this machine."""
+"""Choice of the sandbox level, the requested one or the highest that passes its canary test on this machine, and a program run at it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.sandbox.canary import why_not
-from kestrel_lab.tools.sandbox.command_lines import bwrap_path, check_workspace
+from kestrel_lab.tools.sandbox.command_lines import bwrap_path, check_workspace, launch_among
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.shell.process import Ended, Sink, run_launched
 
 _BEST_FIRST = (Level.S3, Level.S2, Level.S1)
 _VERDICTS: dict[tuple[Level, bool, str | None], str] = {}
@@ -77,6 +79,32 @@ async def chosen(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -
     if tried(sandbox):
         return choose(sandbox, workspace, minimum)
     return await asyncio.to_thread(choose, sandbox, workspace, minimum)
+
+
+async def run_sandboxed(
+    argv: Sequence[str],
+    *,
+    workspace: Path,
+    sandbox: Sandbox,
+    env: Mapping[str, str],
+    output: Sink,
+    timeout_s: float,
+    read: Sequence[Path] = (),
+    read_only: bool = False,
+    stdin: int | None = None,
+) -> tuple[Ended, Level]:
+    """Run a program of this package on code that an agent may have written, in the sandbox of its commands or not at all.
+
+    It may write `workspace`, unless that is `read_only`, and sees the places in `read`. Returns how it ended and the level it was held
+    in at. Raises `UsageError` where no sandbox can be had and nobody set `sandbox = S0`, and `OSError` for a program that cannot be started.
+    """
+    choice = await chosen(sandbox, workspace)
+    if not choice.wanted:
+        msg = f"no sandbox is available here ({choice}), and this command runs what an agent may have written: set sandbox = S0 to run it without one"
+        raise UsageError(msg)
+    seen, written = ((workspace, *read), ()) if read_only else (tuple(read), (workspace,))
+    launch = launch_among(choice.level, argv, read=seen, write=written, folder=workspace, env=env, sandbox=sandbox)
+    return await run_launched(launch, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin), choice.level
 
 
 def tried(sandbox: Sandbox) -> bool:

@@ -10,15 +10,10 @@ from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal, Protocol
 
-from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch, Marks, autorun_watch
-from kestrel_lab.tools.sandbox.command_lines import launch_among
 from kestrel_lab.tools.sandbox.launcher_client import Launch, Overgrown, can_launch, launched
-from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.select import chosen
 
 _PIECE = 65_536
 _GRACE_S = 0.25
@@ -79,32 +74,6 @@ async def run_launched(
     ended = await _follow(lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s)
     found = watch.told(before, await _looked(watch))
     return replace(ended, notes=(*ended.notes, *found))
-
-
-async def run_sandboxed(
-    argv: Sequence[str],
-    *,
-    workspace: Path,
-    sandbox: Sandbox,
-    env: Mapping[str, str],
-    output: Sink,
-    timeout_s: float,
-    read: Sequence[Path] = (),
-    read_only: bool = False,
-    stdin: int | None = None,
-) -> tuple[Ended, Level]:
-    """Run a program of this package on code that an agent may have written, in the sandbox of its commands or not at all.
-
-    It may write `workspace`, unless that is `read_only`, and sees the places in `read`. Returns how it ended and the level it was held
-    in at. Raises `UsageError` where no sandbox can be had and nobody set `sandbox = S0`, and `OSError` for a program that cannot be started.
-    """
-    choice = await chosen(sandbox, workspace)
-    if not choice.wanted:
-        msg = f"no sandbox is available here ({choice}), and this command runs what an agent may have written: set sandbox = S0 to run it without one"
-        raise UsageError(msg)
-    seen, written = ((workspace, *read), ()) if read_only else (tuple(read), (workspace,))
-    launch = launch_among(choice.level, argv, read=seen, write=written, folder=workspace, env=env, sandbox=sandbox)
-    return await run_launched(launch, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin), choice.level
 
 
 async def _looked(watch: AutorunWatch) -> Marks:

@@ -253,24 +253,20 @@ def time_arithmetic(base: str | datetime, offset: str, *, zone: str | Zone | Non
     return Reading(text=text, start=moved, end=moved, precision="second", interpretation=far.said, zone=place, notes=notes + said)
 
 
-def normalize_timezone(
-    time: str | datetime, to_zone: str, *, from_zone: str | Zone | None = None, disambiguate: Choice | None = None
-) -> Reading:
+def normalize_timezone(time: str | datetime, to_zone: str, *, from_zone: str | None = None) -> Reading:
     """Show the moment `time` on the clocks of `to_zone`.
 
     Args:
         time: A time with its zone or distance from UTC, or an ISO 8601 text.
         to_zone: IANA name, `UTC`, or a distance such as `+05:30`.
         from_zone: Whose clocks `time` was read from; needed where it carries no distance from UTC.
-        disambiguate: Which moment is meant where the clocks of `from_zone` show the time twice or not at all.
 
     Raises:
         UsageError: For a zone that is not known or means several, a time without a zone, one that does not exist or comes twice.
 
     """
-    origin = zone_named(from_zone, "the arguments") if isinstance(from_zone, str) else from_zone
     target = zone_named(to_zone, "the arguments")
-    moment, source, notes = _given(time, origin, disambiguate)
+    moment, source, notes = _given(time, zone_named(from_zone, "the arguments") if from_zone is not None else None)
     there = moment.astimezone(UTC).astimezone(target.rules)
     if target.short:
         at_clock(there.date(), there.time(), target)  # refuses CET in July
@@ -283,9 +279,7 @@ def normalize_timezone(
     return Reading(text=text, start=there, end=there, precision="second", interpretation=said, zone=target, notes=notes)
 
 
-def _given(time: str | datetime, zone: Zone | None, choice: Choice | None) -> tuple[datetime, Zone, tuple[str, ...]]:
-    if isinstance(time, str):
-        return read_moment(time, zone, choice)
-    if time.tzinfo is None:
-        return read_moment(time.isoformat(), zone, choice)
+def _given(time: str | datetime, zone: Zone | None, choice: Choice | None = None) -> tuple[datetime, Zone, tuple[str, ...]]:
+    if isinstance(time, str) or time.tzinfo is None:
+        return read_moment(time if isinstance(time, str) else time.isoformat(), zone, choice)
     return (time, zone_of(time, "the time itself"), ()) if zone is None else (time.astimezone(zone.rules), zone, ())

@@ -179,7 +179,6 @@ def _read(asked: Question, home: Zone) -> Reading:
 
 
 def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
-    """Read a day, a time of day, or both."""
     day, clock, notes = take_apart(words, asked)
     if not day and clock is not None:
         return _clock_alone(clock, asked, notes)
@@ -200,7 +199,6 @@ def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
 
 
 def _days(text: str, asked: Question) -> Span | None:
-    """Return the days that `text` names."""
     text = text.removeprefix("on ").removeprefix("by ")
     if text.startswith("in ") and (period := day_or_period(text.removeprefix("in "), asked)) is not None and not period.is_day:
         return period
@@ -245,7 +243,6 @@ def _clock_alone(clock: Clock, asked: Question, notes: tuple[str, ...]) -> Readi
 
 
 def _at(span: Span, clock: Clock, asked: Question, notes: tuple[str, ...]) -> Reading:
-    """Read a time of a day."""
     if not span.is_day:
         refuse(asked.text, f"{span.said} is a {span.precision}, no day", "a day with the time of day")
     moment, said = at_clock(span.first + timedelta(days=clock.next_day), clock.at, asked.zone, asked.disambiguate)

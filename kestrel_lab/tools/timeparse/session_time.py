@@ -9,11 +9,11 @@ from datetime import datetime
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.timeparse.zones import Zone, local_zone, offset_name, zone_named, zone_of
-from kestrel_lab.views.html.fact_tables import facts_html, facts_text
+from kestrel_lab.views.html.fact_tables import FactsView
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Handshake:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Handshake(FactsView):
     """A moment and its zone. Renders as a table."""
 
     now: datetime
@@ -51,12 +51,6 @@ class Handshake:
             ("zone", f"{self.zone.name}, from {self.zone.origin}"),
             ("from UTC", offset_name(offset) if offset is not None else ""),
         ]
-
-    def __repr__(self) -> str:
-        return facts_text(self.rows())
-
-    def _repr_html_(self) -> str:
-        return facts_html(self.rows())
 
 
 def handshake(now: datetime | None = None, zone: Zone | None = None) -> Handshake:

@@ -10,7 +10,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES
 from kestrel_lab.tools.timeparse.zones import Choice, Zone
-from kestrel_lab.views.html.fact_tables import facts_html, facts_text
+from kestrel_lab.views.html.fact_tables import FactsView
 
 Order = Literal["MDY", "DMY"]
 """Whether 3/4 is the fourth of March or the third of April."""
@@ -103,8 +103,8 @@ def refuse(text: str, why: str, instead: str) -> NoReturn:
     raise UsageError(f"cannot tell what {text!r} means: {why}. Write {instead}")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Reading(FactsView):
     """What a time expression means. Renders as a table."""
 
     text: str
@@ -161,12 +161,6 @@ class Reading:
         if self.read_by != "grammar":
             shown.append(("read by", self.read_by))
         return shown + [("note", note) for note in self.notes]
-
-    def __repr__(self) -> str:
-        return facts_text(self.rows())
-
-    def _repr_html_(self) -> str:
-        return facts_html(self.rows())
 
 
 def time_range(

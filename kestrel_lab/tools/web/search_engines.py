@@ -90,7 +90,6 @@ def finder(reach: Reach, engine: Engine | None = None) -> Callable[[str, int], A
 
 
 def _brave(reach: Reach) -> Service | None:
-    """Brave, where its key is set."""
     key = reach.env.get("BRAVE_API_KEY", "") or reach.env.get("BRAVE_SEARCH_API_KEY", "")
     if not key:
         return None

@@ -136,7 +136,6 @@ def _sending(reach: Reach, method: str, effect: Effect) -> Tool:
 
 
 def _told(answer: Answer) -> dict[str, Json]:
-    """Return an answer as text for a model, whatever its status."""
     told: dict[str, Json] = {"status": answer.status, "said": answer.said, "url": str(answer.url)}
     told |= {name: answer.headers[name][:500] for name in ("content-type", "location", "retry-after") if name in answer.headers}
     try:

@@ -8,21 +8,26 @@ from textwrap import wrap
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.views.html.elements import table_html
 
-Facts = Sequence[tuple[str, str]]
 _WIDTH = 100
 """Columns of a value before it goes on in the next line."""
 
 
-def facts_text(facts: Facts) -> str:
-    """Return a line for each fact; a long value goes on in further lines."""
-    wide = max((len(name) for name, _ in facts), default=0)
-    lines = []
-    for name, value in facts:
-        first, *rest = wrap(plain(value), _WIDTH) or [""]
-        lines += [f"{name:<{wide}}  {first}".rstrip(), *(f"{'':<{wide}}  {line}" for line in rest)]
-    return "\n".join(lines)
+class FactsView:
+    """Base of what is shown as its `rows()`, each a name and a value."""
 
+    __slots__ = ()
 
-def facts_html(facts: Facts) -> str:
-    """Return a table with a row for each fact."""
-    return table_html(("", ""), facts)
+    def rows(self) -> Sequence[tuple[str, str]]:
+        """Return names and values."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        facts, lines = self.rows(), list[str]()
+        wide = max((len(name) for name, _ in facts), default=0)
+        for name, value in facts:
+            first, *rest = wrap(plain(value), _WIDTH) or [""]
+            lines += [f"{name:<{wide}}  {first}".rstrip(), *(f"{'':<{wide}}  {line}" for line in rest)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return table_html(("", ""), self.rows())
