@@ -67,14 +67,10 @@ class StepScheduler:
         finished: Mapping[str, bool] | None = None,
         skipped: Collection[str] = (),
     ) -> None:
-        """Prepare.
+        """Prepare; of the steps that an earlier session `finished` those with `True` are not run again.
 
-        Args:
-            plan: What to carry out.
-            run_step: Does the work of one step.
-            emit: Told a `step_finished` for each step that ended or was skipped, and a `plan_extended` before it.
-            finished: Steps an earlier session finished: those with `True` are not run again.
-            skipped: Which of them were skipped because their condition did not hold.
+        `skipped` are those whose condition did not hold. `emit` is told a `step_finished` for each step that ended or was skipped, and a
+        `plan_extended` before it.
         """
         self._run_step = run_step
         self._emit = emit
