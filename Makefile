@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARTIFACTS ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test test-long test-all mutants messages check fix bench notebooks dist lock clean browser
+.PHONY: help docs demo test test-long test-all mutants messages check fix bench picture notebooks dist lock clean browser
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ bench: $(VENV)/.dev ## Measure beside other tools, installed apart, and write th
 docs: $(VENV)/.dev ## Build the documentation site, without the network and with broken links as errors
 	@$(BIN)/python -m bench.reference_pages
 	@$(BIN)/zensical build --strict --clean
+
+picture: $(VENV)/.dev browser ## Take the picture of README.md anew, of a run in a real JupyterLab
+	@$(BIN)/python -m bench.picture
 
 notebooks: $(VENV)/.dev ## Execute the notebooks and keep their outputs
 	@$(BIN)/python notebooks/execute.py

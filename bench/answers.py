@@ -2,7 +2,7 @@
 
 DATA holds files NAME.jsonl with questions and true answers about a repository; REPOSITORIES holds the repositories as git folders called
 `owner+name`, read at the commits below. An error is planted in an answer that no check accuses: another file, another line, another word in a quote
-that a named file has.
+that a named file has. `--recorded RUNS` counts as well the concerns beside final answers of AgentDojo's recorded runs without attack.
 """
 
 from __future__ import annotations
@@ -24,14 +24,17 @@ from typing import Any, Final, cast
 
 from kestrel_lab.core.citations import Citation, citations
 from kestrel_lab.core.events.deeds import Deed
+from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording
+from kestrel_lab.evals.importers.imported_run import events_of
 from kestrel_lab.evals.stats.intervals_and_tests import wilson
 from kestrel_lab.verification.claims import Said, claims_of, files_in, names_in
-from kestrel_lab.verification.engine import VerifierEngine
+from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.issues import Issue
 from kestrel_lab.verification.places import around
 from kestrel_lab.verification.quotes import quoted_in, quotes_in
-from kestrel_lab.verification.subject import Subject
+from kestrel_lab.verification.subject import Subject, subject_of
 from kestrel_lab.verification.workspace_files import Files, whole_word
 
 COMMITS: Final = {
@@ -73,7 +76,7 @@ def check_out(repository: Path, commit: str, folder: Path) -> Path:
 
 def concerns(ground: Files, question: str, answer: str) -> tuple[Issue, ...]:
     """What the checks say of an answer of a run that called nothing."""
-    return VerifierEngine()(Subject(answer=answer, goal=question, ground=ground))
+    return check_answer(Subject(answer=answer, goal=question, ground=ground))
 
 
 def planted(ground: Files, question: str, answer: str, rng: random.Random) -> Iterator[tuple[str, str]]:
@@ -170,9 +173,21 @@ def measure(data: Path, repositories: Path, seed: int) -> tuple[dict[str, int], 
                     caught[kind].append(any(one.check == _CHECK[kind] for one in concerns(ground, row["question"], text)))
     with tempfile.TemporaryDirectory() as place:
         for kind, subject in claimed_deeds(rng):
-            found = VerifierEngine()(replace(subject, ground=Files(Path(place))))
+            found = check_answer(replace(subject, ground=Files(Path(place))))
             caught[kind].append(any(one.severity == "critical" for one in found))
     return {"answers": answers, "accused": accused}, caught, shown
+
+
+def recorded(runs: Path) -> Iterator[tuple[str, tuple[Issue, ...]]]:
+    """Yield the place of each recorded run of AgentDojo without attack that has a final answer, and what the checks say of that answer."""
+    with tempfile.TemporaryDirectory() as place:
+        for path in sorted(runs.glob("*/*/user_task_*/none/none.json")):
+            recording = agentdojo_recording(json.loads(path.read_text(encoding="utf-8")), str(path))
+            events = [event for _, event in events_of(recording)]
+            records = [Record(run_id="recorded", seq=seq, eid=str(seq), at=0.0, event=event) for seq, event in enumerate(events, 1)]
+            if recording.answer:
+                subject = subject_of(records, answer=recording.answer, goal=recording.goal, root=Path(place))
+                yield str(path.parent.parent.relative_to(runs)), check_answer(subject)
 
 
 def mixed(outcomes: Mapping[str, Sequence[bool]], rng: random.Random) -> list[bool]:
@@ -189,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("data", type=Path, help="folder with NAME.jsonl")
     parser.add_argument("repositories", type=Path, help="folder with git repositories called owner+name")
     parser.add_argument("--out", type=Path, default=Path("out/answers"), help="folder for answers.json (default: %(default)s)")
+    parser.add_argument("--recorded", type=Path, metavar="RUNS", help="folder with AgentDojo's runs, PIPELINE/SUITE/TASK/none/none.json")
     parser.add_argument("--seed", type=int, default=1, help="of the planted errors")
     asked = parser.parse_args(arguments)
     try:
@@ -204,6 +220,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sample = mixed(outcomes, random.Random(asked.seed))
     low, high = wilson(sum(sample), len(sample))
     print(f"planted, mixed: {sum(sample)} of {len(sample)} caught ({low:.1%} to {high:.1%})")
+    told = [*recorded(asked.recorded)] if asked.recorded else []
+    if told:
+        shown = [f"{place}: {one}" for place, issues in told for one in issues]
+        low, high = wilson(beside := sum(bool(issues) for _, issues in told), len(told))
+        print(f"recorded answers with a concern: {beside} of {len(told)} ({low:.2%} to {high:.2%})", *shown, sep="\n  ")
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "answers.json").write_text(
         json.dumps({"true": true, "planted": errors, "mixed": {"planted": len(sample), "caught": sum(sample)}}, indent=1) + "\n",

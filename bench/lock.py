@@ -49,8 +49,13 @@ def lock_project() -> None:
     # Resolved together with what runs, at its versions, so that both files can be installed into one environment.
     tested = [*project["dependency-groups"]["dev"], *project["project"]["optional-dependencies"]["benchmarks"]]
     both = resolve([*tested, *run], "--constraints", str(ROOT / "requirements.txt"))
-    write(ROOT / "requirements-dev.txt", DEV_HEADER, sorted({*both, *resolve(BENCHMARKS, "--no-deps")} - set(pinned)))
+    write(ROOT / "requirements-dev.txt", DEV_HEADER, sorted({*both, *resolve(BENCHMARKS, "--no-deps")} - set(pinned), key=name_of))
     write(ROOT / "requirements-release.txt", RELEASE_HEADER, resolve(project["dependency-groups"]["release"]))
+
+
+def name_of(line: str) -> tuple[str, str]:
+    """Return the name in a pinned line, and the line, as a key to sort by."""
+    return line.partition("==")[0], line
 
 
 def write(path: Path, header: str, lines: list[str]) -> None:
@@ -65,7 +70,7 @@ def main() -> None:
         sys.exit("this needs uv, which is not on PATH: pip install uv")
     lock_project()
     for source in sorted(PEERS.glob("*.in")):
-        write(source.with_suffix(".txt"), PEER_HEADER, resolve(source.read_text(encoding="utf-8").split()))
+        write(source.with_suffix(".txt"), PEER_HEADER, resolve(source.read_text(encoding="utf-8").splitlines()))
 
 
 if __name__ == "__main__":

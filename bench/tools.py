@@ -22,7 +22,7 @@ from typing import Any
 import apsw
 
 from kestrel_lab.memory.embeddings import default_embedder
-from kestrel_lab.tools.tool_search import Described, ToolIndex, Weights, names
+from kestrel_lab.tools.tool_search import Described, ToolIndex, Weights
 from kestrel_lab.views.text import table_text
 
 AT = 5
@@ -79,7 +79,7 @@ def plain(tools: Iterable[Described]) -> Find:
 def ours(tools: Iterable[Described], weights: Weights, *, meaning: bool) -> Find:
     """The search of the package."""
     index = ToolIndex(tools, weights=weights, embedder=default_embedder() if meaning else None)
-    return lambda question: names(index.search(question, AT))
+    return lambda question: index.search(question, AT)
 
 
 def recall(find: Find, questions: Sequence[Question]) -> dict[str, float]:

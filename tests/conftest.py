@@ -1,5 +1,7 @@
 """What holds for every test: no model is asked over the network, and nobody's keys or settings are seen."""
 
+import compileall
+import gc
 import ipaddress
 import os
 import signal
@@ -16,10 +18,17 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.tools.skills import skill
+from kestrel_lab.tools import skills as skill
 
 if TYPE_CHECKING:
     from postgres_server import PostgresServer
+
+if sys.dont_write_bytecode:
+    # Half of what collection takes is the rewriting of assertions, in each process and each run where nothing is kept of it; and hundreds of
+    # processes that tests start would compile the package anew. What those write of the user's own is left as the environment says.
+    sys.dont_write_bytecode = False
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        compileall.compile_dir(Path(__file__).parents[1] / "kestrel_lab", quiet=2)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Started in the background by a script: what this process ignores its children would ignore too, and Ctrl-C is tested.
@@ -81,6 +90,17 @@ def pytest_configure() -> None:
     os.environ["KESTREL_TRUST"] = "all"  # tests write the settings of their projects themselves, as a user does
     # Whichever test imports litellm first: by itself it asks the internet for prices.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Iterator[None]:
+    """Let the garbage collector pass over what collection makes, while it is made and after: all of it stays until the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Decision, Note, Permission, Task, Told, ToolDone, TurnParts
+from kestrel_lab.adapters.adapter import Capabilities, Decision, Note, Permission, Task, Told, ToolDone
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Danger, Usage
 from kestrel_lab.core.errors import LimitError, ModelError
@@ -40,8 +40,7 @@ def _arguments(task: Task, model: str) -> Sequence[str]:
 class _Reader(Reader):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._parts, self._message, self._answer = TurnParts(), "", ModelAnswer()
-        self._session = self._place = ""
+        self._message, self._answer, self._place = "", ModelAnswer(), ""
         self._used = Usage()
         self._asked: dict[str, str] = {}
         """By call, the id of the question about it."""
@@ -58,7 +57,7 @@ class _Reader(Reader):
         ]
 
     def take(self, line: Mapping[str, Any]) -> Iterable[Told | Permission]:
-        self._session = str(line.get("session_id") or self._session)
+        self.session = str(line.get("session_id") or self.session)
         kind = line.get("type")
         if line.get("parent_tool_use_id"):
             yield from _of_sub_agent(line)
@@ -70,7 +69,7 @@ class _Reader(Reader):
             yield from self._assistant(line)
         elif kind == "user":
             yield from self.idle()
-            self._place = f"{self._session}@{line.get('uuid') or ''}"
+            self._place = f"{self.session}@{line.get('uuid') or ''}"
             content = line["message"]["content"]
             for part in content if isinstance(content, list) else ():
                 if part["type"] == "tool_result":
@@ -87,24 +86,24 @@ class _Reader(Reader):
 
     def _assistant(self, line: Mapping[str, Any]) -> Iterable[Told]:
         message = line["message"]
-        if self._parts and message.get("id") != self._message:
+        if self.parts and message.get("id") != self._message:
             yield from self.idle()
         self._message = str(message.get("id") or "")
         for part in message["content"]:
             if part["type"] == "text":
-                self._parts.text += part["text"]
+                self.parts.text += part["text"]
             elif part["type"] == "tool_use":
-                self._parts.calls[part["id"]] = ToolRequest(id=part["id"], name=part["name"], args=dict(part["input"]))
+                self.parts.calls[part["id"]] = ToolRequest(id=part["id"], name=part["name"], args=dict(part["input"]))
         self._answer = ModelAnswer(model=str(message.get("model") or ""), usage=_usage(message.get("usage") or {}))
-        self._place = f"{self._session}@{line.get('uuid') or ''}"
+        self._place = f"{self.session}@{line.get('uuid') or ''}"
 
     def idle(self) -> Iterable[Told]:
-        if self._parts.calls:  # the last answer has none: it is told with what was spent
+        if self.parts.calls:  # the last answer has none: it is told with what was spent
             yield self._turn(self._answer.usage)
 
     def _turn(self, usage: Usage) -> Told:
         self._used += usage
-        return self._parts.turn(ModelAnswer(model=self._answer.model, usage=usage), self._place)
+        return self.parts.turn(ModelAnswer(model=self._answer.model, usage=usage), self._place)
 
     def _result(self, line: Mapping[str, Any]) -> Iterable[Told]:
         self.ended = True
@@ -119,8 +118,8 @@ class _Reader(Reader):
             cost_usd=float(cost or 0.0),
             unpriced=int(cost is None),
         )
-        if not self._parts:
-            self._parts.text = str(line.get("result") or "")
+        if not self.parts:
+            self.parts.text = str(line.get("result") or "")
         yield self._turn(rest)
         if limit := _LIMITS.get(str(line.get("subtype"))):
             raise LimitError(limit, f"claude-code reached the limit that it was given: {line['subtype']}")

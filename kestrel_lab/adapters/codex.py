@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Note, Task, Told, ToolDone, TurnParts
+from kestrel_lab.adapters.adapter import Capabilities, Note, Task, Told, ToolDone
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
@@ -33,7 +33,6 @@ def _arguments(task: Task, model: str) -> Sequence[str]:
 class _Reader(Reader):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._thread, self._parts = "", TurnParts()
         # A session that is taken up goes on counting where it was counted last.
         counted = task.session.partition("@")[2]
         self._before = [int(number) for number in counted.split(",")] if counted else [0, 0, 0, 0]
@@ -42,7 +41,7 @@ class _Reader(Reader):
     def take(self, line: Mapping[str, Any]) -> Iterable[Told]:
         kind = line.get("type")
         if kind == "thread.started":
-            self._thread = str(line["thread_id"])
+            self.session = str(line["thread_id"])
         elif kind in ("item.started", "item.completed"):
             yield from self._item(line["item"], done=kind == "item.completed")
         elif kind == "turn.completed":
@@ -51,7 +50,7 @@ class _Reader(Reader):
             counted = [int(used.get(name) or 0) for name in _COUNTED]
             read, written, cached, thought = (max(0, now - then) for now, then in zip(counted, self._before, strict=True))
             usage = Usage(tokens_in=read, tokens_out=written, tokens_cached=cached, tokens_reasoning=thought, unpriced=1)
-            yield self._parts.turn(ModelAnswer(usage=usage), f"{self._thread}@{','.join(map(str, counted))}")
+            yield self.parts.turn(ModelAnswer(usage=usage), f"{self.session}@{','.join(map(str, counted))}")
         elif kind == "turn.failed":
             raise ModelError(f"codex failed: {(line.get('error') or {}).get('message') or 'it does not say why'}")
         elif kind == "error":
@@ -61,9 +60,9 @@ class _Reader(Reader):
         kind, known = str(item["type"]), str(item["id"])
         if kind in _NO_CALL:
             if kind == "agent_message" and done:
-                if self._parts.text:  # one message follows another
-                    yield self._parts.turn(session=self._thread)
-                self._parts.text = str(item["text"])
+                if self.parts.text:  # one message follows another
+                    yield self.parts.turn(session=self.session)
+                self.parts.text = str(item["text"])
             elif kind == "error" and done:
                 yield Note(text=f"codex: {item['message']}")
             return
@@ -71,16 +70,12 @@ class _Reader(Reader):
             self._told.add(known)
             name = str(item.get("tool") or kind)
             args = item.get("arguments") if kind == "mcp_tool_call" else {key: value for key, value in item.items() if key not in _ABOUT}
-            self._parts.calls[known] = ToolRequest(id=known, name=name, args=args if isinstance(args, dict) else {"arguments": args})
+            self.parts.calls[known] = ToolRequest(id=known, name=name, args=args if isinstance(args, dict) else {"arguments": args})
         if done:
             yield from self.idle()
             said = item.get("error") or item.get("aggregated_output") or item.get("result") or ""
             text = said if isinstance(said, str) else json.dumps(said)
-            yield ToolDone(call=known, text=text, error=item.get("status") in ("failed", "declined"), session=self._thread)
-
-    def idle(self) -> Iterable[Told]:
-        if self._parts.calls:  # the last answer has none: it is told with what was used
-            yield self._parts.turn(session=self._thread)
+            yield ToolDone(call=known, text=text, error=item.get("status") in ("failed", "declined"), session=self.session)
 
 
 CODEX: Final = AgentProgram(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Note, Task, Told, ToolDone, TurnParts
+from kestrel_lab.adapters.adapter import Capabilities, Note, Task, Told, ToolDone
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
@@ -22,27 +22,22 @@ def _arguments(task: Task, model: str) -> Sequence[str]:
 
 
 class _Reader(Reader):
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self._parts = TurnParts()
-        self._session = self._model = ""
-
     def take(self, line: Mapping[str, Any]) -> Iterable[Told]:
         kind = line.get("type")
         if kind == "init":
-            self._session, self._model = str(line["session_id"]), str(line.get("model") or "")
+            self.session, self.model = str(line["session_id"]), str(line.get("model") or "")
         elif kind == "message" and line["role"] == "assistant":
             yield from self.idle()
-            self._parts.text += str(line["content"])
+            self.parts.text += str(line["content"])
             self.task.delta(str(line["content"]))
         elif kind == "tool_use":
             known = str(line["tool_id"])
-            self._parts.calls[known] = ToolRequest(id=known, name=str(line["tool_name"]), args=dict(line.get("parameters") or {}))
+            self.parts.calls[known] = ToolRequest(id=known, name=str(line["tool_name"]), args=dict(line.get("parameters") or {}))
         elif kind == "tool_result":
             yield from self.idle()
             failed = line.get("status") == "error"
             said = (line.get("error") or {}).get("message") if failed else line.get("output")
-            yield ToolDone(call=str(line["tool_id"]), text=str(said or ""), error=failed, session=self._session)
+            yield ToolDone(call=str(line["tool_id"]), text=str(said or ""), error=failed, session=self.session)
         elif kind == "error":
             yield Note(text=f"gemini: {line.get('message')}")
         elif kind == "result":
@@ -58,13 +53,9 @@ class _Reader(Reader):
             tokens_cached=int(stats.get("cached") or 0),
             unpriced=1,
         )
-        yield self._parts.turn(ModelAnswer(usage=usage, model=self._model), self._session, counted=bool(stats))
+        yield self.parts.turn(ModelAnswer(usage=usage, model=self.model), self.session, counted=bool(stats))
         if line.get("status") != "success":
             raise ModelError(f"gemini failed: {(line.get('error') or {}).get('message') or line.get('status')}")
-
-    def idle(self) -> Iterable[Told]:
-        if self._parts.calls:  # the last answer has none: it is told with what was used
-            yield self._parts.turn(ModelAnswer(model=self._model), self._session)
 
 
 GEMINI: Final = AgentProgram(

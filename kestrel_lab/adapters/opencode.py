@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Task, Told, ToolDone, TurnParts
+from kestrel_lab.adapters.adapter import Capabilities, Task, Told, ToolDone
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, Reader
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
@@ -26,16 +26,18 @@ class _Reader(Reader):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self._parts = TurnParts()
         self._done: list[ToolDone] = []
+
+    def idle(self) -> Iterable[Told]:
+        return ()
 
     def take(self, line: Mapping[str, Any]) -> Iterable[Told]:
         kind, part, session = line.get("type"), line.get("part") or {}, str(line.get("sessionID") or "")
         if kind == "text":
-            self._parts.text += str(part["text"])
+            self.parts.text += str(part["text"])
         elif kind == "tool_use":
             known, state = str(part["callID"]), part["state"]
-            self._parts.calls[known] = ToolRequest(id=known, name=str(part["tool"]), args=dict(state.get("input") or {}))
+            self.parts.calls[known] = ToolRequest(id=known, name=str(part["tool"]), args=dict(state.get("input") or {}))
             failed = state.get("status") == "error"
             self._done.append(
                 ToolDone(call=known, text=str(state.get("error" if failed else "output") or ""), error=failed, session=session)
@@ -54,7 +56,7 @@ class _Reader(Reader):
                 cost_usd=float(cost or 0.0),
                 unpriced=int(cost is None),
             )
-            yield self._parts.turn(ModelAnswer(usage=usage), session)
+            yield self.parts.turn(ModelAnswer(usage=usage), session)
             yield from done
         elif kind == "error":
             error = line.get("error") or {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from kestrel_lab.adapters.adapter import Capabilities, Decision, Permission, Task, Told
+from kestrel_lab.adapters.adapter import Capabilities, Decision, Permission, Task, Told, TurnParts
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
@@ -37,7 +37,8 @@ class Reader:
     """Whether the program has said that it is done."""
 
     def __init__(self, task: Task) -> None:
-        self.task = task
+        self.task, self.parts = task, TurnParts()
+        self.session = self.model = ""
 
     def begin(self) -> Sequence[Mapping[str, Any]]:
         """Return what is written to its input first."""
@@ -48,8 +49,9 @@ class Reader:
         return ()
 
     def idle(self) -> Iterable[Told]:
-        """Return what is known of a turn that no end was told of; called while the program is silent, and at its end."""
-        return ()
+        """Yield a turn that no end was told of; called while the program is silent, and at its end."""
+        if self.parts.calls:  # the last answer has none: it is told with what was used
+            yield self.parts.turn(ModelAnswer(model=self.model), self.session)
 
     def reply(self, asked: Permission, decided: Decision) -> Mapping[str, Any]:
         """Return the line that answers a question; only a program that asks has one."""

@@ -1,4 +1,4 @@
-"""Checks of the answer's text."""
+"""Checks of the answer: its text, whether it says that it does not know, JSON that fits a schema, answer contracts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
-from kestrel_lab.answers.abstention import abstains
+from kestrel_lab.answers.contracts import abstains, contract_named
 from kestrel_lab.core.errors import CheckError, UsageError
+from kestrel_lab.core.json_types import Json, content_key, dumps, loads, values_in
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import LogCheck, Score
@@ -34,7 +35,6 @@ class AnswerContains(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         quoted = [repr(one_line(text, 40)) for text in self.texts]
         if len(quoted) == 1:
             return f"answer contains {quoted[0]}"
@@ -59,11 +59,9 @@ class AnswerEquals(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"answer equals {one_line(self.text, 40)!r}"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when both are equal."""
         passed = normalised(trial.answer).rstrip(".") == normalised(self.text).rstrip(".")
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
 
@@ -90,7 +88,6 @@ class AnswerMatches(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"answer matches /{one_line(self.pattern, 60)}/"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -118,9 +115,6 @@ def _answered(trial: Trial) -> str:
     return f"answered {one_line(trial.answer, 120)!r}" if trial.answer.strip() else "there is no answer"
 
 
-# A check that an agent says so when it does not know, and only then.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerAbstains(LogCheck):
     """The answer says that it does not know, for questions that nothing there answers.
@@ -133,10 +127,77 @@ class AnswerAbstains(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return "answer says that it does not know" if self.expected else "answer does not say that it does not know"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when it does as expected."""
         passed = abstains(trial.answer) == self.expected and bool(trial.answer.strip())
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerSchema(LogCheck):
+    """The answer is JSON that fits a JSON Schema (2020-12), alone, in a fence or among words.
+
+    Of several values the longest is meant. References to other documents are not followed.
+    """
+
+    schema: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        from jsonschema import Draft202012Validator  # loaded on use: a third of a second
+        from jsonschema.exceptions import SchemaError
+
+        try:
+            Draft202012Validator.check_schema(self.schema)
+        except SchemaError as error:
+            place = ".".join(map(str, error.absolute_path))
+            msg = f"answer_schema: not a JSON Schema{f' at {place}' if place else ''}: {one_line(error.message, 160)}"
+            raise UsageError(msg) from error
+
+    @property
+    def label(self) -> str:
+        named = self.schema.get("title") or f"schema {content_key(self.schema)[:8]}"
+        return f"answer fits {one_line(str(named), 40)}"
+
+    async def __call__(self, trial: Trial) -> Score:
+        """Pass when the value fits; raises `CheckError` through whoever judges when a reference leads out of the schema."""
+        from jsonschema import Draft202012Validator
+        from referencing import Registry
+
+        found = _json_in(trial.answer)
+        if not found:
+            reason = f"there is no JSON in it; {_answered(trial)}" if trial.answer.strip() else _answered(trial)
+            return Score(check=self.label, passed=False, value=0.0, reason=reason)
+        # With a registry of its own the validator fetches nothing.
+        validator = Draft202012Validator(self.schema, registry=Registry())
+        problems = sorted(validator.iter_errors(found[0]), key=lambda error: list(map(str, error.absolute_path)))
+        told = [f"{'.'.join(map(str, error.absolute_path)) or 'the value'}: {error.message}" for error in problems[:5]]
+        return Score(check=self.label, passed=not told, value=float(not told), reason=one_line("; ".join(told), 300))
+
+
+def _json_in(text: str) -> list[Json]:
+    try:
+        return [loads(text.strip())]
+    except ValueError:
+        found = list(values_in(text, "{["))
+    return [max(found, key=lambda value: len(dumps(value)))] if found else []
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerForm:
+    """The answer keeps a contract: `brief`, `plan`, `patch`, `explanation` or `research`; one that says that it does not know keeps all."""
+
+    needs: ClassVar[str] = "the workspace"
+
+    contract: str
+
+    def __post_init__(self) -> None:
+        contract_named(self.contract)
+
+    @property
+    def label(self) -> str:
+        return f"the answer has the form {self.contract!r}"
+
+    async def __call__(self, trial: Trial) -> Score:
+        issues = await asyncio.to_thread(contract_named(self.contract).issues, trial.answer, trial.workspace)
+        return Score(check=self.label, passed=not issues, value=1 / (1 + len(issues)), reason=one_line("; ".join(issues), 300))

@@ -20,7 +20,6 @@ class ToolUsed(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"{self.name} used"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -39,11 +38,9 @@ class ToolNotUsed(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"{self.name} not used"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when the model never asked for the tool."""
         count = len(_answers(trial, self.name))
         reason = f"{self.name} was called {count} times" if count else ""
         return Score(check=self.label, passed=not count, value=float(not count), reason=reason)
@@ -62,11 +59,9 @@ class ToolAtMost(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"{self.name} used at most {self.n} times"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass within `n` calls; beyond, `value` is `n` over the number of calls."""
         count = len(_answers(trial, self.name))
         return _score(self.label, count, self.n, f"{self.name} was called {count} times")
 
@@ -83,11 +78,9 @@ class TurnsAtMost(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"at most {self.n} turns"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass within `n` turns; beyond, `value` is `n` over the number of turns."""
         turns = sum(isinstance(record.event, ModelCalled) for record in trial.records)
         return _score(self.label, turns, self.n, f"it took {turns} turns")
 
@@ -101,9 +94,6 @@ def _called(trial: Trial) -> str:
     return f"called: {', '.join(names)}" if names else "no tool was"
 
 
-# Checks of what a run used up: money, time, tokens.
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CostAtMost(LogCheck):
     """The model calls of the run cost no more than `usd` US dollars; answers from a store cost nothing."""
@@ -115,7 +105,6 @@ class CostAtMost(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"cost at most ${self.usd:g}"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -139,11 +128,9 @@ class SecondsAtMost(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"at most {self.seconds:g} s"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass within the bound; beyond, `value` is the bound over the time taken."""
         taken = working_time(trial.records)
         return _score(self.label, taken, self.seconds, f"it took {taken:.2f} s")
 
@@ -159,11 +146,9 @@ class TokensAtMost(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"at most {self.n} tokens"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass within the bound; beyond, `value` is the bound over the tokens used."""
         used = sum(answer.tokens_in + answer.tokens_out for answer in _model_answers(trial))
         return _score(self.label, used, self.n, f"it used {used} tokens")
 
@@ -174,6 +159,7 @@ def _require_bound(name: str, bound: float) -> None:
 
 
 def _score(label: str, used: float, bound: float, reason: str) -> Score:
+    """Pass within the bound; beyond, `value` is the bound over what was used."""
     passed = used <= bound
     return Score(check=label, passed=passed, value=1.0 if passed else bound / used, reason="" if passed else reason)
 

@@ -14,7 +14,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
 from kestrel_lab.tools.sandbox.levels import Sandbox, denial
 from kestrel_lab.tools.shell.environment import clean_environment
-from kestrel_lab.tools.shell.sandbox_run import run_sandboxed
+from kestrel_lab.tools.shell.process import run_sandboxed
 
 MAX_OUTPUT: Final = 100_000
 """Bytes of a command's output that are kept; the rest is read and dropped."""
@@ -41,7 +41,6 @@ class CommandSucceeds:
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"{one_line(shlex.join(self.argv), 60)} succeeds"
 
     async def __call__(self, trial: Trial) -> Score:

@@ -27,38 +27,29 @@ class FileContains:
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"{self.path} contains {one_line(self.text, 40)!r}"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when the text is in the first `MAX_READ` bytes."""
+        """Pass when the file, of which the first `MAX_READ` bytes are read, is as it should be."""
         content, problem = _read(trial.workspace, self.path)
-        passed = not problem and self.text in content
+        passed = not problem and self._fits(content)
         reason = problem or f"it holds {one_line(content, 120)!r}"
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
+
+    def _fits(self, content: str) -> bool:
+        return self.text in content
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FileEquals:
+class FileEquals(FileContains):
     """A file of the workspace is exactly this text, but for white space at its end and the kind of line ends."""
-
-    path: str
-    text: str
-
-    def __post_init__(self) -> None:
-        _require_inside(self.path)
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"{self.path} is {one_line(self.text, 40)!r}"
 
-    async def __call__(self, trial: Trial) -> Score:
-        """Pass when both are equal."""
-        content, problem = _read(trial.workspace, self.path)
-        passed = not problem and _lines(content) == _lines(self.text)
-        reason = problem or f"it holds {one_line(content, 120)!r}"
-        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
+    def _fits(self, content: str) -> bool:
+        return content.rstrip().splitlines() == self.text.rstrip().splitlines()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +63,6 @@ class FileAbsent:
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"{self.path} is absent"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -102,7 +92,3 @@ def _read(workspace: Path, path: str) -> tuple[str, str]:
     except OSError as error:
         return "", f"{path} cannot be read: {error.strerror or error}"
     return content.decode("utf-8", "replace"), ""
-
-
-def _lines(text: str) -> list[str]:
-    return text.rstrip().splitlines()

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from kestrel_lab.checks.model_judge import ModelEntailment
+from kestrel_lab.checks.llm_judge import ModelEntailment
 from kestrel_lab.checks.trajectory import made_calls
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.union import ToolAnswered
@@ -15,7 +15,7 @@ from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import LogCheck, Score
-from kestrel_lab.verification.engine import VerifierEngine
+from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.evidence import cited_share, evidence_of, summary, wrong_citations
 from kestrel_lab.verification.subject import subject_of
 
@@ -36,14 +36,13 @@ class Grounded:
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return "what the answer names is there" + (f", but for {self.most}" if self.most else "")
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when no more is wrong; `value` is 1 without anything wrong, and the less the more is."""
         if not trial.answer.strip():
             return Score(check=self.label, passed=False, value=0.0, reason="there is no answer")
-        found = await asyncio.to_thread(VerifierEngine(), _subject(trial))
+        found = await asyncio.to_thread(check_answer, _subject(trial))
         wrong = [one for one in found if one.refuses]
         reason = "" if len(wrong) <= self.most else one_line("; ".join(one.what for one in wrong), 300)
         return Score(check=self.label, passed=len(wrong) <= self.most, value=1 / (1 + len(wrong)), reason=reason)
@@ -65,7 +64,6 @@ class CitesWhatIsThere:
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"{self.share:.0%} of the claims are cited"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -94,7 +92,6 @@ class Faithful:
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"a model finds {self.share:.0%} of the claims supported and none contradicted"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -107,16 +104,12 @@ class Faithful:
             return Score(check=self.label, passed=False, value=0.0, reason="the answer claims nothing")
         judge = ModelEntailment(trial.grader(self.model))
         seen = [span.text for span in reversed(subject.whole_spans)]
-        verdicts = [
-            (await judge(claim.text, [one.span.text for one in claim.cited if one.span] or seen)).verdict
-            if seen or claim.cited
-            else "neither"
-            for claim in backed
-        ]
+        verdicts: list[str] = []
+        for claim in backed:
+            shown = [one.span.text for one in claim.cited if one.span] or seen
+            verdicts.append((await judge(claim.text, shown)).verdict if seen or claim.cited else "neither")
         value = verdicts.count("entailed") / len(verdicts)
-        worst: Literal["contradicted", "neither", ""] = (
-            "contradicted" if "contradicted" in verdicts else "neither" if "neither" in verdicts else ""
-        )
+        worst = next((word for word in ("contradicted", "neither") if word in verdicts), "")
         passed = value >= self.share and worst != "contradicted"
         told = f"{verdicts.count('entailed')} of {len(verdicts)} supported; {worst}: {backed[verdicts.index(worst)].text}" if worst else ""
         return Score(check=self.label, passed=passed, value=value, reason="" if passed else one_line(told, 300))
@@ -129,9 +122,6 @@ def _check_share(name: str, share: float) -> None:
 
 def _subject(trial: Trial) -> Subject:
     return subject_of(trial.records, answer=trial.answer, goal=trial.goal, root=trial.workspace)
-
-
-# A check that an answer names where it got what it says.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,7 +143,6 @@ class AnswerCites(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         which = f"{self.mode} of " if len(self.sources) > 1 else ""
         return f"answer cites {which}{one_line(', '.join(self.sources), 80)}" + (" as seen" if self.seen else "")
 

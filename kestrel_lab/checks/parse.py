@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, get_args, get_origin, get_type_hints
 
-from kestrel_lab.checks.answer import AnswerAbstains, AnswerContains, AnswerEquals, AnswerMatches
-from kestrel_lab.checks.answer_format import AnswerForm, AnswerSchema
+from kestrel_lab.checks.answer import AnswerAbstains, AnswerContains, AnswerEquals, AnswerForm, AnswerMatches, AnswerSchema
 from kestrel_lab.checks.behaviour import CostAtMost, SecondsAtMost, TokensAtMost, ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals

@@ -33,7 +33,6 @@ class PythonCheck:
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"{self.function} agrees"
 
     async def __call__(self, trial: Trial) -> Score:

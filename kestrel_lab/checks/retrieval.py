@@ -45,7 +45,6 @@ class RecallAt(LogCheck):
         return f"recall@{self.k}{f' of {self.tool}' if self.tool else ''}{share}: {one_line(', '.join(self.items), 60)}"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when enough of the items are there."""
         shown = list(dict.fromkeys(results(trial.records, self.tool)))
         missing = [item for item in self.items if not any(self.names(result, item) for result in shown[: self.k])]
         value = 1 - len(missing) / len(self.items)
@@ -82,16 +81,9 @@ def _files(told: Iterable[Json]) -> list[PurePosixPath]:
 
 def _elements(answer: ToolAnswered) -> Iterator[str]:
     if isinstance(answer.value, list):
-        yield from map(_text, answer.value)
+        yield from (value if isinstance(value, str) else dumps(value) for value in answer.value)
     else:
         yield from (line.strip() for line in answer.text.splitlines() if line.strip())
-
-
-def _text(value: Json) -> str:
-    return value if isinstance(value, str) else dumps(value)
-
-
-# A check of memory: which notes a run was given.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +111,6 @@ class Recalled(LogCheck):
         return "; ".join(filter(None, (wanted, refused)))
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when the right ones are there."""
         events = (record.event for record in trial.records)
         given = list(dict.fromkeys(str(note["id"]) for event in events if isinstance(event, MemoryRecalled) for note in event.notes))
         missing = [name for name in self.notes if not any(_is(note, name) for note in given[: self.k])]

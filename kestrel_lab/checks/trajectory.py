@@ -65,7 +65,6 @@ class ToolsInOrder(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         return f"{', then '.join(self.names)}"
 
     async def __call__(self, trial: Trial) -> Score:
@@ -106,12 +105,10 @@ class TrajectoryMatch(LogCheck):
 
     @property
     def label(self) -> str:
-        """The check in words."""
         share = "" if self.at_least == 1 else f" at least {self.at_least:g}"
         return f"calls {self.mode.replace('_', ' ')}{share}: {one_line(', '.join(_expected(call)[0] for call in self.calls), 60)}"
 
     async def __call__(self, trial: Trial) -> Score:
-        """Pass when enough agrees."""
         made = made_calls(trial.records)
         fits = [[_fits(expected, call) for call in made] for expected in map(_expected, self.calls)]
         value = self._value(fits, len(made))

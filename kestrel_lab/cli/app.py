@@ -13,16 +13,14 @@ from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.commits import along_commits
 from kestrel_lab.cli.commands.doctor import Doctor, config, examine, known_models
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
-from kestrel_lab.cli.commands.macros import macros
+from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
-from kestrel_lab.cli.commands.notebooks import notebooks
+from kestrel_lab.cli.commands.notebooks import notebooks, scenarios
 from kestrel_lab.cli.commands.rules import RulesFile
 from kestrel_lab.cli.commands.rules import rules as rules_app
-from kestrel_lab.cli.commands.scenarios import scenarios
-from kestrel_lab.cli.commands.search import search, searching
+from kestrel_lab.cli.commands.search import search
 from kestrel_lab.cli.commands.serve import serving
-from kestrel_lab.cli.commands.skills import skills
 from kestrel_lab.cli.commands.time import clock
 from kestrel_lab.cli.commands.trust import tainting, trust
 from kestrel_lab.cli.commands.workflows import Inputs, workflows
@@ -43,6 +41,7 @@ from kestrel_lab.cli.frontend import (
     Tokens,
     ToolNames,
     WorkFolder,
+    followed,
     frontend_of,
     limits_of,
     run_options,
@@ -51,6 +50,7 @@ from kestrel_lab.cli.overview import SETTINGS
 from kestrel_lab.cli.router import router
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
+from kestrel_lab.core.protocols import Approver
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.runtime.approvals.undo import newest_run
@@ -77,7 +77,6 @@ app.add_typer(workflows)
 app.add_typer(clock)
 app.add_typer(serving)
 app.add_typer(search)
-app.add_typer(searching)
 app.command(epilog="Example: kestrel trust --show")(trust)
 app.add_typer(tainting)
 app.add_typer(chatting)
@@ -190,7 +189,6 @@ def orchestrate(
 def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = None) -> Coroutine[Any, Any, Run]:
     """Start a run, or resume one: every option of the command that is a run option of the same name is one."""
     frontend = frontend_of(ctx)
-    screen = frontend.screen(ShowOptions(**{one.name: words[one.name] for one in fields(ShowOptions) if one.name in words}))
     known = RunChanges.__annotations__ if resume is None else ResumeChanges.__annotations__
     options = {name: value for name, value in run_options(words).items() if name in known}
     if options.get("inputs"):
@@ -201,21 +199,19 @@ def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = No
     if resume is None and not options.get("plan") and not words.get("new"):
         options |= {name: value for name, value in frontend.goes_on_with().items() if options.get(name) is None}
 
-    async def follow() -> Run:
+    def begin(approver: Approver | None) -> Run:
         lab = frontend.lab()
-        async with screen:
-            options["approver"] = screen.approver
-            usual = lab.session.limits if resume is None else lab.get(resume).report.limits
-            options["limits"] = limits_of(words, usual)
-            if resume is None:
-                return await screen.show(lab.start(" ".join(words["goal"] or ()), **options))
-            return await screen.show(_going_on(lab.session.restart(resume, **options)))
+        usual = lab.session.limits if resume is None else lab.get(resume).report.limits
+        given = {**options, "approver": approver, "limits": limits_of(words, usual)}
+        if resume is None:
+            return lab.start(" ".join(words["goal"] or ()), **given)
+        return _going_on(lab.session.restart(resume, **given))
 
-    return follow()
+    how = ShowOptions(**{one.name: words[one.name] for one in fields(ShowOptions) if one.name in words})
+    return followed(ctx, how, begin)
 
 
 def _value(text: str) -> Json:
-    """Return a parameter's value: JSON where it is JSON, else text."""
     try:
         return loads(text)
     except ValueError:
@@ -234,16 +230,12 @@ def resume(
     ] = False,
 ) -> Any:
     """Continue a run where its log ends; a failed run continues after its last completed stage. The same as `run --resume RUN`."""
-    frontend = frontend_of(ctx)
-    screen = frontend.screen(ShowOptions())
 
-    async def follow() -> Run:
-        async with screen:
-            session = frontend.lab().session
-            run = session.restart(run_id, model=model, approve=approve, approver=screen.approver, take_over=take_over)
-            return await screen.show(_going_on(run))
+    def begin(approver: Approver | None) -> Run:
+        session = frontend_of(ctx).lab().session
+        return _going_on(session.restart(run_id, model=model, approve=approve, approver=approver, take_over=take_over))
 
-    return follow()
+    return followed(ctx, ShowOptions(), begin)
 
 
 @app.command()
@@ -270,16 +262,12 @@ def fork(
     approve: Annotated[str | None, typer.Option(help="The approval policy of the fork.")] = None,
 ) -> Any:
     """Start a new run from an event of another run, with something changed; the old run stays as it is."""
-    frontend = frontend_of(ctx)
-    screen = frontend.screen(ShowOptions())
 
-    async def follow() -> Run:
-        async with screen:
-            start = frontend.lab().session.start_fork
-            run = start(run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=screen.approver)
-            return await screen.show(run)
+    def begin(approver: Approver | None) -> Run:
+        start = frontend_of(ctx).lab().session.start_fork
+        return start(run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=approver)
 
-    return follow()
+    return followed(ctx, ShowOptions(), begin)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -114,10 +114,34 @@ class Frontend(Protocol):
         """Do something long and show its progress; gives its result, or a coroutine of it."""
 
 
+def group(help: str, **more: Any) -> typer.Typer:  # noqa: A002  # as typer calls it
+    """Return a group of commands, which lists what there is where `more` says that it may be called without a command."""
+    return typer.Typer(help=help, context_settings={"help_option_names": ["-h", "--help"]}, **more)
+
+
+def lists(ctx: typer.Context, workspace: str) -> bool:
+    """Return whether a group was called without a command; raises `UsageError` where one follows --workspace, which it would not see."""
+    if (command := ctx.invoked_subcommand) is not None and workspace != ".":
+        name = ctx.info_name
+        raise UsageError(f"write --workspace behind {command}: kestrel {name} {command} … --workspace {workspace}")
+    return command is None
+
+
 def frontend_of(ctx: typer.Context) -> Frontend:
     """The front end in which a command was typed."""
     frontend: Frontend = ctx.find_root().obj
     return frontend
+
+
+def followed(ctx: typer.Context, how: ShowOptions, begin: Callable[[Approver | None], Run]) -> Coroutine[Any, Any, Run]:
+    """Return the work of a command that begins a run, given who is asked for approval, and shows it; raises `UsageError` at once."""
+    screen = frontend_of(ctx).screen(how)
+
+    async def work() -> Run:
+        async with screen:
+            return await screen.show(begin(screen.approver))
+
+    return work()
 
 
 @contextmanager

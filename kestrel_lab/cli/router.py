@@ -8,15 +8,11 @@ from typing import Annotated
 import typer
 
 from kestrel_lab.cli.eval_options import Commit, Configs
-from kestrel_lab.cli.frontend import frontend_of
+from kestrel_lab.cli.frontend import frontend_of, group
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 
-router = typer.Typer(
-    help="Learn from results which model to choose for a prompt; no model is called for that.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+router = group("Learn from results which model to choose for a prompt; no model is called for that.", no_args_is_help=True)
 
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw quality against cost to this file.")]
 

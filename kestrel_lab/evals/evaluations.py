@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.options import EvalOptions, Selection
@@ -243,7 +243,7 @@ class Evaluations(Arms):
         spans += [
             evaluation_span(found.id, last, f"{row.suite}/{row.scenario}/{row.id}", row.created_at, scores, content=content)
             for row in trials_of_run(self._session.store, found.id)
-            if (scores := cast("list[dict[str, Any]]", row.result["scores"]))
+            if (scores := row.scores)
         ]
         write_spans(spans, target)
         return len(spans)

@@ -78,7 +78,6 @@ def _read(folder: Path, name: str, ref: str) -> str:
 
 
 def _committed(folder: Path, name: str, ref: str) -> bytes:
-    """Return what a file has at a commit."""
     if Repository.around(folder) is None:
         raise UsageError(f"{folder} is in no git repository, so there is no commit {ref!r}: leave ref out for the files as they are")
     done = run_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")

@@ -25,8 +25,9 @@ class EvalRow:
 
     id: str
     scenario: str
-    result: dict[str, Json]
-    metrics: dict[str, Json]
+    result: dict[str, Any]
+    """How it went, as JSON: the properties of a row and more, see `execution.trial`."""
+    metrics: dict[str, float]
     git_sha: str
     created_at: float
     suite: str
@@ -34,6 +35,36 @@ class EvalRow:
     epoch: int
     key: str
     """Hash of everything the trial's outcome depends on."""
+
+    @property
+    def outcome(self) -> str:
+        """`pass`, `fail`, or `error` for a trial that broke."""
+        return str(self.result["outcome"])
+
+    @property
+    def reason(self) -> str:
+        """Why it did not pass; empty where it did."""
+        return str(self.result["reason"])
+
+    @property
+    def run(self) -> str:
+        """The id of its run in the log."""
+        return str(self.result["run"])
+
+    @property
+    def model_kind(self) -> str:
+        """The kind of model that answered: `real`, `scripted`, `replay`, `imported`."""
+        return str(self.result["model_kind"])
+
+    @property
+    def family(self) -> str:
+        """The family of its scenario; empty for none."""
+        return str(self.result["family"])
+
+    @property
+    def scores(self) -> list[dict[str, Any]]:
+        """What its checks said."""
+        return list(self.result["scores"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,12 +125,6 @@ def each_stored_trial(store: SessionStore, *, suite: str, git_sha: str | None = 
         yield from trials_by_ids(store, ids[start : start + _PAGE])
 
 
-def trial_by_id(store: SessionStore, name: str) -> EvalRow | None:
-    """Return the stored trial with this id, if there is one."""
-    found = store.query(f"SELECT {_COLUMNS} FROM eval_runs WHERE id = ?", (name,))
-    return _row(found[0]) if found else None
-
-
 def trials_of_run(store: SessionStore, run_id: str) -> list[EvalRow]:
     """Return the stored trials whose run this is, oldest first."""
     sql = f"SELECT {_COLUMNS} FROM eval_runs WHERE json_extract(result_json, '$.run') = ? ORDER BY created_at, id"
@@ -129,9 +154,7 @@ def store_run(store: SessionStore, run_id: str, events: Sequence[tuple[float, Ev
 
 def store_scores(store: SessionStore, row: EvalRow, trial: str, suite_hash: str) -> Future[None]:
     """Queue new scores of a stored trial, beside those it has: the result and key of `row`, judged by the suite with that hash."""
-    values = (trial, suite_hash, dumps(row.result), row.key, time.time())
-    sql = "INSERT INTO eval_scores(trial, suite_hash, result_json, key, created_at) VALUES (?,?,?,?,?)"
-    return store.execute(sql, values, f"scores of trial {trial}", urgent=False)
+    return merge_scores(store, LaterScores(trial=trial, suite_hash=suite_hash, result=row.result, key=row.key, created_at=time.time()))
 
 
 def merge_scores(store: SessionStore, scores: LaterScores) -> Future[None]:

@@ -155,13 +155,16 @@ class Scenario:
             "limits": dict(self.limits),
             "approve": self.policy,
         }
+        further: dict[str, Json] = {
+            "turns": list(self.turns),
+            "before": list(self.before),
+            "notes": [note.definition() for note in self.notes],
+            "containment": self.containment,
+            "output": dict(self.output),
+        }
         # Left out where not used, so that results stored before there were environments still stand.
-        turns: dict[str, Json] = {"turns": list(self.turns)} if self.turns else {}
-        turns |= {"before": list(self.before)} if self.before else {}
-        turns |= {"notes": [note.definition() for note in self.notes]} if self.notes else {}
-        held: dict[str, Json] = {"containment": self.containment} if self.containment else {}
-        held |= {"output": dict(self.output)} if self.output else {}
-        return own | turns | held | ({"environment": self.environment.definition()} if self.environment else {})
+        own |= {key: value for key, value in further.items() if value}
+        return own | ({"environment": self.environment.definition()} if self.environment else {})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -200,22 +203,13 @@ class Config:
     def definition(self) -> dict[str, Json]:
         """Return all that a trial's outcome depends on beside the name: not concurrency."""
         own: dict[str, Json] = {"model": self.model, "temperature": self.temperature, "seed": self.seed, "limits": dict(self.limits)}
+        further: dict[str, Json] = {
+            name: getattr(self, name) for name in ("params", "plan", "inputs", "routes", "learning", "verify", "form")
+        }
+        further["tools"] = None if self.tools is None else {"only": list(self.tools)}
+        further["guidance"] = "" if self.guidance is None else self.guidance.digest
         # Left out where not used, so that results stored before there were plans still stand.
-        return own | {key: value for key, value in self._further() if value}
-
-    def _further(self) -> tuple[tuple[str, Json], ...]:
-        tools: Json = None if self.tools is None else {"only": list(self.tools)}
-        return (
-            ("params", dict(self.params)),
-            ("plan", self.plan),
-            ("inputs", dict(self.inputs)),
-            ("routes", dict(self.routes)),
-            ("tools", tools),
-            ("learning", self.learning),
-            ("verify", self.verify),
-            ("form", self.form),
-            ("guidance", "" if self.guidance is None else self.guidance.digest),
-        )
+        return own | {key: value for key, value in further.items() if value}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,7 +24,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.mcp.approvals import Approvals
 from kestrel_lab.mcp.config import OAuth, ServerConfig
-from kestrel_lab.mcp.person import DECLINE, DONE, Person
+from kestrel_lab.mcp.elicitation import DECLINE, DONE, Person
 
 if TYPE_CHECKING:
     import httpx2  # of the SDK: loaded on use

@@ -122,7 +122,8 @@ class ServerConfig:
         if self.url:
             return self.url
         given = [f"{name}={'…' if looks_secret(name) and not _VARIABLE.search(value) else value}" for name, value in self.env.items()]
-        words = " ".join(_quoted(word) for word in (*given, self.command, *self.args))
+        plain = re.compile(r"[\w@%+=:,./-]+").fullmatch
+        words = " ".join(word if plain(word) else json.dumps(word, ensure_ascii=False) for word in (*given, self.command, *self.args))
         notes = [*([f"in {self.cwd}"] if self.cwd else []), *self._freedoms]
         return f"{words}  ({'; '.join(notes)})" if notes else words
 
@@ -173,10 +174,6 @@ class ServerConfig:
             return value
 
         return _VARIABLE.sub(put, text)
-
-
-def _quoted(word: str) -> str:
-    return word if re.fullmatch(r"[\w@%+=:,./-]+", word) else json.dumps(word, ensure_ascii=False)
 
 
 def read_server(name: str, table: object, source: str = "") -> ServerConfig:
@@ -251,61 +248,53 @@ def _trust(table: object, otherwise: Trust, where: str) -> Trust:
     return Trust(danger=danger, effect=cast("Effect", effect), untrusted=untrusted, content=tuple(content))
 
 
-def _need(holds: bool, wanted: str) -> None:
+def _needed(value: Any, holds: bool, wanted: str) -> Any:
     if not holds:
         raise ValueError(f"must be {wanted}")
+    return value
 
 
-def _text(value: Json) -> str:
-    _need(isinstance(value, str) and "\0" not in value, "a text")
-    return cast("str", value)
+def _text(value: Any) -> str:
+    return str(_needed(value, isinstance(value, str) and "\0" not in value, "a text"))
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    _need(isinstance(value, list | tuple), "a list of texts")
-    return tuple(map(_text, value))
+    return tuple(map(_text, _needed(value, isinstance(value, list | tuple), "a list of texts")))
 
 
 def _pairs(value: Any) -> dict[str, str]:
-    _need(isinstance(value, Mapping), "a table of texts")
-    return {_text(key): _text(item) for key, item in value.items()}
+    return {_text(key): _text(item) for key, item in _needed(value, isinstance(value, Mapping), "a table of texts").items()}
 
 
-def _address(value: Json) -> str:
+def _address(value: Any) -> str:
     if not (text := _text(value)).startswith(("http://", "https://")):
         raise ValueError("must begin with http:// or https://")
     return text
 
 
 def _seconds(value: Any) -> float:
-    _need(isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e6, "a positive number")
-    return float(value)
+    holds = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e6
+    return float(_needed(value, holds, "a positive number"))
 
 
-def _yes_or_no(value: Json) -> bool:
-    _need(isinstance(value, bool), "true or false")
-    return bool(value)
-
-
-def _tables(value: Any) -> dict[str, Json]:
-    _need(isinstance(value, Mapping), "a table with a table for each tool")
-    return dict(value)
+def _yes_or_no(value: Any) -> bool:
+    return bool(_needed(value, isinstance(value, bool), "true or false"))
 
 
 def _oauth(value: Any) -> OAuth:
-    _need(isinstance(value, Mapping), "a table")
+    _needed(value, isinstance(value, Mapping), "a table")
     known = {one.name: one for one in fields(OAuth)}
     for key, item in value.items():
         if key not in known:
             raise ValueError(f"has no key {key!r}: {nearest(key, known)}")
-        _need(type(item) is type(known[key].default), f"a table in which {key} is a {type(known[key].default).__name__}")
+        _needed(item, type(item) is type(known[key].default), f"a table in which {key} is a {type(known[key].default).__name__}")
     made = OAuth(**value)
     if made.client_credentials:
-        _need(bool(made.client_id and made.issuer), "a table with client_id and issuer, where client_credentials is true")
-        _need(bool(made.client_secret) is not bool(made.private_key), "a table with client_secret or private_key, one of them")
+        _needed(made, bool(made.client_id and made.issuer), "a table with client_id and issuer, where client_credentials is true")
+        _needed(made, bool(made.client_secret) is not bool(made.private_key), "a table with client_secret or private_key, one of them")
     if made.id_token:
         needed = (made.client_id, made.client_secret, made.issuer, made.id_endpoint, made.id_client)
-        _need(all(needed), "a table with client_id, client_secret, issuer, id_endpoint and id_client, where it has an id_token")
+        _needed(made, all(needed), "a table with client_id, client_secret, issuer, id_endpoint and id_client, where it has an id_token")
     return made
 
 
@@ -317,7 +306,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "url": _address,
     "headers": _pairs,
     "oauth": _oauth,
-    "tools": _tables,
+    "tools": lambda value: dict(_needed(value, isinstance(value, Mapping), "a table with a table for each tool")),
     "only": _texts,
     "enabled": _yes_or_no,
     "sandbox": lambda value: Sandbox.parse(_text(value)),

@@ -26,8 +26,7 @@ from kestrel_lab.core.version import __version__
 from kestrel_lab.mcp.approvals import Definition, vetted
 from kestrel_lab.mcp.authorization import provider_of
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.mcp.elicitation import elicited
-from kestrel_lab.mcp.person import Ask, Person
+from kestrel_lab.mcp.elicitation import Ask, Person, elicited
 from kestrel_lab.mcp.results import LONGEST, Answer, answer_of, resource_text, text_of
 from kestrel_lab.mcp.sandboxing import network_hint, sandboxed_server
 from kestrel_lab.mcp.stdio_transport import ServerLog, open_pipe

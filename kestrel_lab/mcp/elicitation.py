@@ -1,19 +1,58 @@
-"""Questions of an MCP server to the person (elicitation): forms become questions with typed answers, addresses are shown.
+"""The person whom an MCP server may ask while a request is under way (elicitation): forms become typed answers, addresses are shown.
 
 Contract: the elicitation pages of the MCP specification of 2026-07-28. Nothing is opened and nothing is sent without the person.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
-from kestrel_lab.mcp.person import DECLINE, DONE, Ask
 
 if TYPE_CHECKING:
     from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
+
+Ask = Callable[[str, tuple[str, ...]], Awaitable[str | None]]
+"""Puts a question with its options to a person; returns the answer, `None` where nobody is here or who is here refuses."""
+DONE, DECLINE = "done", "decline"
+
+
+@dataclass(eq=False, slots=True)
+class Person:
+    """Whoever one request works for."""
+
+    ask_person: Ask | None
+    clock: asyncio.Timeout
+    seconds: float
+    """The time limit of the request."""
+    unanswered: list[str] = field(default_factory=list)
+    """What nobody was here to answer."""
+
+    async def ask(self, text: str, options: tuple[str, ...]) -> str | None:
+        """Ask, and wait without counting the time; `None` where nobody is here or who is here refuses."""
+        if self.ask_person is None:
+            self.unanswered.append(text)
+            return None
+        with self.waiting():
+            return await self.ask_person(text, options)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Stop the clock of the request in the block; the server has its whole time again afterwards."""
+        if not self.clock.expired():
+            self.clock.reschedule(None)
+        try:
+            yield
+        finally:
+            if not self.clock.expired():
+                self.clock.reschedule(asyncio.get_running_loop().time() + self.seconds)
+
 
 _TRIES = 3
 _TEXT = 2_000
@@ -34,9 +73,9 @@ async def elicited(server: str, params: ElicitRequestParams, ask: Ask) -> Elicit
     if not fields:
         return ElicitResult(action="accept" if await ask(head, (_YES, DECLINE)) == _YES else "decline", content={})
     content: dict[str, Any] = {}
-    for number, (name, field) in enumerate(fields.items(), 1):
+    for number, (name, about) in enumerate(fields.items(), 1):
         place = f" ({number} of {len(fields)})" if len(fields) > 1 else ""
-        found = await _field(f"{head}\n{_described(name, field)}{place}", field, ask, optional=name not in required)
+        found = await _field(f"{head}\n{_described(name, about)}{place}", about, ask, optional=name not in required)
         if found is None:
             return ElicitResult(action="decline")
         content |= {name: found[0]} if found else {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.connection import Connection
-from kestrel_lab.mcp.person import Ask
+from kestrel_lab.mcp.elicitation import Ask
 from kestrel_lab.mcp.registry.installed_servers import check_seal
 from kestrel_lab.tools.sandbox.levels import Sandbox
 

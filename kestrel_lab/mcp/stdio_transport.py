@@ -10,79 +10,45 @@ import asyncio
 import codecs
 import os
 import re
-import signal
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.filesystem import private_folder
-from kestrel_lab.tools.sandbox.launcher_client import Launch, Launched, can_launch, launched
+from kestrel_lab.tools.sandbox.launcher_client import Launch
+from kestrel_lab.tools.shell.process import Pipe, Running, readable_pipe, start_program
 
 PIECE = 65_536
-_GRACE_S, _TERM_S = 1.0, 0.5
-"""Seconds a server may take to end after the end of its input, and after SIGTERM."""
+_GRACE_S = 1.0
+"""Seconds a server may take to end after the end of its input."""
 
 
-class Program(Protocol):
+class Program:
     """The process of a server, with its streams."""
 
-    stdin: asyncio.StreamWriter
-    stdout: asyncio.StreamReader
-    stderr: asyncio.StreamReader
-
-    async def write(self, line: bytes) -> None:
-        """Write a line to its input; raises `OSError` when the input is closed."""
-
-    async def code(self, within_s: float) -> int | None:
-        """Return the exit code, negative for a signal; `None` while it runs. Raises `OSError` if it never started."""
-
-    async def stop(self) -> None:
-        """Close its input, wait a little, then kill it and all its descendants."""
-
-
-async def start(launch: Launch, *, limit: int = PIECE) -> Program:
-    """Start a server; raises `OSError` for a missing program, at the latest in `Program.code`. `limit` bounds the lines that its streams read."""
-    return await (_LaunchedProgram if can_launch() else _ChildProgram).begin(launch, limit)
-
-
-class _LaunchedProgram:
-    """A program started by the launcher: none of its descendants outlives this process."""
-
-    def __init__(
-        self, running: Launched, stdin: asyncio.StreamWriter, outputs: list[tuple[asyncio.ReadTransport, asyncio.StreamReader]]
-    ) -> None:
+    def __init__(self, running: Running, stdin: asyncio.StreamWriter, outputs: list[Pipe]) -> None:
         self._running, self.stdin = running, stdin
         self._transports = [transport for transport, _ in outputs]
         self.stdout, self.stderr = (reader for _, reader in outputs)
 
-    @classmethod
-    async def begin(cls, launch: Launch, limit: int) -> _LaunchedProgram:
-        theirs, ours = os.pipe()
-        ends, outputs = [theirs], []
-        try:
-            stdin = await _writer(ours)
-            for _ in range(2):
-                reading, writing = os.pipe()
-                ends.append(writing)
-                outputs.append(await _reader(reading, limit))
-            running = await launched(launch, *ends)
-        finally:
-            for end in ends:
-                os.close(end)
-        return cls(running, stdin, outputs)
-
     async def write(self, line: bytes) -> None:
+        """Write a line to its input; raises `OSError` when the input is closed."""
         self.stdin.write(line)
         await self.stdin.drain()
 
     async def code(self, within_s: float) -> int | None:
-        return await _within(self._running.wait(), within_s)
+        """Return the exit code, negative for a signal; `None` while it runs. Raises `OSError` if it never started."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._running.wait()
+        except TimeoutError:
+            return None
 
     async def stop(self) -> None:
+        """Close its input, wait a little, then kill it and all its descendants."""
         self.stdin.close()
         with suppress(OSError):  # it never started
             await self.code(_GRACE_S)
@@ -92,79 +58,23 @@ class _LaunchedProgram:
             transport.close()
 
 
-async def _reader(fd: int, limit: int) -> tuple[asyncio.ReadTransport, asyncio.StreamReader]:
-    reader = asyncio.StreamReader(limit=limit)
-    protocol = asyncio.StreamReaderProtocol(reader)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(fd, "rb", 0))
-    return transport, reader
-
-
-async def _writer(fd: int) -> asyncio.StreamWriter:
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader()
-    protocol = asyncio.StreamReaderProtocol(reader)
-    transport, _ = await loop.connect_write_pipe(lambda: protocol, os.fdopen(fd, "wb", 0))
-    return asyncio.StreamWriter(transport, protocol, reader, loop)
-
-
-class _ChildProgram:
-    """A child of this process, and its process group: for systems that the launcher does not support."""
-
-    def __init__(self, process: Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self._process = process
-        self.stdin, self.stdout, self.stderr = process.stdin, process.stdout, process.stderr
-
-    @classmethod
-    async def begin(cls, launch: Launch, limit: int) -> _ChildProgram:
-        return cls(
-            await asyncio.create_subprocess_exec(
-                *launch.argv,
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=PIPE,
-                env=dict(launch.env),
-                cwd=launch.cwd,
-                start_new_session=True,
-                limit=limit,
-            )
-        )
-
-    async def write(self, line: bytes) -> None:
-        self.stdin.write(line)
-        await self.stdin.drain()
-
-    async def code(self, within_s: float) -> int | None:
-        async def ended() -> int:
-            while self._process.returncode is None:  # noqa: ASYNC110  # `wait` would also wait for pipes that a grandchild may hold
-                await asyncio.sleep(0.01)
-            return self._process.returncode
-
-        return await _within(ended(), within_s)
-
-    async def stop(self) -> None:
-        self.stdin.close()
-        for number, patience in ((0, _GRACE_S), (signal.SIGTERM, _TERM_S), (signal.SIGKILL, _TERM_S)):
-            if number:
-                self._signal(number)
-            if await self.code(patience) is not None:
-                break
-        self._signal(signal.SIGKILL)
-        self._process._transport.close()  # type: ignore[attr-defined]  # a grandchild may hold the pipes, and there is no public way to close them
-
-    def _signal(self, number: int) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, number)
-
-
-async def _within(ending: Awaitable[int], seconds: float) -> int | None:
+async def start(launch: Launch, *, limit: int = PIECE) -> Program:
+    """Start a server; raises `OSError` for a missing program, at the latest in `Program.code`. `limit` bounds the lines that its streams read."""
+    theirs, ours = os.pipe()
+    ends, outputs = [theirs], []
     try:
-        async with asyncio.timeout(seconds):
-            return await ending
-    except TimeoutError:
-        return None
+        loop, unread = asyncio.get_running_loop(), asyncio.StreamReader()
+        transport, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(unread), os.fdopen(ours, "wb", 0))
+        stdin = asyncio.StreamWriter(transport, protocol, unread, loop)
+        for _ in range(2):
+            pipe, end = await readable_pipe(limit)
+            ends.append(end)
+            outputs.append(pipe)
+        running = await start_program(launch, *ends)
+    finally:
+        for end in ends:
+            os.close(end)
+    return Program(running, stdin, outputs)
 
 
 LONGEST_LINE = 1_000_000

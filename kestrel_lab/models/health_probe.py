@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.models.litellm.model import LiteLLMModel
-from kestrel_lab.models.local.model import NAME, LocalModel, local_extra_missing
+from kestrel_lab.models.local import NAME, LocalModel, local_extra_missing
 from kestrel_lab.models.wrapper import wrapped
 
 if TYPE_CHECKING:

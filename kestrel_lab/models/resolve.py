@@ -7,17 +7,16 @@ first of these is used: a provider whose key is set, an Ollama on this machine, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from kestrel_lab.core.errors import ModelError, UsageError, nearest
 from kestrel_lab.core.protocols import Model
+from kestrel_lab.models import local
 from kestrel_lab.models.fallback import BETWEEN, EscalatingModel
 from kestrel_lab.models.litellm.library import load_in_background
 from kestrel_lab.models.litellm.model import LiteLLMModel, litellm_providers
-from kestrel_lab.models.local import model as local
-from kestrel_lab.models.ollama import Ollama
-from kestrel_lab.models.prompted_tools.model import TextToolModel
-from kestrel_lab.models.providers import FURTHER, PROVIDERS, owner_of, provider_of
+from kestrel_lab.models.prompted_tools import TextToolModel
+from kestrel_lab.models.providers import FURTHER, PROVIDERS, Ollama, owner_of, provider_of
 from kestrel_lab.models.retry import with_retries
 from kestrel_lab.models.router import ROUTE, read_routes
 from kestrel_lab.models.web_grounding import WEB, grounded
@@ -36,15 +35,8 @@ NONE: Final = "none"
 class NoModel:
     """The model `none`, for plans whose steps call no model: a call raises `ModelError`."""
 
-    @property
-    def name(self) -> str:
-        """`none`."""
-        return NONE
-
-    @property
-    def kind(self) -> ModelKind:
-        """Real: nothing is scripted or replayed."""
-        return "real"
+    name: ClassVar[str] = NONE
+    kind: ClassVar[ModelKind] = "real"  # nothing is scripted or replayed
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Raise `ModelError`."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.notes import KINDS
 from kestrel_lab.memory.selector import KEYS, WORDS
-from kestrel_lab.models.ollama import Ollama
+from kestrel_lab.models.providers import Ollama
 from kestrel_lab.models.resolve import available_models
 from kestrel_lab.notebook.command_line import meant, root_command
 from kestrel_lab.runtime.context.toolboxes import group_names
@@ -18,11 +18,8 @@ if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
 
 POLICIES = ("ask", "auto", "deny", *(f"auto:{danger.name.lower()}" for danger in Danger))
-RUNS = 30
-"""The newest runs that are offered."""
-
-NOTES = 30
-"""The newest notes that are offered."""
+NEWEST = 30
+"""How many of the newest runs, and of the newest notes, are offered."""
 
 Values = Callable[["Lab", str], Iterable[str]]
 """Returns the values that a word can take, given its typed part."""
@@ -99,21 +96,17 @@ def _models(lab: Lab, _typed: str) -> Iterable[str]:
 
 
 def _runs(lab: Lab, _typed: str) -> Iterable[str]:
-    return [run.id for run in lab.session.store.runs(limit=RUNS, trials=False)]
+    return [run.id for run in lab.session.store.runs(limit=NEWEST, trials=False)]
 
 
 def _notes(lab: Lab, _typed: str) -> Iterable[str]:
-    return [note.id for note in lab.memory.list(replaced=True)[:NOTES]]
+    return [note.id for note in lab.memory.list(replaced=True)[:NEWEST]]
 
 
 def _selectors(lab: Lab, typed: str) -> Iterable[str]:
     tags = sorted({tag for note in lab.memory.list(replaced=True) for tag in note.tags})
-    named = [
-        *(f"kind:{kind}" for kind in KINDS),
-        *(f"tag:{tag}" for tag in tags),
-        *(f"{key}:" for key in KEYS if key not in ("kind", "tag")),
-    ]
-    return [*_notes(lab, typed), *WORDS, *named]
+    keyed = [f"{key}:" for key in KEYS if key not in ("kind", "tag")]
+    return [*_notes(lab, typed), *WORDS, *(f"kind:{kind}" for kind in KINDS), *(f"tag:{tag}" for tag in tags), *keyed]
 
 
 def _plans(_lab: Lab, typed: str) -> Iterable[str]:
@@ -124,11 +117,8 @@ def _plans(_lab: Lab, typed: str) -> Iterable[str]:
 
 def _tools(lab: Lab, typed: str) -> Iterable[str]:
     chosen, comma, _ = typed.rpartition(",")
-    return [
-        f"{chosen}{comma}{name}"
-        for name in [*lab.session.registry.toolbox.names, *group_names(lab.session.registry.toolbox)]
-        if name not in chosen.split(",")
-    ]
+    toolbox = lab.session.registry.toolbox
+    return [f"{chosen}{comma}{name}" for name in [*toolbox.names, *group_names(toolbox)] if name not in chosen.split(",")]
 
 
 def _paths(_lab: Lab, typed: str) -> Iterable[str]:
@@ -140,29 +130,17 @@ def _paths(_lab: Lab, typed: str) -> Iterable[str]:
 
 _OF_OPTION: Mapping[str, Values] = {
     "--approve": lambda _lab, _typed: POLICIES,
-    "--csv": _paths,
-    "--cwd": _paths,
-    "--html": _paths,
-    "--junit": _paths,
-    "--markdown": _paths,
+    **dict.fromkeys(("--csv", "--cwd", "--html", "--junit", "--markdown", "--out", "--report", "--rules", "--suite", "--svg"), _paths),
     "--kind": lambda _lab, _typed: KINDS,
     "--model": _models,
-    "--out": _paths,
     "--plan": _plans,
-    "--report": _paths,
     "--resume": _runs,
-    "--rules": _paths,
-    "--suite": _paths,
-    "--svg": _paths,
     "--tools": _tools,
     "--workspace": _paths,
 }
 _OF_ARGUMENT: Mapping[str | None, Values] = {
-    "A": _runs,
-    "B": _runs,
+    **dict.fromkeys(("A", "B", "RUN"), _runs),
+    **dict.fromkeys(("NB", "SUITE"), _paths),
     "ID": _notes,
-    "NB": _paths,
-    "RUN": _runs,
     "SELECTOR": _selectors,
-    "SUITE": _paths,
 }

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import sys
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
@@ -18,15 +19,14 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
-from kestrel_lab.notebook.cell_interrupt import interruptible, run_on_thread, settled
+from kestrel_lab.notebook.cell_interrupt import Ask, PromptApprover, ask_here, interruptible, run_on_thread, settled
 from kestrel_lab.notebook.panel import Panel, Still
-from kestrel_lab.notebook.prompt import Ask, PromptApprover, ask_here
 from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.live_kernel import HEADLESS, attended
 
 if TYPE_CHECKING:
-    from kestrel_lab.core.protocols import Reporter
+    from kestrel_lab.core.protocols import Reporter, Watcher
     from kestrel_lab.notebook.time_travel import TimeTravel
     from kestrel_lab.runtime.settings import Settings
 
@@ -92,13 +92,11 @@ class Notebook:
     def goes_on_with(self) -> dict[str, Any]:
         """The options of a run that goes on where the last one ended; none in a new lab, and while the last run still works."""
         lab = self.lab()
-        if (
-            self._last is None
-            or self._last[0] is not lab
-            or not (self._last[1].status.terminal or (self._last[1].live is None or not self._last[1].live.working))
-        ):
+        if self._last is None or self._last[0] is not lab:
             return {}
         _, run, model = self._last
+        if not run.status.terminal and run.live is not None and run.live.working:
+            return {}
         changed = lab.session.options.model
         return {"follow": run, **({"model": changed} if changed is not model and changed is not None else {})}
 
@@ -153,9 +151,8 @@ class NotebookFrontend:
         from kestrel_lab.notebook.time_travel import TimeTravel  # with ipywidgets, so loaded on use
 
         if self.surface != "panel":
-            raise UsageError(
-                f"--slider needs somebody who looks at the notebook: %kestrel show {run.id} --at EVENT shows the run as of an event"
-            )
+            msg = f"--slider needs somebody who looks at the notebook: %kestrel show {run.id} --at EVENT shows the run as of an event"
+            raise UsageError(msg)
         return TimeTravel(self.lab(), run, self.user, self.notebook.take)
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
@@ -192,9 +189,8 @@ class NotebookScreen:
         elif frontend.surface == "panel":
             # A background run outlives its cell, and only a cell may use standard input.
             fallback = None if self._background else PromptApprover(frontend.ask)
-            self.approver = self._panel = Panel(
-                user=frontend.user, fallback=fallback, timeout=self._how.approval_timeout, shown=notebook.take
-            )
+            timeout = self._how.approval_timeout
+            self.approver = self._panel = Panel(user=frontend.user, fallback=fallback, timeout=timeout, shown=notebook.take)
             if frontend.on_thread:
                 self._panel.keep_clicks_coming()
         return self
@@ -236,3 +232,27 @@ def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
     except StopIteration as done:
         return done.value
     raise RuntimeError("the start of a run waited, which is a defect: please report it")  # a defect, which has no reader
+
+
+class NotebookSurroundings:
+    """Shows runs in panels and suites on boards, in the cell that waits for them."""
+
+    def __init__(self, notebook: Notebook, shell: Any) -> None:
+        self._notebook, self._shell = notebook, shell
+
+    def watcher(self) -> Watcher | None:
+        """A panel, where the kernel's own event loop waits and somebody looks."""
+        if not self._looked_at():
+            return None
+        return Panel(user=user_name(), fallback=PromptApprover(ask_here), shown=self._notebook.take)
+
+    def reporter(self) -> Reporter | None:
+        """A bar, which becomes a board where trials are counted."""
+        return NotebookReporter(self._notebook.lab) if self._looked_at() else None
+
+    def _looked_at(self) -> bool:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return False
+        return threading.current_thread() is threading.main_thread() and surface(self._shell) == "panel"

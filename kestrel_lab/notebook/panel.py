@@ -1,4 +1,4 @@
-"""Live panel: an anywidget that shows the events of one run and asks its questions.
+"""Live panel: an anywidget that shows the events of one run and asks its questions; and the box of a conversation, a panel per turn.
 
 At the end the panel is replaced by static HTML and text, so that the saved notebook needs no kernel
 and holds no widget state.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -19,16 +19,20 @@ from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import plain
+from kestrel_lab.host.user import user_name
+from kestrel_lab.notebook.cell_interrupt import settle
 from kestrel_lab.notebook.page_document import PageDocument
 from kestrel_lab.notebook.patch_stream import PatchStream
-from kestrel_lab.notebook.prompt import settle
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
+from kestrel_lab.views.html.elements import paragraph_html
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import RunView
 
 if TYPE_CHECKING:
+    from kestrel_lab.runtime.conversation import Chat
     from kestrel_lab.runtime.run import Run
+
 
 HELLO_S = 10.0
 """Seconds that a page may take to say that it shows widgets; the panel waits for it only when none has."""
@@ -53,6 +57,12 @@ class Still:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return self.bundle
+
+
+def with_still(shown: Any, still: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a widget gives for display, with a picture for front ends without widgets and for a notebook without a kernel."""
+    data, metadata = shown if isinstance(shown, tuple) else (shown, {})
+    return {**(data or {}), **still}, metadata
 
 
 class Place(Protocol):
@@ -353,9 +363,52 @@ def _widget_class() -> Callable[[RunView, str], Any]:
             self.panel = self.model_id
 
         def _repr_mimebundle_(self, **options: Any) -> Any:
-            """The widget, with what a front end without widgets can show instead."""
-            bundle = super()._repr_mimebundle_(**options)
-            shown, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-            return {**(shown or {}), **Still(self._view).bundle}, metadata
+            return with_still(super()._repr_mimebundle_(**options), Still(self._view).bundle)
 
     return PanelWidget
+
+
+class ChatBox:
+    """Shows a `Chat` as widgets. What is typed is the same in every tab that shows it; at the end of each turn its picture stands above."""
+
+    def __init__(self, chat: Chat) -> None:
+        """Shows the turns that `chat` has, and those that are typed."""
+        import ipywidgets as widgets  # loaded on use
+
+        self._widgets, self._chat = widgets, chat
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._turns = widgets.VBox([widgets.HTML(run.report._repr_html_()) for run in chat.runs])
+        self._problem = widgets.HTML()
+        self._text = widgets.Text(placeholder="Ask something …", layout=widgets.Layout(flex="1 1 auto", width="auto"))
+        self._button = widgets.Button(description="Ask", button_style="primary")
+        self._text.on_msg(self._told)
+        self._button.on_click(lambda _: self._wanted())
+        self._box = widgets.VBox([self._turns, widgets.HBox([self._text, self._button]), self._problem])
+
+    def bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a cell shows: the widgets, and for a notebook without a kernel the turns."""
+        self._loop = asyncio.get_running_loop()
+        return with_still(self._box._repr_mimebundle_(), {"text/html": self._chat._repr_html_(), "text/plain": repr(self._chat)})
+
+    def _told(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
+        if content.get("event") == "submit":
+            self._wanted()
+
+    def _wanted(self) -> None:
+        if self._loop is not None:  # which thread takes a click is the kernel's choice
+            self._loop.call_soon_threadsafe(self._ask)
+
+    def _ask(self) -> None:
+        if not self._text.value.strip():
+            return
+        box = self._widgets.VBox([])
+        panel = Panel(user=user_name(), fallback=None, place=BoxPlace(box))
+        self._problem.value = ""
+        try:
+            run = self._chat.begin(self._text.value, approver=panel)
+        except KestrelError as error:
+            self._problem.value = paragraph_html(str(error))
+            return
+        self._text.value = ""
+        self._turns.children = (*self._turns.children, box)
+        panel.follow(run)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
+from kestrel_lab.notebook.panel import with_still
 from kestrel_lab.views.html.elements import macros, paragraph_html, safe
 from kestrel_lab.views.html.run_page import run_html
 
@@ -77,16 +78,11 @@ class Board:
         """The share of trials of a configuration that passed, with its 95 % interval by scenarios; trials that broke are left out, and said."""
         counts = self.configs[config]
         broke = f" · {counts['error']} broke" if counts["error"] else ""
-        judged = [
-            (scenario, outcome == "pass")
-            for scenario, tiles in self.tiles.items()
-            if config in tiles
-            for _, outcome in tiles[config].runs
-            if outcome != "error"
-        ]
+        trials = [(name, outcome) for name, tiles in self.tiles.items() if config in tiles for _, outcome in tiles[config].runs]
+        judged = [(name, float(outcome == "pass")) for name, outcome in trials if outcome != "error"]
         if not judged:
             return f"no trial yet{broke}"
-        found = proportion_interval([float(passed) for _, passed in judged], [scenario for scenario, _ in judged])
+        found = proportion_interval([passed for _, passed in judged], [name for name, _ in judged])
         return f"{found.mean:.0%} ({found.low:.0%} to {found.high:.0%}), n = {found.n}{broke}"
 
 
@@ -159,9 +155,7 @@ class LiveTiles:
         self.update(bar)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        shown: Any = self.box._repr_mimebundle_(**options)
-        bundle, metadata = shown if isinstance(shown, tuple) else (shown, {})
-        return {**(bundle or {}), **self._bar._repr_mimebundle_()}, metadata
+        return with_still(self.box._repr_mimebundle_(**options), self._bar._repr_mimebundle_())
 
     def update(self, bar: Bar) -> None:
         """Show the board as it is now; only widgets whose tile has changed are touched."""
@@ -185,12 +179,8 @@ class LiveTiles:
         return button
 
     def _fill(self) -> None:
-        """Show the rows that are wanted."""
-        rows = tuple(
-            line
-            for scenario, line in self._lines.items()
-            if not self._only.index or any(tile.word != "pass" for tile in self._board.tiles[scenario].values())
-        )
+        tiles, only = self._board.tiles, self._only.index
+        rows = tuple(line for name, line in self._lines.items() if not only or any(tile.word != "pass" for tile in tiles[name].values()))
         if rows != self._rows.children:
             self._rows.children = rows
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.errors import KestrelError, UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.notebook.panel import BoxPlace, Panel, Still
+from kestrel_lab.notebook.panel import BoxPlace, Panel, Still, with_still
 from kestrel_lab.views.html.elements import paragraph_html
 from kestrel_lab.views.html.run_page import run_html
 
@@ -67,11 +67,8 @@ class TimeTravel:
         self._ask_for()
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """The controls, with the picture of the whole run for a notebook without a kernel."""
         self._loop = asyncio.get_running_loop()
-        shown: Any = self.box._repr_mimebundle_(**options)
-        bundle, metadata = shown if isinstance(shown, tuple) else (shown, {})
-        return {**(bundle or {}), **Still(self._run.report.view()).bundle}, metadata
+        return with_still(self.box._repr_mimebundle_(**options), Still(self._run.report.view()).bundle)
 
     @property
     def record(self) -> Record:
@@ -80,12 +77,9 @@ class TimeTravel:
         return found
 
     def _look(self) -> None:
-        """Show the run as of the event."""
         record = self.record
-        self.line.value = (
-            f"<code>{record.seq}</code> {time.strftime('%H:%M:%S', time.localtime(record.at))} <b>{escape(record.event.type)}</b> "
-            f"{escape(_words(record))}"
-        )
+        at, kind = time.strftime("%H:%M:%S", time.localtime(record.at)), escape(record.event.type)
+        self.line.value = f"<code>{record.seq}</code> {at} <b>{kind}</b> {escape(_words(record))}"
         self.picture.value = run_html(self._run.report.view(at=record.seq))
 
     def _ask_for(self) -> None:
@@ -108,7 +102,6 @@ class TimeTravel:
 
 
 def _words(record: Record) -> str:
-    """What an event says, in a line."""
     match record.event:
         case ToolCalled() as called:
             return plain(one_line(f"{called.tool} {called.args}", 160))

@@ -28,7 +28,7 @@ class ValuePattern:
 
     text: str
     allows: Callable[[Json, str], bool]
-    """Whether this value, and if it is a list each one in it, surely fits. The text is the folder of the run."""
+    """Whether this single value surely fits; of a list each is asked about. The text is the folder of the run."""
     concerns: Callable[[Json, str], Match]
     """Whether this value, or one in it, fits or may fit."""
 
@@ -152,16 +152,8 @@ def plain_pattern(wanted: str | float | bool) -> ValuePattern:
 
 
 def _of_each(text: str, allows: Callable[[Json, str], bool], concerns: Callable[[Json, str], Match]) -> ValuePattern:
-    """Return a pattern of single values, for lists too: to be allowed all must fit, to be forbidden one is enough."""
-
-    def all_allowed(value: Json, root: str) -> bool:
-        single = list(_singles(value))
-        return bool(single) and all(allows(one, root) for one in single)
-
-    def any_concerned(value: Json, root: str) -> Match:
-        return max((concerns(one, root) for one in _singles(value)), default=Match.NO)
-
-    return ValuePattern(text, all_allowed, any_concerned)
+    """Return a pattern of single values that concerns a list, too, if it concerns one value in it."""
+    return ValuePattern(text, allows, lambda value, root: max((concerns(one, root) for one in _singles(value)), default=Match.NO))
 
 
 def _singles(value: Json) -> Iterator[Json]:

@@ -147,8 +147,14 @@ def _is_option(word: str) -> bool:
 
 
 def _concerns(pattern: _Forbidden, command: Command) -> Match:
-    found = _words_fit(pattern.words, command)
-    return min([found, *(_has_option(command, *option) for option in pattern.options)]) if found else found
+    """Match a command that a rule asks about or forbids: options and their values may stand between its words."""
+    if _reaches(pattern.words, command, unknown_anywhere=False):
+        found = Match.YES
+    elif None in command and _reaches(pattern.words, command, unknown_anywhere=True):
+        found = Match.MAYBE
+    else:
+        return Match.NO
+    return min([found, *(_has_option(command, *option) for option in pattern.options)])
 
 
 def _has_option(command: Command, name: str, value: str | None) -> Match:
@@ -181,13 +187,6 @@ def _same_option(pattern: str, name: str, *, joined: bool) -> bool:
         return True
     literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
     return name.startswith("--") and len(name) > 2 and literal.startswith(name)
-
-
-def _words_fit(pattern: tuple[str, ...], command: Command) -> Match:
-    """Match words of a command that a rule asks about or forbids: options and their values may stand between the words."""
-    if _reaches(pattern, command, unknown_anywhere=False):
-        return Match.YES
-    return Match.MAYBE if None in command and _reaches(pattern, command, unknown_anywhere=True) else Match.NO
 
 
 def _reaches(pattern: tuple[str, ...], command: Command, *, unknown_anywhere: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -96,7 +96,7 @@ def read_rules(tables: object, source: str) -> tuple[Rule, ...]:
     """Rules from the tables of a file; raises `UsageError` that names file, rule and key."""
     if isinstance(tables, str) or not isinstance(tables, Sequence) or not all(isinstance(table, Mapping) for table in tables):
         raise UsageError(f"{source}: write rules as [[rules]] tables, each with a tool and a verdict")
-    return tuple(_read(table, f"rule {number} of {source}") for number, table in enumerate(tables, 1))
+    return tuple(read_rule(table, f"rule {number} of {source}") for number, table in enumerate(tables, 1))
 
 
 def read_rules_file(path: Path) -> tuple[Rule, ...]:
@@ -115,11 +115,7 @@ def read_rules_file(path: Path) -> tuple[Rule, ...]:
 
 
 def read_rule(table: Mapping[str, Any], source: str) -> Rule:
-    """One rule, under a name of its own; raises `UsageError`."""
-    return _read(table, source)
-
-
-def _read(table: Mapping[str, Any], source: str) -> Rule:
+    """Return one rule; raises `UsageError` that names `source` and the key."""
     _check(table, source)
     verdict = cast("Verdict", table["verdict"])
     more = table.get("args", {})
@@ -136,8 +132,9 @@ def _read(table: Mapping[str, Any], source: str) -> Rule:
             values[name] = tuple(_tried(where, _READ[kind], text) for text in _texts(where, wanted))
         else:
             values[name] = tuple(plain_pattern(one) for one in _plain(where, wanted))
-    if verdict == "allow":
-        _refuse_hopeless(source, [pattern for found in commands.values() for pattern in found])
+    if verdict == "allow" and (hopeless := {one.words[0] for found in commands.values() for one in found} & _NEVER_ALLOWED):
+        msg = f"{source}: key 'command': {min(hopeless)} can do anything or changes what other commands do: no rule can allow it"
+        raise UsageError(msg)
     return Rule(
         tool=table["tool"].strip(),
         verdict=verdict,
@@ -199,10 +196,3 @@ def _tried(where: str, read: Callable[[str], Any], text: str) -> Any:
         return read(text)
     except ValueError as error:
         raise UsageError(f"{where}: {error}") from error
-
-
-def _refuse_hopeless(source: str, patterns: Iterable[CommandPattern]) -> None:
-    for pattern in patterns:
-        if pattern.words[0] in _NEVER_ALLOWED:
-            msg = f"{source}: key 'command': {pattern.words[0]} can do anything or changes what other commands do: no rule can allow it"
-            raise UsageError(msg)

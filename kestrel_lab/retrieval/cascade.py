@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 
 from kestrel_lab.language.code_tokens import WORD, indexed, spoken
 from kestrel_lab.retrieval.code_graph import Graph
-from kestrel_lab.retrieval.grep import Grep, checked_hits
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 from kestrel_lab.retrieval.indexing import git_history as history
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.mentions import mentioned_paths
-from kestrel_lab.retrieval.query import ask
+from kestrel_lab.retrieval.mentions import ask, mentioned_paths
 from kestrel_lab.retrieval.ranking import Ranking
-from kestrel_lab.retrieval.search import PATH_FIRST, Search, checked, held_words
+from kestrel_lab.retrieval.search import PATH_FIRST, Grep, Search, checked, checked_hits, held_words
 from kestrel_lab.retrieval.semantic import Meaning
 
 _MOST_WORDS = 40
@@ -86,15 +84,13 @@ class Cascade:
                 break
             if look == self._bounds.rounds - 1 or len(chosen) >= most:
                 break
-            new, step = (
-                self._again(query, coverage, ranking, len(chosen), most)
-                if look == 0
-                else self._onward(list(chosen.values()), coverage, ranking)
-            )
+            if look == 0:
+                new, step = self._again(query, coverage, ranking, len(chosen), most)
+            else:
+                new, step = self._onward(list(chosen.values()), coverage, ranking)
             new = [hit for hit in new if hit.path not in chosen][: most - len(chosen)]
-            steps.append(
-                replace(step, chosen=tuple(hit.path for hit in new), dropped={p: why for p, why in step.dropped.items() if p not in chosen})
-            )
+            dropped = {path: why for path, why in step.dropped.items() if path not in chosen}
+            steps.append(replace(step, chosen=tuple(hit.path for hit in new), dropped=dropped))
             chosen |= {hit.path: hit for hit in new}
             if not new and look > 0:
                 stopped = "saturation"
@@ -150,15 +146,13 @@ class Cascade:
         ranking = search.ranking(asked)
         telling = [one for one in ranking.hits if {"path", "base", "symbols"} & set(one.parts)][: max(3, most // 4)]
         first = search.hits(telling, asked)
-        behind = found.hits[held:most]
+        behind, why = found.hits[held:most], "none of the missing words is in its name or its symbols"
         step = Step(
             retriever=self._search.name,
             query=asked,
             arguments={"first": "paths and symbols", "terms": coverage.terms, "files": coverage.files},
             found=ranking.clear,
-            dropped={
-                one.path: "none of the missing words is in its name or its symbols" for one in ranking.hits[:100] if one not in telling
-            },
+            dropped={one.path: why for one in ranking.hits[:100] if one not in telling},
             seconds=round(time.perf_counter() - began, 4),
             note="looked again: too little was covered",
         )
@@ -181,10 +175,8 @@ class Cascade:
         have = {one.path: one for one in ranking.files if one.path in origins}
         with self._index.reading() as connection:
             useful = [path for path in have if held_words(connection, [have[path].file], lacking)]
-        hits = [
-            replace(hit, how="graph", why=origins[hit.path])
-            for hit in self._search.hits([have[path] for path in useful], ranking.question.text)
-        ]
+        found = self._search.hits([have[path] for path in useful], ranking.question.text)
+        hits = [replace(hit, how="graph", why=origins[hit.path]) for hit in found]
         dropped = {path: "beside what was found, but has none of the missing words" for path in origins if path not in useful}
         step = Step(
             retriever=self._graph.name,

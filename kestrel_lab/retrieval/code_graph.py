@@ -81,10 +81,8 @@ class Graph:
 
     def near(self, name: str) -> str:
         """Return a sentence about names that are spelt alike."""
-        names = [
-            str(row[0])
-            for row in self._index.rows("SELECT DISTINCT name FROM symbols WHERE folded LIKE ? LIMIT 2000", (name[:1].lower() + "%",))
-        ]
+        rows = self._index.rows("SELECT DISTINCT name FROM symbols WHERE folded LIKE ? LIMIT 2000", (name[:1].lower() + "%",))
+        names = [str(row[0]) for row in rows]
         return nearest(name, names) if names else "no name begins with that letter"
 
     def uses(self, name: str) -> list[Use]:
@@ -139,9 +137,8 @@ class Graph:
             "SELECT path, kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE target LIKE ?1 OR names LIKE ?1",
             (f"%{word}%",),
         )
-        return sorted(
-            {other for other, kind, target, names in rows if other != path and path in resolved(other, kind, target, names, known)}
-        )
+        found = {other for other, kind, target, names in rows if path in resolved(other, kind, target, names, known)}
+        return sorted(found - {path})
 
     def _known(self) -> frozenset[str]:
         return frozenset(str(row[0]) for row in self._index.rows("SELECT path FROM files"))

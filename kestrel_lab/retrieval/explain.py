@@ -35,9 +35,6 @@ class Explained:
     def __repr__(self) -> str:
         return f"{self.path}: {self.state}: {self.reason}"
 
-    def __str__(self) -> str:
-        return repr(self)
-
 
 def explain(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None = None, top_k: int = 10) -> Explained:
     """Explain what becomes of `path`, relative to the folder or absolute, when `query` is asked; any path can be explained.
@@ -73,10 +70,8 @@ def unindexed(index: CodeIndex, path: str) -> Explained | None:
     if path.startswith("../") or path == ".." or posixpath.isabs(path):
         return Explained(path=path, state="missing", reason=f"it is outside the folder {index.workspace}")
     if (closed := _closed(index.workspace, path)) is not None:
-        why = (
-            f"it is not listed: the folder {closed} may not be read by you, so nobody can tell what is in it; allow it: chmod u+rx {closed}"
-        )
-        return Explained(path=path, state="unread", reason=why)
+        why = f"it is not listed: the folder {closed} may not be read by you, so nobody can tell what is in it"
+        return Explained(path=path, state="unread", reason=f"{why}; allow it: chmod u+rx {closed}")
     if place.is_dir():
         return Explained(path=path, state="missing", reason="it is a folder; files are what is found")
     if not os.path.lexists(place):
@@ -88,14 +83,12 @@ def unindexed(index: CodeIndex, path: str) -> Explained | None:
     if path in files_of(index.workspace):
         if why := left_out(path, now.size):
             return Explained(path=path, state="unread", reason=f"it is not read: {why}")
-        return Explained(
-            path=path, state="waiting", reason="it is not in the index yet: the index is still being built, or the file is new"
-        )
+        reason = "it is not in the index yet: the index is still being built, or the file is new"
+        return Explained(path=path, state="waiting", reason=reason)
     return Explained(path=path, state="ignored", reason=_ignored(index.workspace, path))
 
 
 def _unmatched(ranking: Ranking) -> str:
-    """Name the words that were searched without a match."""
     text = f"it is in the index, but none of the words that are looked up is in it: {', '.join(ranking.looked)}"
     left = [word for word in ranking.question.weights if word not in ranking.looked]
     return text + (f". Not looked up in texts, since too many files have them or nothing has: {', '.join(left)}" if left else "")
@@ -138,7 +131,6 @@ def _ignored(folder: Path, path: str) -> str:
 
 
 def _in_steps(retrieval: Retrieval | None, path: str) -> Explained | None:
-    """Return what the hits and steps of an answer say about a file."""
     if retrieval is None:
         return None
     for hit in retrieval.hits:
@@ -151,10 +143,8 @@ def by_steps(steps: tuple[Step, ...], path: str) -> Explained | None:
     """Return what the last step that names a file says about it; `None` where none does."""
     for number, step in reversed(list(enumerate(steps, 1))):
         if path in step.dropped:
-            behind = step.dropped[path].startswith("ranked ")
-            return Explained(
-                path=path, state="behind" if behind else "dropped", reason=f"step {number}, {step.retriever}: {step.dropped[path]}"
-            )
+            state = "behind" if step.dropped[path].startswith("ranked ") else "dropped"
+            return Explained(path=path, state=state, reason=f"step {number}, {step.retriever}: {step.dropped[path]}")
     return None
 
 

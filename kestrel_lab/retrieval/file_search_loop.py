@@ -12,14 +12,15 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.language.code_tokens import spoken
 from kestrel_lab.retrieval.cascade import Cascade
 from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
-from kestrel_lab.retrieval.mentions import named_code
-from kestrel_lab.retrieval.query import ask
+from kestrel_lab.retrieval.mentions import ask, named_code
 from kestrel_lab.retrieval.search import Search
 
 MOST_ROUNDS = 6
 _LATER = 0.6
 """The weight of a find by a later query; one by the goal itself counts 1."""
 _MOST_QUERIES = 4
+_ENOUGH = 0.95
+"""Coverage at which the search ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,16 +87,14 @@ async def find_files(
     propose: Propose = propose_by_rule,
     rounds: int = 4,
     top_k: int = 8,
-    enough: float = 0.95,
 ) -> ResourceMap:
     """Find the files that matter for `goal`, round by round; raises `UsageError` for bounds out of range, or a goal without a word.
 
     The first round asks for the goal itself, whatever is proposed; a query is never asked twice. Without a model in
     `propose` the same folder gives the same answer.
     """
-    if not 1 <= rounds <= MOST_ROUNDS or top_k < 1 or not 0 < enough <= 1:
-        msg = f"rounds must be from 1 to {MOST_ROUNDS}, top_k at least 1, enough above 0 up to 1, not {rounds}, {top_k} and {enough}"
-        raise UsageError(msg)
+    if not 1 <= rounds <= MOST_ROUNDS or top_k < 1:
+        raise UsageError(f"rounds must be from 1 to {MOST_ROUNDS}, top_k at least 1, not {rounds} and {top_k}")
     found = ResourceMap(goal=goal)
     held: dict[str, dict[str, tuple[float, Hit]]] = defaultdict(dict)
     for number in range(1, rounds + 1):
@@ -111,7 +110,7 @@ async def find_files(
                 held[hit.path][query] = (hit.score / top * (1.0 if query == goal else _LATER), hit)
         before = {one.path for one in found.key_files}
         found = await asyncio.to_thread(_mapped, cascade, found, held, [*found.queries, *queries[:_MOST_QUERIES]], made, top_k, number)
-        if found.coverage >= enough:
+        if found.coverage >= _ENOUGH:
             return replace(found, stopped="confidence")
         if number > 1 and not {one.path for one in found.key_files} - before:
             return replace(found, stopped="saturation")

@@ -16,8 +16,7 @@ import apsw
 from kestrel_lab.retrieval.indexing import git_history as history
 from kestrel_lab.retrieval.indexing.imports import resolved
 from kestrel_lab.retrieval.indexing.table import FIELDS
-from kestrel_lab.retrieval.mentions import KINDS, Mentions, mentions
-from kestrel_lab.retrieval.query import Question, ask
+from kestrel_lab.retrieval.mentions import KINDS, Mentions, Question, ask, mentions
 
 # What ties files to the best of a ranking: a change often touches a file and what changes, is imported or stands with it.
 
@@ -51,7 +50,6 @@ def ties(connection: apsw.Connection, leaders: Mapping[str, float], paths: Colle
 
 
 def _imported(connection: apsw.Connection, leaders: Collection[str]) -> dict[str, set[str]]:
-    """Return the files that each of these files imports or links to."""
     known = frozenset(str(row[0]) for row in connection.execute("SELECT path FROM files"))
     sql = "SELECT path, kind, target, names FROM edges JOIN files ON files.id = file WHERE path IN (SELECT value FROM json_each(?))"
     found: dict[str, set[str]] = defaultdict(set)

@@ -1,12 +1,16 @@
-"""Search: the retriever that ranks every file for a question, with the best part of each."""
+"""Search: the retrievers that rank every file by the index, with the best part of each, and that read the files themselves (grep)."""
 
 from __future__ import annotations
 
+import hashlib
+import subprocess
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import apsw
@@ -15,7 +19,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.language.code_tokens import spoken
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
-from kestrel_lab.retrieval.indexing.file_list import read_text
+from kestrel_lab.retrieval.indexing.file_list import SKIPPED_FOLDERS, is_secret, read_text, rg
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.ranking import LEAST_SHARE, Ranked, Ranking, Weights, rank
 from kestrel_lab.retrieval.semantic import Meaning
@@ -109,8 +113,6 @@ def checked(query: str, top_k: int) -> None:
 
 def excerpt(path: str, text: tuple[str, bytes], first: int, last: int, words: Iterable[str]) -> Hit:
     """Return the lines of a file with most of `words`, all within `first` to `last`."""
-    import hashlib
-
     lines = text[0].split("\n")
     first, last = max(1, min(first, len(lines))), max(1, min(last, len(lines)))
     if last - first >= _SHOWN_LINES:
@@ -166,3 +168,83 @@ def held_words(connection: apsw.Connection, files: Iterable[int], words: Iterabl
                 found.add(word)
                 break
     return found
+
+
+_MOST_WORDS = 24
+_SECONDS = 20.0
+_FLAGS = (
+    *("--fixed-strings", "--ignore-case", "--only-matching", "--no-heading", "--line-number", "--with-filename", "--null", "--color=never"),
+    *("--hidden", "--no-follow", "--no-require-git", "--no-config", "--no-ignore-global", "--no-ignore-parent", "--no-messages"),
+    *("--max-filesize=1M", "--max-count=200"),
+)
+
+
+class Grep:
+    """A `Retriever` that reads every file: those with more different words of the question come first."""
+
+    name = "grep"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, query: str, top_k: int = 10) -> Retrieval:
+        """See `Retriever`; the longest words of a long question only."""
+        checked(query, top_k)
+        began = time.perf_counter()
+        words = sorted(spoken(query), key=lambda word: (-len(word), word))[:_MOST_WORDS]
+        found = self._found(words)
+        rare = Counter(word for lines in found.values() for word in lines)
+        ranked = sorted(found, key=lambda path: (-sum(1 / rare[word] for word in found[path]), path))
+        hits = [hit for path in ranked[:top_k] if (hit := self._hit(path, found[path], words)) is not None]
+        behind = enumerate(ranked[top_k : top_k + TOLD_BEHIND], top_k + 1)
+        step = Step(
+            retriever=self.name,
+            query=query,
+            arguments={"top_k": top_k, "words": list(words)},
+            found=len(ranked),
+            chosen=tuple(hit.path for hit in hits),
+            dropped={path: f"ranked {place}: behind the {top_k} asked for" for place, path in behind},
+            seconds=round(time.perf_counter() - began, 4),
+        )
+        return Retrieval(query=query, hits=tuple(hits), steps=(step,), stopped="limit" if hits else "nothing")
+
+    def _found(self, words: Iterable[str]) -> dict[str, dict[str, int]]:
+        skip = [f"--glob=!**/{name}/" for name in SKIPPED_FOLDERS]
+        argv = [rg(self._folder), *_FLAGS, *skip, *(f"--regexp={word}" for word in words), "--", "."]
+        try:
+            run = subprocess.run(argv, cwd=self._folder, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_SECONDS)
+            said = run.stdout
+        except subprocess.TimeoutExpired as error:
+            said = error.stdout or b""
+        found: dict[str, dict[str, int]] = defaultdict(dict)
+        for line in said.decode("utf-8", "replace").splitlines():
+            name, _, rest = line.partition("\0")
+            number, _, word = rest.partition(":")
+            path = name.removeprefix("./")
+            if number.isdigit() and not is_secret(path):
+                found[path].setdefault(word.lower(), int(number))
+        return found
+
+    def _hit(self, path: str, lines: dict[str, int], words: Iterable[str]) -> Hit | None:
+        text = read_text(self._folder, path)
+        if isinstance(text, str):
+            return None
+        first = min(lines.values())
+        hit = excerpt(path, text, first, first + 11, words)
+        return replace(hit, how=self.name, why="has " + ", ".join(sorted(lines)[:4]), score=float(len(lines)))
+
+
+def checked_hits(folder: Path, hits: Iterable[Hit], query: str) -> tuple[list[Hit], dict[str, str]]:
+    """Read each hit's file again; return the hits that still hold, and the others with the reason."""
+    words, kept, dropped = spoken(query), [], {}
+    for hit in hits:
+        text = read_text(folder, hit.path)
+        if isinstance(text, str):
+            dropped[hit.path] = f"not there when it was read: {text}"
+        elif hit.text and hit.text.split("\n")[0] not in text[0]:
+            dropped[hit.path] = "it changed while it was searched"
+        elif not hit.parts and not any(word in text[0].lower() or word in hit.path.lower() for word in words):
+            dropped[hit.path] = "read, and no word of the question is in it or its path"
+        else:
+            kept.append(hit)
+    return kept, dropped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from kestrel_lab.core.events.union import RetrievalStep
@@ -10,39 +10,29 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 
 _QUESTION_CHARS = 2_000
+_STEP = ("retriever", "found", "seconds", "note")
+"""What a step and its event have alike, beside texts and lists."""
 _WITHOUT: dict[str, Any] = {"path": "", "first": 1, "last": 1, "hash": "", "how": "", "why": "", "score": 0.0, "trust": ""}
 """The fields of a hit that an event has, each with its value where another version has written none."""
 
 
 def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
     """Return one event per step; the last one has the hits, without their text, which the files have."""
-    events = [
-        RetrievalStep(
-            step="",
-            question=found.query[:_QUESTION_CHARS],
-            retriever=step.retriever,
-            query=step.query[:_QUESTION_CHARS],
-            arguments=dict(step.arguments),
-            found=step.found,
-            chosen=list(step.chosen),
-            dropped=dict(step.dropped),
-            seconds=step.seconds,
-            note=step.note if number < len(found.steps) else one_line(step.note),
-            hits=[{name: getattr(hit, name) for name in _WITHOUT} | {"score": round(hit.score, 4)} for hit in found.hits]
-            if number == len(found.steps)
-            else [],
-            coverage=found.coverage if number == len(found.steps) else None,
-            gaps=list(found.gaps) if number == len(found.steps) else [],
-            stopped=found.stopped if number == len(found.steps) else "",
-        )
-        for number, step in enumerate(found.steps, 1)
-    ]
+    events: list[RetrievalStep] = []
+    for number, step in enumerate(found.steps, 1):
+        said: dict[str, Any] = {name: getattr(step, name) for name in _STEP}
+        said |= {"arguments": dict(step.arguments), "chosen": list(step.chosen), "dropped": dict(step.dropped)}
+        if number == len(found.steps):
+            hits = [{name: getattr(hit, name) for name in _WITHOUT} | {"score": round(hit.score, 4)} for hit in found.hits]
+            said |= {
+                "note": one_line(step.note),
+                "hits": hits,
+                "coverage": found.coverage,
+                "gaps": list(found.gaps),
+                "stopped": found.stopped,
+            }
+        events.append(RetrievalStep(step="", question=found.query[:_QUESTION_CHARS], query=step.query[:_QUESTION_CHARS], **said))
     return tuple(events)
-
-
-def _hit(written: Mapping[str, Any]) -> Hit:
-    """Return a hit from what the event has of it."""
-    return Hit(text="", **{name: written.get(name, default) for name, default in _WITHOUT.items()})
 
 
 def retrievals(events: Iterable[RetrievalStep]) -> list[Retrieval]:
@@ -59,20 +49,11 @@ def retrievals(events: Iterable[RetrievalStep]) -> list[Retrieval]:
 
 def _retrieval(events: Sequence[RetrievalStep]) -> Retrieval:
     last = events[-1]
-    steps = tuple(
-        Step(
-            retriever=event.retriever,
-            query=event.query,
-            arguments=event.arguments,
-            found=event.found,
-            chosen=tuple(event.chosen),
-            dropped={path: str(why) for path, why in event.dropped.items()},
-            seconds=event.seconds,
-            note=event.note,
-        )
-        for event in events
-    )
-    hits = tuple(map(_hit, last.hits))
-    return Retrieval(
-        query=last.question, hits=hits, steps=steps, coverage=last.coverage or 0.0, gaps=tuple(last.gaps), stopped=last.stopped
-    )
+    steps = []
+    for event in events:
+        said: dict[str, Any] = {name: getattr(event, name) for name in (*_STEP, "query", "arguments")}
+        dropped = {path: str(why) for path, why in event.dropped.items()}
+        steps.append(Step(**said, chosen=tuple(event.chosen), dropped=dropped))
+    hits = tuple(Hit(text="", **{name: written.get(name, default) for name, default in _WITHOUT.items()}) for written in last.hits)
+    gaps, coverage = tuple(last.gaps), last.coverage or 0.0
+    return Retrieval(query=last.question, hits=hits, steps=tuple(steps), coverage=coverage, gaps=gaps, stopped=last.stopped)

@@ -29,13 +29,13 @@ class Indexes:
         place = Path(folder).resolve()
         return self._known.setdefault(place, CodeIndex(place, self._home))
 
-    def ready(self, folder: str | Path, tell: Tell | None = None, patience_s: float = PATIENCE_S) -> tuple[CodeIndex, str]:
-        """Update the index of a folder for at most `patience_s`; return it, with a note where it is not complete.
+    def ready(self, folder: str | Path, tell: Tell | None = None) -> tuple[CodeIndex, str]:
+        """Update the index of a folder for at most `PATIENCE_S`; return it, with a note where it is not complete.
 
         The rest is built in the background. Raises `UsageError` without the folder, `StoreError` where no index can be kept.
         """
         index = self.of(folder)
-        note = index.up_to_date(patience_s, None if tell is None else lambda done, total, path: tell(f"indexing {path}", done / total))
+        note = index.up_to_date(PATIENCE_S, None if tell is None else lambda done, total, path: tell(f"indexing {path}", done / total))
         return index, note
 
     def cascade(self, index: CodeIndex) -> Cascade:

@@ -55,8 +55,7 @@ from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
 from kestrel_lab.tools.kernel.live_kernel import attended, live_shell
 from kestrel_lab.tools.sandbox.select import choose, tried
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL, with_skills
-from kestrel_lab.tools.skills.skill import Skill, find_skills
+from kestrel_lab.tools.skills import LOAD_SKILL, Skill, find_skills, with_skills
 from kestrel_lab.tools.timeparse.session_time import handshake
 from kestrel_lab.tools.tool import Toolbox
 

@@ -133,7 +133,7 @@ class SessionOptions:
     guidance_files: str = GUIDANCE_FILES
     """Names of files with guidance for agents, the first that a workspace has being used, or `off`; see `runtime.context.guidance`."""
     skills: str = SKILL_SOURCES
-    """Where skills are found, `workspace`, `home` and folders that hold skills, or `off`; of one name the first counts. See `tools.skills.skill`."""
+    """Where skills are found, `workspace`, `home` and folders that hold skills, or `off`; of one name the first counts. See `tools.skills`."""
     otel: str = "off"
     """Whether spans of runs are sent to an OpenTelemetry collector as they end: `off`, `on`, or `content` (with goals, messages, arguments and
     results). Needs the extra `otel`; the collector's address is that of the `OTEL_EXPORTER_OTLP_…` variables."""

@@ -22,11 +22,11 @@ def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
     try:
         row = session.store.run(message.run)
     except UsageError as error:
-        return Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs")
+        return message.refused("unknown_run", str(error), todo="`watch` lists the runs")
     found = session.store.query(_ASKED, (row.id, message.question))
     if not found:
         told = f"run {row.id} has not asked {message.question!r}"
-        return Refused(re=message.id, code="unknown_question", message=told, todo="take `question` from the message that asked")
+        return message.refused("unknown_question", told, todo="take `question` from the message that asked")
     asked = cast("ApprovalAsked", from_json(ApprovalAsked.type, cast("dict[str, Json]", loads(found[0][0]))))
     if (refused := _earlier(session, message) or _unfit(row, asked, message)) is not None:
         return refused
@@ -45,15 +45,13 @@ def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
             given = replace(given, args=_completed(session, row, asked, message.args))
         session.store.decide(row.id, given)
     except UsageError as error:
-        return Refused(
-            re=message.id, code="bad_arguments", message=str(error), todo="send arguments that fit the tool, or approve as asked"
-        )
+        return message.refused("bad_arguments", str(error), todo="send arguments that fit the tool, or approve as asked")
     except AlreadyDecided:
-        return _earlier(session, message) or Refused(re=message.id, code="already_decided", message="this was decided before")
+        return _earlier(session, message) or message.refused("already_decided", "this was decided before")
     except IllegalTransition:
-        return Refused(re=message.id, code="ended", message=f"run {row.id} has ended: nothing waits for a decision")
+        return message.refused("ended", f"run {row.id} has ended: nothing waits for a decision")
     except StoreError as error:
-        return Refused(re=message.id, code="refused", message=str(error), todo="try again")
+        return message.refused("refused", str(error), todo="try again")
     alone = not at_work(row.owner, row.id)
     return Accepted(re=message.id, run=row.id, note=f"no process works on it: go on with kestrel resume {row.id}" if alone else "")
 
@@ -65,27 +63,21 @@ def _earlier(session: Session, message: Decision) -> Refused | None:
         return None
     given = cast("ApprovalGiven", record.event)
     word = ("approved" if given.answer is None else "answered") if given.granted else "denied"
-    return Refused(
-        re=message.id, code="already_decided", message=f"{given.by} has {word} this already; the first decision stands", by=given.by
-    )
+    return message.refused("already_decided", f"{given.by} has {word} this already; the first decision stands", by=given.by)
 
 
 def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | None:
     """Return the refusal of a decision that does not fit the question; `None` if it fits."""
     if row.status.terminal:
-        return Refused(re=message.id, code="ended", message=f"run {row.id} is {row.status}: nothing waits for a decision")
+        return message.refused("ended", f"run {row.id} is {row.status}: nothing waits for a decision")
     if message.key != asked.key:
         told = "the key is not the key of the waiting call: the call has changed since you saw it"
-        return Refused(re=message.id, code="changed", message=told, todo="look at the call again and send the key that comes with it")
+        return message.refused("changed", told, todo="look at the call again and send the key that comes with it")
     in_words = asked.why == "question"
     if in_words and isinstance(message, Approve):
-        return Refused(
-            re=message.id, code="refused", message="the agent asks a question, not for approval", todo="send `answer` with a text"
-        )
+        return message.refused("refused", "the agent asks a question, not for approval", todo="send `answer` with a text")
     if not in_words and isinstance(message, Answer):
-        return Refused(
-            re=message.id, code="refused", message="the call waits for approval, not for an answer", todo="send `approve` or `deny`"
-        )
+        return message.refused("refused", "the call waits for approval, not for an answer", todo="send `approve` or `deny`")
     return None
 
 
@@ -102,9 +94,6 @@ def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[s
         raise UsageError(str(error)) from error
 
 
-# Stopping a run on request: a run of this process is cancelled, any other is taken over and ended in the log.
-
-
 async def stop(session: Session, message: Cancel, *, by: str) -> Reply:
     """End the run as CANCELLED, unless it has ended.
 
@@ -114,16 +103,16 @@ async def stop(session: Session, message: Cancel, *, by: str) -> Reply:
     try:
         row = session.store.run(message.run)
     except UsageError as error:
-        return Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs")
+        return message.refused("unknown_run", str(error), todo="`watch` lists the runs")
     if row.status.terminal:
-        return Refused(re=message.id, code="ended", message=f"run {row.id} is {row.status} already")
+        return message.refused("ended", f"run {row.id} is {row.status} already")
     run = session.history.live.get(row.id)  # `get` would hash every event of the run, on the event loop
     if run is not None and run.live is not None and run.live.working:
         run.cancel()
         return Accepted(re=message.id, run=row.id)
     if at_work(row.owner, row.id) and not message.force:
         told = f"another process works on run {row.id}: stop it there, or take the run over"
-        return Refused(re=message.id, code="at_work_elsewhere", message=told, todo="send `cancel` with `force`")
+        return message.refused("at_work_elsewhere", told, todo="send `cancel` with `force`")
     if not await asyncio.to_thread(cancel_in_log, session.store, row.id, by):
-        return Refused(re=message.id, code="at_work_elsewhere", message=f"another process has just taken run {row.id}", todo="try again")
+        return message.refused("at_work_elsewhere", f"another process has just taken run {row.id}", todo="try again")
     return Accepted(re=message.id, run=row.id)

@@ -50,9 +50,8 @@ class Link:
         try:
             await self._obey(read)
         except KestrelError as error:
-            await self._put(
-                protocol.Refused(re=read.re if isinstance(read, protocol.Refused) else read.id, code="refused", message=str(error))
-            )
+            name = read.re if isinstance(read, protocol.Refused) else read.id
+            await self._put(protocol.Refused(re=name, code="refused", message=str(error)))
 
     async def _obey(self, read: protocol.ClientMessage | protocol.Refused) -> None:
         match read:
@@ -160,12 +159,12 @@ class Link:
     async def _subscribe(self, message: protocol.Subscribe) -> None:
         if len(self._tasks) > _FOLLOWED and message.run not in self._tasks:
             todo = "unsubscribe from some"
-            await self._put(protocol.Refused(re=message.id, code="too_many", message=f"{_FOLLOWED} runs are followed already", todo=todo))
+            await self._put(message.refused("too_many", f"{_FOLLOWED} runs are followed already", todo=todo))
             return
         try:
             follower = self._control.follow(message.run, after=message.after, view=message.view)
         except UsageError as error:
-            await self._put(protocol.Refused(re=message.id, code="unknown_run", message=str(error), todo="`watch` lists the runs"))
+            await self._put(message.refused("unknown_run", str(error), todo="`watch` lists the runs"))
             return
         await self._put(protocol.Accepted(re=message.id, run=message.run))
 
@@ -175,7 +174,7 @@ class Link:
                 async for one in follower.messages():
                     await self._put(one)
             except StoreError as error:
-                await self._put(protocol.Refused(re=message.id, code="refused", message=str(error), todo="subscribe again"))
+                await self._put(message.refused("refused", str(error), todo="subscribe again"))
             finally:
                 self._control.followers.discard(follower)
 
@@ -203,7 +202,7 @@ class Link:
                 known = {summary.id: summary for summary in found}
                 await asyncio.sleep(_LIST_S)
         except StoreError as error:
-            await self._put(protocol.Refused(re=message.id, code="refused", message=str(error), todo="watch again"))
+            await self._put(message.refused("refused", str(error), todo="watch again"))
 
     async def _newest(self, message: protocol.Watch) -> list[protocol.RunSummary]:
         return await asyncio.to_thread(self._control.list.newest, message.limit, trials=message.trials)

@@ -13,23 +13,38 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelDelta
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, ModelDelta, StateTransition
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.core.run_types import Limits
+from kestrel_lab.core.run_types import TERMINAL, Limits
+from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.core.version import __version__
+from kestrel_lab.eventlog.run_status import at_work, standing
+from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server.actions import decide, stop
 from kestrel_lab.server.client import Link
-from kestrel_lab.server.protocol import Accepted, Answer, Approve, Bounds, Cancel, Deny, Hello, Refused, Reply, Resume, Start, Told
-from kestrel_lab.server.run_list import RunList
+from kestrel_lab.server.protocol import (
+    Accepted,
+    Answer,
+    Approve,
+    Cancel,
+    Deny,
+    Hello,
+    Reply,
+    Resume,
+    RunSummary,
+    Start,
+    Told,
+)
 from kestrel_lab.server.run_stream import Follower, Tail
 
 
@@ -193,9 +208,9 @@ class Control:
                 return await stop(self.session, message, by=self.user)
             return await asyncio.to_thread(decide, self.session, message, by=self.user, how=how)
         except UsageError as error:
-            return Refused(re=message.id, code="refused", message=str(error))
+            return message.refused("refused", str(error))
         except KestrelError as error:
-            return Refused(re=message.id, code="refused", message=str(error), todo="try again")
+            return message.refused("refused", str(error), todo="try again")
 
     def adopt(self, run: Run, approver: Attended) -> None:
         """Register a run that was started with `approver` as one that was started here."""
@@ -206,22 +221,16 @@ class Control:
     def _begin(self, message: Start | Resume) -> Reply:
         if not self.can_start:
             todo = "start the server with --allow-start, or start the run with: kestrel run"
-            return Refused(re=message.id, code="not_allowed", message="this server starts no runs", todo=todo)
+            return message.refused("not_allowed", "this server starts no runs", todo=todo)
         approver = self.approver()
         if isinstance(message, Resume):
             run = self.session.restart(message.run, approver=approver)
             if run.live is None or not run.live.working:
-                return Refused(re=message.id, code="ended", message=f"run {run.id} is {run.status}: there is nothing to go on with")
+                return message.refused("ended", f"run {run.id} is {run.status}: there is nothing to go on with")
         else:
-            run = self.session.start(
-                message.goal,
-                model=message.model,
-                tools=message.tools,
-                plan=message.plan,
-                limits=_limits(self.session.limits, message.limits),
-                workspace=self.workspace,
-                approver=approver,
-            )
+            limits = Limits(**{**self.session.limits.as_json(), **message.limits.model_dump(exclude_none=True)})
+            own: Any = {"limits": limits, "workspace": self.workspace, "approver": approver}
+            run = self.session.start(message.goal, model=message.model, tools=message.tools, plan=message.plan, **own)
         self.adopt(run, approver)
         return Accepted(re=message.id, run=run.id)
 
@@ -240,6 +249,70 @@ class Control:
                     follower.hear(event)
 
 
-def _limits(known: Limits, given: Bounds) -> Limits:
-    fields: dict[str, Any] = {**known.as_json(), **given.model_dump(exclude_none=True)}
-    return Limits(**fields)
+_RUNS = "id, goal, workspace, model, model_kind, status, parent, created_at, owner, last_seq"
+_NEWS = """
+    SELECT type, at, ref, body ->> 'cost_usd', body ->> 'tokens_in', body ->> 'tokens_out', body ->> 'error', body ->> 'target',
+        body ->> 'cached' OR body ->> 'given'
+    FROM events WHERE run_id = ? AND seq > ? AND seq <= ?
+    AND type IN ('model_answered', 'approval_asked', 'approval_given', 'state_transition') ORDER BY seq
+"""
+
+
+@dataclass(slots=True)
+class _Sums:
+    seq: int = 0
+    meter: UsageMeter = field(default_factory=UsageMeter)
+    ended_at: float | None = None
+
+    def take(self, row: tuple[Any, ...]) -> None:
+        """Take in one event, of which only the columns were read that count here."""
+        kind, at, ref, cost, read, written, error, target, free = row
+        event: Event
+        if kind == "approval_asked":
+            event = ApprovalAsked(call=ref, step="", tool="", args={}, danger="", key="")
+        elif kind == "approval_given":
+            event = ApprovalGiven(call=ref, granted=True, by="", how="")
+        elif kind == "state_transition":
+            event = StateTransition(source="", target=target)
+            self.ended_at = at if target in TERMINAL else None
+        else:
+            failed: dict[str, Json] | None = {} if error is not None else None
+            used = {"tokens_in": read or 0, "tokens_out": written or 0, "cost_usd": cost}
+            event = ModelAnswered(call=ref, step="", model="", error=failed, cached=bool(free), **used)
+        self.meter.take(event, at)
+
+
+class RunList:
+    """Keeps the sums of the runs it was asked about."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self._sums: dict[str, _Sums] = {}
+
+    def newest(self, limit: int, *, trials: bool = False) -> list[RunSummary]:
+        """The newest runs first; reads the log."""
+        where = "" if trials else "WHERE scenario = ''"
+        rows = self._store.query(f"SELECT {_RUNS} FROM runs {where} ORDER BY created_at DESC, id DESC LIMIT ?", (limit,))
+        if len(self._sums) > 4 * limit + 1_000:
+            self._sums.clear()
+        return [self._summary(row) for row in rows]
+
+    def _summary(self, row: tuple[Any, ...]) -> RunSummary:
+        run_id, status, owner, last = row[0], row[5], row[8], row[9]
+        sums = self._sums.setdefault(run_id, _Sums())
+        if sums.seq < last:
+            for news in self._store.query(_NEWS, (run_id, sums.seq, last)):
+                sums.take(news)
+            sums.seq = last
+        ended = status in TERMINAL
+        return RunSummary(
+            **dict(zip(_RUNS.split(", ")[:8], row, strict=False)),
+            ended_at=sums.ended_at,
+            seq=last,
+            tokens=sums.meter.usage.tokens,
+            cost_usd=sums.meter.cost_usd,
+            unpriced=sums.meter.unpriced,
+            waiting=0 if ended else len(sums.meter.questions),
+            standing=standing(run_id, status, owner).word,
+            worked_on=not ended and at_work(owner, run_id),
+        )

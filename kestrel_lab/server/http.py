@@ -113,16 +113,15 @@ class _Site:
         if isinstance(value, dict):
             value.setdefault("type", "start")
             if value["type"] != "start":
-                return _reply(
-                    protocol.Refused(code="bad_message", message="this address takes `start` only", todo="POST /v1/messages takes the rest")
-                )
+                told, todo = "this address takes `start` only", "POST /v1/messages takes the rest"
+                return _reply(protocol.Refused(code="bad_message", message=told, todo=todo))
         return await self._obey(dumps(value).encode())
 
     async def _obey(self, body: bytes) -> Response:
         message = protocol.read_message(body)
         if isinstance(message, protocol.Watch | protocol.Subscribe | protocol.Unsubscribe):
             todo = "GET /v1/events for the list, GET /v1/runs/RUN/events for a run"
-            return _reply(protocol.Refused(re=message.id, code="bad_message", message="a stream is opened by a GET", todo=todo))
+            return _reply(message.refused("bad_message", "a stream is opened by a GET", todo=todo))
         return _reply(message if isinstance(message, protocol.Refused) else await self._control.handle(message, how="click"))
 
     async def runs(self, request: Request) -> Response:
@@ -195,11 +194,9 @@ def _too_large() -> Response:
 
 
 def _bad_query(error: ValueError) -> protocol.Refused:
-    return (
-        protocol.bad_message(error)
-        if isinstance(error, ValidationError)
-        else protocol.Refused(code="bad_message", message="`after` and `limit` are numbers")
-    )
+    if isinstance(error, ValidationError):
+        return protocol.bad_message(error)
+    return protocol.Refused(code="bad_message", message="`after` and `limit` are numbers")
 
 
 def _reply(message: protocol.ServerMessage) -> Response:

@@ -50,6 +50,10 @@ class _FromClient(BaseModel):
     v: Literal[1] = 1
     id: str = Field(default="", max_length=200, description="Comes back in the reply as `re`.")
 
+    def refused(self, code: ErrorCode, message: str, todo: str = "", by: str = "") -> Refused:
+        """Return the reply that refuses this message: the reason, and what to do."""
+        return Refused(re=self.id, code=code, message=message, todo=todo, by=by)
+
 
 class Watch(_FromClient):
     """Send the list of the newest runs, every change of it, and the progress of long jobs."""

@@ -1,4 +1,4 @@
-"""The server of `kestrel serve`: on this machine's own address only, with a token in a file that only its user can read."""
+"""The servers of `kestrel serve` and `kestrel mcp serve --http`: on this machine's own address only, with a token in a file of its user."""
 
 from __future__ import annotations
 
@@ -8,26 +8,36 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.server.auth import new_token
+from kestrel_lab.runtime.session import Session
+from kestrel_lab.server.auth import Guard, new_token
 from kestrel_lab.server.controller import Control
 from kestrel_lab.server.http import HEARTBEAT_S, SLOW_S, make_app
+from kestrel_lab.server.mcp_server import make_server
 from kestrel_lab.server.protocol import MESSAGE_BYTES
 
 _HOST: Final = "127.0.0.1"
 _CONNECTIONS: Final = 200
 REQUEST_S: Final = 15.0
 """How long a client may take to send a request, from when it could begin."""
-_GRACE_S: Final = 3
+_SETTINGS: Final[dict[str, Any]] = {
+    "ws": "none",
+    "log_config": None,
+    "access_log": False,  # addresses and headers of requests are nobody's business
+    "server_header": False,
+    "limit_concurrency": _CONNECTIONS,
+    "timeout_graceful_shutdown": 3,  # streams would never end by themselves
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,31 +110,29 @@ async def serving(
         bound = int(listening.getsockname()[1])
         token, path = token_for(control.session.home, bound, keep=port != 0)
         try:
+            app = make_app(control, token=token, port=bound, slow_s=slow_s, heartbeat_s=heartbeat_s)
+            http = type("Connection", (_Connection,), {"request_s": request_s})
             config = uvicorn.Config(
-                make_app(control, token=token, port=bound, slow_s=slow_s, heartbeat_s=heartbeat_s),
-                http=type("Connection", (_Connection,), {"request_s": request_s}),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,  # addresses and headers of requests are nobody's business
-                proxy_headers=False,
-                server_header=False,
-                limit_concurrency=_CONNECTIONS,
-                h11_max_incomplete_event_size=MESSAGE_BYTES,
-                timeout_graceful_shutdown=_GRACE_S,
+                app, **_SETTINGS, http=http, lifespan="off", proxy_headers=False, h11_max_incomplete_event_size=MESSAGE_BYTES
             )
-            server = _Server(config, control)
-            work = asyncio.create_task(server.serve(sockets=[listening]), name="kestrel serve")
-            while not server.started and not work.done():  # noqa: ASYNC110  # uvicorn sets a flag, not an event
-                await asyncio.sleep(0.005)
-            try:
+            async with _running(_Server(config, control), listening) as work:
                 yield Address(port=bound, token=token, token_file=path), work
-            finally:
-                server.should_exit = True
-                await work
         finally:
             if not port:
                 path.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def _running(server: uvicorn.Server, listening: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
+    """Run a server while the block runs; gives the task that ends when a signal stops it."""
+    work = asyncio.create_task(server.serve(sockets=[listening]), name="kestrel serve")
+    try:
+        while not server.started and not work.done():  # noqa: ASYNC110  # uvicorn sets a flag, not an event
+            await asyncio.sleep(0.005)
+        yield work
+    finally:
+        server.should_exit = True
+        await work
 
 
 class _Connection(H11Protocol):
@@ -214,3 +222,41 @@ class _Server(uvicorn.Server):
         await super().main_loop()
         for link in list(self._control.links):
             await link.close()
+
+
+_SESSIONS: Final = 64
+"""Of MCP clients that speak a revision before 2026-07-28, which has none."""
+
+
+@asynccontextmanager
+async def serving_http(
+    session: Session,
+    *,
+    port: int = 0,
+    token: bool = True,
+    approve: str = "deny",
+    workspace: str = ".",
+    tools: Sequence[str] | None = None,
+) -> AsyncIterator[tuple[int, Path | None, asyncio.Task[None]]]:
+    """Serve over streamable HTTP at `http://127.0.0.1:PORT/mcp` while the block runs.
+
+    Gives the port, the file of mode 0600 with the token that requests need as `Authorization: Bearer`, and a task that ends when a
+    signal stops the server. Without `token` every program of this machine may call the tools; pages of other sites may not.
+    Raises `UsageError` for an unknown tool and a port that is taken.
+    """
+    app = make_server(session, approve=approve, workspace=workspace, tools=tools).streamable_http_app(max_sessions=_SESSIONS)
+    with listen(port) as listening:
+        bound = int(listening.getsockname()[1])
+        secret, path = token_for(session.home, bound, keep=port != 0) if token else (new_token(), None)
+        guard = Guard(app, token=secret, port=bound, public=frozenset() if token else frozenset({"/mcp"}))
+
+        async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+            # The guard refuses whatever is no request; the server of the SDK has to be begun and ended.
+            await (app if scope["type"] == "lifespan" else guard)(scope, receive, send)
+
+        try:
+            async with _running(uvicorn.Server(uvicorn.Config(guarded, **_SETTINGS, lifespan="on")), listening) as work:
+                yield bound, path, work
+        finally:
+            if path is not None and not port:
+                path.unlink(missing_ok=True)

@@ -249,7 +249,7 @@ def _by_alias(command: Command) -> list[Command]:
         return [
             _expanded(name, (), command[at + 1] or "", ())
             for at in range(place + 1, len(command) - 1)
-            if name == "gh" or _named(command[at])
+            if name == "gh" or _ALIAS.fullmatch(command[at] or "")
         ]
     found: list[Command] = []
     for option, word in pairwise(("", *before)):
@@ -263,10 +263,6 @@ def _by_alias(command: Command) -> list[Command]:
         else:
             found.append((name, None, *rest))
     return found
-
-
-def _named(word: str | None) -> bool:
-    return bool(word and _ALIAS.fullmatch(word))
 
 
 def _expanded(name: str, before: Command, meaning: str, rest: Command) -> Command:

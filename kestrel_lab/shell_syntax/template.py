@@ -154,18 +154,9 @@ def _begins_option(node: Node, before: bytes, source: bytes, marks: list[str]) -
     return bool(inner or programs)
 
 
-def _parents(node: Node) -> list[Node]:
-    found = []
-    parent = node.parent
-    while parent is not None:
-        found.append(parent)
-        parent = parent.parent
-    return found
-
-
 def _check_around(node: Node, source: bytes) -> None:
     inner = node
-    for parent in _parents(node):
+    while (parent := inner.parent) is not None:
         text = source[parent.start_byte : parent.end_byte]
         name = parent.child_by_field_name("name") or parent.child_by_field_name("variable")
         is_name = name is not None and name.start_byte <= inner.start_byte and inner.end_byte <= name.end_byte
@@ -189,9 +180,9 @@ def _evaluated(command: Command, mark: str) -> str:
     if name in _EVALUATES or UNKNOWN in inner or any(mark in program for program in programs):
         return f"what {name} reads as a program"
     before = [word or "" for word in command]
-    if _INTERPRETERS.match(name) and any(here and _CODE_OPTION.match(option) for here, option in zip(told[1:], before, strict=False)):
-        return f"a program of {name}"
-    if _INTERPRETERS.match(name) and any(here and re.match(r"-[ceEpr]|--\w+=", word) for here, word in zip(told, before, strict=True)):
+    behind = any(here and _CODE_OPTION.match(option) for here, option in zip(told[1:], before, strict=False))
+    joined = any(here and re.match(r"-[ceEpr]|--\w+=", word) for here, word in zip(told, before, strict=True))
+    if _INTERPRETERS.match(name) and (behind or joined):
         return f"a program of {name}"
     if (
         name == "git"

@@ -127,37 +127,20 @@ def _of_git_settings(command: Command) -> list[str]:
 
 def _behind(options: Options, words: Command) -> int | None:
     """Return the place of the command among `words`; `None` where an option that is not known leaves it open."""
-    place = 0
-    long, valued = options.words.split(), options.valued.split()
+    place, long = 0, {*options.words.split(), *options.valued.split()}
     while place < len(words) and (word := words[place]) != "--":
         if word is None:
             return None
         if not word.startswith("-") or word == "-":
             break
-        name, given, _ = word[2:].partition("=")
-        if word.startswith("--"):
-            if name not in long and name not in valued:
-                return None
-            place += 1 + (name in valued and not given)
-            continue
-        takes = _takes_next(options, word[1:])
-        if takes is None:
+        takes = options.takes_next(word)
+        if takes is None or (word.startswith("--") and word[2:].partition("=")[0] not in long):
             return None
         place += 1 + takes
     place += place < len(words) and words[place] == "--"
     while options.assigns and place < len(words) and _ASSIGNMENT.match(words[place] or ""):
         place += 1
     return place + options.before
-
-
-def _takes_next(options: Options, letters: str) -> bool | None:
-    """Return whether the last of these letters takes the next word; `None` where one of them is not known."""
-    for number, letter in enumerate(letters, 1):
-        if letter in options.values:
-            return number == len(letters)
-        if letter not in options.flags:
-            return None
-    return False
 
 
 def _wrapped(options: Options, rest: Command) -> list[Command]:

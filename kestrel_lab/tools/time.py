@@ -9,7 +9,6 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.timeparse.session_time import Handshake
 from kestrel_lab.tools.timeparse.session_time import from_json as handshake_of
 from kestrel_lab.tools.timeparse.zones import rules_version, zone_named
 from kestrel_lab.tools.tool import ToolContext
@@ -26,10 +25,6 @@ def _with_reference(args: dict[str, Json], ctx: ToolContext) -> str | None:
 
 def _with_zone(args: dict[str, Json], ctx: ToolContext) -> str | None:
     return rules_version() if args.get("zone") or not _naive(str(args.get("base", ""))) else None
-
-
-def _always(args: dict[str, Json], ctx: ToolContext) -> str | None:
-    return rules_version()
 
 
 @tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_with_reference, reads="", reaches="nothing")
@@ -55,7 +50,7 @@ def parse_relative(
     from kestrel_lab.tools.timeparse.durations import read_moment  # the grammars of time are loaded when a tool first reads some
     from kestrel_lab.tools.timeparse.parse import parse_relative as read
 
-    session = _session(ctx)
+    session = handshake_of(ctx.time)
     place = zone_named(zone, "the arguments") if zone else None
     if reference:
         moment, told, _ = read_moment(reference, place if _naive(reference) else None)
@@ -81,12 +76,12 @@ def time_arithmetic(base: str, offset: str, ctx: ToolContext, zone: str = "") ->
     from kestrel_lab.tools.timeparse.durations import time_arithmetic as count_on
 
     place: Zone | None = zone_named(zone, "the arguments") if zone else None
-    if place is None and _naive(base) and (session := _session(ctx)) is not None:
+    if place is None and _naive(base) and (session := handshake_of(ctx.time)) is not None:
         place = session.zone
     return count_on(base, offset, zone=place).as_json()
 
 
-@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_always, reads="", reaches="nothing")
+@tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=lambda _args, _ctx: rules_version(), reads="", reaches="nothing")
 def normalize_timezone(time: str, to_zone: str, from_zone: str = "") -> dict[str, Json]:
     """Tell what clocks in another time zone show at a moment.
 
@@ -99,10 +94,6 @@ def normalize_timezone(time: str, to_zone: str, from_zone: str = "") -> dict[str
     from kestrel_lab.tools.timeparse.durations import normalize_timezone as change_zone
 
     return change_zone(time, to_zone, from_zone=from_zone or None).as_json()
-
-
-def _session(ctx: ToolContext) -> Handshake | None:
-    return handshake_of(ctx.time)
 
 
 def _naive(text: str) -> bool:

@@ -53,14 +53,6 @@ class Weights:
     """Beside the words, both from 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """Something found, with how well it fits: comparable within one search only."""
-
-    name: str
-    score: float
-
-
 class ToolIndex:
     """Described tools, searched by words and, with an embedder, by meaning; never changed after it was made.
 
@@ -78,20 +70,22 @@ class ToolIndex:
     def __len__(self) -> int:
         return len(self._names)
 
-    def search(self, need: str, top_k: int) -> list[Hit]:
-        """At most `top_k` tools that have to do with `need`, best first; none for words that no tool has and no known meaning."""
+    def search(self, need: str, top_k: int) -> tuple[str, ...]:
+        """Return the names of at most `top_k` tools that have to do with `need`, best first; none for words that no tool has and no known meaning."""
         if top_k < 1 or not self._names or not need.strip():
-            return []
+            return ()
         need = need[:_MOST_CHARS]
-        scores = _spread(self._by_words(need))
+        scores = self._by_words(need)
+        most = max(scores.values(), default=0.0)
+        scores = {number: score / most if most > 0 else 0.0 for number, score in scores.items()}
         if self._embedder is not None and self._weights.meaning:
             for number, likeness in self._by_meaning(need).items():
                 scores[number] = scores.get(number, 0.0) + self._weights.meaning * likeness
         best = sorted(scores, key=lambda number: (-scores[number], number))[:top_k]
-        return [Hit(self._names[number], scores[number]) for number in best]
+        return tuple(self._names[number] for number in best)
 
     def _by_words(self, need: str) -> dict[int, float]:
-        terms = _terms(need)
+        terms = list(dict.fromkeys([*_words(need), *_pairs(parts(need))]))[:_MOST_TERMS]
         if not terms:
             return {}
         match = " OR ".join(f'"{term}"' for term in terms)
@@ -167,20 +161,9 @@ def _split(text: str) -> str:
     return " ".join(parts(text[:_MOST_CHARS]))
 
 
-def _terms(need: str) -> list[str]:
-    """Return what is looked for: the telling words of a need, the parts of names among them, and pairs of words as one."""
-    return list(dict.fromkeys([*_words(need), *_pairs(parts(need))]))[:_MOST_TERMS]
-
-
 def _pairs(said: Sequence[str]) -> list[str]:
     """Words that stand side by side, as one."""
     return [one + other for one, other in pairwise(said)]
-
-
-def _spread(scores: dict[int, float]) -> dict[int, float]:
-    """Scores as shares of the best."""
-    most = max(scores.values(), default=0.0)
-    return {number: score / most for number, score in scores.items()} if most > 0 else dict.fromkeys(scores, 0.0)
 
 
 def telling(text: str) -> frozenset[str]:
@@ -201,8 +184,3 @@ def _words(text: str) -> list[str]:
     """Return the words of `text`, names in it taken apart, common ones left out unless there is nothing else."""
     found = parts(text)
     return [word for word in found if word not in _SILENT and (len(word) > 1 or word.isdigit())] or found
-
-
-def names(hits: Sequence[Hit]) -> tuple[str, ...]:
-    """Just the names, best first."""
-    return tuple(hit.name for hit in hits)

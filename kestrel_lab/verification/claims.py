@@ -6,22 +6,25 @@ for ends of sentences. What is in backticks or an address is therefore covered b
 
 from __future__ import annotations
 
+import io
 import keyword
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import accumulate
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from kestrel_lab.core.citations import PATH
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
 
 Kind = Literal["sentence", "row", "code", "quote", "heading", "item", "paragraph"]
 """Items and paragraphs are given sentence by sentence."""
 
-_FENCE: Final = re.compile(r"^ {0,12}(?P<fence>`{3,}|~{3,}) *(?P<info>[^\n`]*)$")
-_ITEM: Final = re.compile(r"^\s*(?:[-*+•]|\d{1,3}[.)])\s+(?:\[[ xX]\]\s+)?")
-_HEADING: Final = re.compile(r"^ {0,3}#{1,6}\s+")
-_RULE: Final = re.compile(r"^(?=[^-]*-{3})[\s:|-]+$")
+_TASK: Final = re.compile(r"\[[ xX]\]\s+")
+_BULLET: Final = re.compile(r"^(\s*)•(?=\s)", re.MULTILINE)
 _COVERED: Final = re.compile(r"`[^`\n]*`|https?://\S+|\[[^\]\n]{1,80}\]|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|\([^()\n]{1,200}\)")
 _END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=\S)|[。！？](?:[”」』）\]]+)?\s*(?=\S)")
 _CITES: Final = re.compile(r"(?:\[[^\]\n]{1,80}\](?!\()[.,;]?\s*)+(?=\Z|[^a-z\s])")
@@ -66,11 +69,10 @@ def claims_of(answer: str) -> tuple[Said, ...]:
     for place, said in enumerate(every[1:]):
         if said.kind == "code" and every[place].kind != "code":
             every[place] = replace(every[place], shown=said.text)
-    return tuple(said for said in every if said.kind != "heading" and any(map(str.isalnum, said.text)) and not _says_nothing(said))
-
-
-def _says_nothing(said: Said) -> bool:
-    return said.kind == "sentence" and (_LABEL.fullmatch(said.text) or _POLITE.fullmatch(said.text)) is not None
+    idle = [said.kind == "sentence" and bool(_LABEL.fullmatch(said.text) or _POLITE.fullmatch(said.text)) for said in every]
+    return tuple(
+        said for said, no in zip(every, idle, strict=True) if said.kind != "heading" and any(map(str.isalnum, said.text)) and not no
+    )
 
 
 def pieces(answer: str) -> Iterator[Said]:
@@ -104,78 +106,52 @@ def _bounded(said: Said) -> Iterator[Said]:
     yield replace(said, text=said.text[start:], at=said.at + start) if start else said
 
 
+@cache
+def _markdown() -> MarkdownIt:
+    """Return a parser that finds blocks only; text that other rules would drop or hide from the checks stays a paragraph."""
+    from markdown_it import MarkdownIt  # only where an answer is checked
+
+    parser = MarkdownIt("commonmark").enable("table").disable(["html_block", "reference", "lheading"])
+    parser.core.ruler.enableOnly(["normalize", "block"])
+    return parser
+
+
 def _blocks(answer: str) -> Iterator[Said]:  # noqa: C901  # one case per kind of block
-    """What Markdown makes of the lines: headings, rows, quotes, code, items and paragraphs."""
-    lines = answer.splitlines(keepends=True)
+    """Yield the blocks of Markdown: headings, rows, quotes, code, items and paragraphs."""
+    lines = [*io.StringIO(answer, newline="")]
     starts = [0, *accumulate(map(len, lines))]
-    place, header, listed = 0, "", False
-    while place < len(lines):
-        line, at = lines[place], starts[place]
-        used = 1
-        if fence := _FENCE.match(line.rstrip("\n")):
-            text, used = _fenced(lines, place, fence["fence"])
-            words = fence["info"].split()
-            yield Said(text=text, at=at + len(line), kind="code", language=words[0].strip("{}.").lower() if words else "")
-        elif match := _HEADING.match(line):
-            yield Said(text=line[match.end() :].strip(), at=at + match.end(), kind="heading")
-        elif line.lstrip().startswith(">>> ") or (line.startswith(("    ", "\t")) and line.strip() and not listed):
-            used = _shown(lines, place)
-            session = line.lstrip().startswith(">>> ")
-            yield Said(text="".join(lines[place : place + used]), at=at, kind="code", language="pycon" if session else "")
-        elif _is_row(line):
-            if place + 1 < len(lines) and _RULE.match(lines[place + 1]):
-                header = line.strip()
-            elif not _RULE.match(line):
-                yield Said(text=line.strip(), at=at, kind="row", header=header)
-        elif line.lstrip().startswith(">"):
-            yield Said(text=line.lstrip().lstrip("> ").strip(), at=at, kind="quote")
-        elif match := _ITEM.match(line):
-            listed = True
-            text, used = _together(lines, place, indented=True)
-            yield Said(text=text[match.end() :], at=at + match.end(), kind="item")
-        elif line.strip():
-            listed = listed and line[0].isspace()
-            text, used = _together(lines, place, indented=False)
-            yield Said(text=text, at=at, kind="paragraph")
-        place += used
-
-
-def _shown(lines: list[str], place: int) -> int:
-    """How many lines a block of code takes that is only indented, or that begins with a prompt."""
-    indented = lines[place].startswith(("    ", "\t"))
-    last = place
-    for number in range(place, len(lines)):
-        if lines[number].strip() and indented and not lines[number].startswith(("    ", "\t")):
-            break
-        if not indented and not lines[number].strip():
-            break
-        last = number if lines[number].strip() else last
-    return last + 1 - place
-
-
-def _is_row(line: str) -> bool:
-    return line.lstrip().startswith("|") and line.count("|") >= 2
-
-
-def _fenced(lines: list[str], place: int, fence: str) -> tuple[str, int]:
-    """The inside of a block and how many lines it takes; one without an end goes to the last line."""
-    for number in range(place + 1, len(lines)):
-        if lines[number].strip().startswith(fence) and not lines[number].strip().strip(fence[0]):
-            return "".join(lines[place + 1 : number]), number + 1 - place
-    return "".join(lines[place + 1 :]), len(lines) - place
-
-
-def _together(lines: list[str], place: int, *, indented: bool) -> tuple[str, int]:
-    """An item or a paragraph with the lines that go on with it, and how many that are."""
-    taken = [lines[place]]
-    for line in lines[place + 1 :]:
-        begins = (
-            _ITEM.match(line) or _FENCE.match(line.rstrip("\n")) or _HEADING.match(line) or _is_row(line) or line.lstrip().startswith(">")
-        )
-        if not line.strip() or begins or (indented and not line[0].isspace()):
-            break
-        taken.append(line)
-    return "".join(taken), len(taken)
+    holders: list[str] = []
+    header, session = "", 0
+    for token in _markdown().parse(_BULLET.sub(r"\1-", answer)):
+        first, last = token.map or (0, 0)
+        if token.nesting == -1:
+            holders.pop()
+        elif token.nesting == 1:
+            holders.append(token.type)
+            if token.type == "tr_open" and "thead_open" in holders:
+                header = lines[first].strip()
+            elif token.type == "tr_open":
+                yield Said(text=lines[first].strip(), at=starts[first], kind="row", header=header)
+            elif token.type == "blockquote_open" and first >= session and lines[first].lstrip().startswith(">>> "):
+                session = last
+                yield Said(text="".join(lines[first:last]), at=starts[first], kind="code", language="pycon")
+        elif token.type in ("fence", "code_block"):
+            words = token.info.split()
+            begin = first + (token.type == "fence")
+            text = "".join(lines[begin : begin + token.content.count("\n")])
+            yield Said(text=text, at=starts[begin], kind="code", language=words[0].strip("{}.").lower() if words else "")
+        elif token.type == "inline" and "tr_open" not in holders and first >= session:
+            skipped = max(0, lines[first].find(token.content.partition("\n")[0]))
+            text, at = "".join(lines[first:last])[skipped:], starts[first] + skipped
+            if holders[-1] == "heading_open":
+                yield Said(text=token.content, at=at, kind="heading")
+            elif "blockquote_open" in holders:
+                yield Said(text=" ".join(token.content.split()), at=at, kind="quote")
+            elif "list_item_open" in holders:
+                task = _TASK.match(text)
+                yield Said(text=text[task.end() if task else 0 :], at=at + (task.end() if task else 0), kind="item")
+            else:
+                yield Said(text=text, at=at, kind="paragraph")
 
 
 def _sentences(text: str, at: int, lead: str) -> Iterator[Said]:
@@ -209,7 +185,7 @@ _CODE: Final = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _URL: Final = re.compile(r"https?://\S+")
 _BARE_PATH: Final = re.compile(rf"(?<![\w`/.@:#~+-])(?:{PATH})(?![\w/])")
 _MARKS: Final = re.compile(r"[`*\"'“”(){}\[\],;|<>=]")
-_FOLDER: Final = re.compile(r"(?<![\w./@:#~+<-])(?:\./)?[\w.-]+(?:/[\w.-]+)+/?(?=`)")
+_FOLDER: Final = re.compile(r"(?:\./)?[\w.-]+(?:/[\w.-]+)+/?")
 _ENDINGS_TEXT: Final = "py pyi pyx md rst txt json jsonl csv tsv yaml yml toml cfg ini html htm css js ts tsx jsx mjs ipynb sh bash zsh sql xml log parquet db c h cc cpp hpp rs go java kt rb php lua lock conf env in typed svg png jpg pdf xlsx"
 _ENDINGS: Final = frozenset(_ENDINGS_TEXT.split())
 _WORD: Final = re.compile(r"[^\W\d]\w*")
@@ -250,10 +226,8 @@ def files_in(said: Said) -> Iterator[Mention]:
 def folders_in(said: Said) -> Iterator[Mention]:
     """Yield what stands in backticks and reads as a path without an ending, such as `src/app`."""
     for code, at in code_in(said):
-        if _FOLDER.fullmatch(f"{code}`", 0, len(code) + 1) is None and _FOLDER.match(f"{code}`") is not None:
-            path = code.rstrip("/")
-            if "." not in path.rpartition("/")[2]:
-                yield Mention(path, at, at + len(code))
+        if _FOLDER.fullmatch(code) and "." not in code.rstrip("/").rpartition("/")[2]:
+            yield Mention(code.rstrip("/"), at, at + len(code))
 
 
 def file_names(text: str) -> list[str]:

@@ -62,8 +62,6 @@ _COUNT: Final = re.compile(
     re.IGNORECASE,
 )
 _EXIT: Final = re.compile(r"\bexit(?:ed)?(?:\s+with)?(?:\s+(?:code|status))?\s+(?P<code>\d{1,3})\b", re.IGNORECASE)
-
-
 _SPEAKS: Final = re.compile(rf"\b(?:{_ANY}|pass|passed|fail|failed|failures?|errors?|skipped|warnings?|exit|exited)\b", re.IGNORECASE)
 
 
@@ -99,17 +97,14 @@ def deeds_were_done(subject: Subject) -> Iterator[Issue]:
 
 def confirmed(subject: Subject) -> int:
     """Return how many deeds that the answer claims the log has as done."""
-    if not subject.deeds:
-        return 0
-    done = [deed for deed in subject.deeds if deed.outcome == "done"]
+    done = [deed for deed in subject.deeds or () if deed.outcome == "done"]
     with subject.files.work.allowed():
-        claims = [one for said in subject.claims for one in claims_in(said)]
-    return sum(_is_in(one, done) for one in claims)
+        return sum(_is_in(one, done) for said in subject.claims for one in claims_in(said)) if done else 0
 
 
 def _is_in(claimed: Claimed, done: Sequence[Deed]) -> bool:
     if claimed.command:
-        return any(_squeezed(claimed.command) in _squeezed(str(deed.args.get("command", ""))) for deed in done)
+        return any(_in_command(claimed.command, deed) for deed in done)
     return bool(claimed.files) and all(any(_touches(deed, path) for deed in done) for path in claimed.files)
 
 
@@ -155,10 +150,8 @@ def _refuted(claimed: Claimed, deeds: Sequence[Deed], subject: Subject) -> str:
 
 def _file_refuted(claimed: Claimed, path: str, deeds: Sequence[Deed], done: Sequence[Deed], subject: Subject) -> str:
     touching = [deed for deed in deeds if _touches(deed, path)]
-    if any(deed in done for deed in touching):
-        return ""
     if touching:
-        return _how(touching)
+        return "" if any(deed in done for deed in touching) else _how(touching)
     there = subject.files.whole_listing and subject.files.exists(path)
     unseen = any(deed.kind != "change" for deed in done)
     if unseen and (there if claimed.kind != "delete" else not there):
@@ -170,7 +163,7 @@ def _command_refuted(claimed: Claimed, deeds: Sequence[Deed], done: Sequence[Dee
     words = claimed.command.split()
     first = words[0].rpartition("/")[2] if words else ""
     running = [deed for deed in deeds if first and any(first in str(value) for value in (deed.tool, *deed.args.values()))]
-    exact = [deed for deed in running if _squeezed(claimed.command) in _squeezed(str(deed.args.get("command", "")))] or running
+    exact = [deed for deed in running if _in_command(claimed.command, deed)] or running
     if not exact:
         return f"{claimed.command} was not run"
     if not any(deed in done for deed in exact):
@@ -188,13 +181,13 @@ def _touches(deed: Deed, path: str) -> bool:
     )
 
 
+def _in_command(command: str, deed: Deed) -> bool:
+    return " ".join(command.split()) in " ".join(str(deed.args.get("command", "")).split())
+
+
 def _how(deeds: Sequence[Deed]) -> str:
     last = deeds[-1]
     return f"the call of {last.tool} {'was denied' if last.outcome == 'denied' else 'failed'}"
-
-
-def _squeezed(text: str) -> str:
-    return " ".join(text.split())
 
 
 def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
@@ -211,22 +204,15 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
             number, word = match["number"] or match["tests"], (match["word"] or f"{match['how'][:4]}ed").lower().rstrip("s")
             word = "failed" if word.startswith("fail") else word
             given = set(re.findall(rf"(?<![\w.])(\d+) {word}s?\b", outputs))
-            if number.isdigit() and given and number not in given and not _sums(int(number), given):
+            of_several = number.isdigit() and int(number) == sum(map(int, given))  # runs of tests, added up
+            if number.isdigit() and given and number not in given and not of_several:
                 shown = ", ".join(sorted(given, key=int))
-                yield issue(
-                    "critical",
-                    said.text,
-                    f"the answer says {match[0]}; the output of the command says {shown} {word}",
-                    "report what the command printed",
-                )
+                what = f"the answer says {match[0]}; the output of the command says {shown} {word}"
+                yield issue("critical", said.text, what, "report what the command printed")
         for match in _EXIT.finditer(said.text):
             if codes and int(match["code"]) not in codes:
-                yield issue(
-                    "critical",
-                    said.text,
-                    f"the answer says “{match[0]}”; the exit code was {', '.join(map(str, sorted(codes)))}",
-                    "report the exit code",
-                )
+                what = f"the answer says “{match[0]}”; the exit code was {', '.join(map(str, sorted(codes)))}"
+                yield issue("critical", said.text, what, "report the exit code")
 
 
 def _tests_pass(subject: Subject, deeds: Sequence[Deed], ended: Sequence[Deed]) -> Iterator[Issue]:
@@ -246,8 +232,3 @@ def _tests_pass(subject: Subject, deeds: Sequence[Deed], ended: Sequence[Deed]) 
             why = _how(refused) if refused else "no command of this run did"
         if why:
             yield issue("critical", said.text, f"the answer says “{claim[0]}”, but {why}", "run them, or say that they were not run")
-
-
-def _sums(number: int, given: set[str]) -> bool:
-    """Whether a number is the sum of all that was given: of several runs of tests."""
-    return number == sum(map(int, given))

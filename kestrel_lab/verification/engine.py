@@ -1,9 +1,9 @@
-"""`VerifierEngine`: the deterministic checks of an answer. They speak only of what is certain: places, quotes and deeds."""
+"""The deterministic checks of an answer. They speak only of what is certain: places, quotes and deeds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -31,37 +31,27 @@ UNFINISHED: Final = "unfinished"
 ORDER: Final = {"critical": 0, "major": 1, "minor": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class VerifierEngine:
-    """Deterministic checks of an answer against its workspace and its log."""
+def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CHECKS) -> tuple[Issue, ...]:
+    """Return what is wrong with an answer by its workspace and its log, the worst first, each place once for each check.
 
-    checks: Mapping[Kind, tuple[Check, ...]] = field(default_factory=lambda: CHECKS)
-
-    def __call__(self, subject: Subject) -> tuple[Issue, ...]:
-        """Return what is wrong, the worst first, each place once for each check; nothing is run, changed or fetched.
-
-        A review takes so much work and, where the ground says so, so much time: what was found until then is kept, and
-        an issue of its own says where the review stopped.
-        """
-        found: dict[tuple[str, str], Issue] = {}
-        stopped: list[Issue] = []
-        with subject.files.work.allowed():
-            for check in (check for checks in self.checks.values() for check in checks):
-                try:
-                    for one in check(subject):
-                        found.setdefault((check.__name__, one.what), replace(one, check=check.__name__))
-                except (WorkSpent, RecursionError, MemoryError) as error:
-                    stopped.append(unfinished(_why(check.__name__, error)))
-                    if isinstance(error, WorkSpent):
-                        break
-        if subject.left_out:
-            stopped.append(unfinished(subject.left_out))
-        return (*sorted(found.values(), key=lambda one: ORDER[one.severity]), *stopped)
-
-
-def _why(check: str, error: BaseException) -> str:
-    spent = "a review may take no more work and time than that"
-    return f"the check {check} stopped early, {spent if isinstance(error, WorkSpent) else 'something is nested too deeply'}"
+    Nothing is run, changed or fetched. A review takes so much work and, where the ground says so, so much time: what was found until then is
+    kept, and an issue of its own says where the review stopped.
+    """
+    found: dict[tuple[str, str], Issue] = {}
+    stopped: list[Issue] = []
+    with subject.files.work.allowed():
+        for check in (check for some in checks.values() for check in some):
+            try:
+                for one in check(subject):
+                    found.setdefault((check.__name__, one.what), replace(one, check=check.__name__))
+            except WorkSpent:
+                stopped.append(unfinished(f"the check {check.__name__} stopped early, a review may take no more work and time than that"))
+                break
+            except (RecursionError, MemoryError):
+                stopped.append(unfinished(f"the check {check.__name__} stopped early, something is nested too deeply"))
+    if subject.left_out:
+        stopped.append(unfinished(subject.left_out))
+    return (*sorted(found.values(), key=lambda one: ORDER[one.severity]), *stopped)
 
 
 def unfinished(why: str) -> Issue:

@@ -78,9 +78,7 @@ def _given(subject: Subject, claims: Sequence[Mapping[str, Any]]) -> Iterator[Ba
 
 
 def _said(subject: Subject) -> Iterator[Backed]:
-    for said in subject.paid():
-        if said.kind == "code":
-            continue
+    for said in (one for one in subject.paid() if one.kind != "code"):
         cited = tuple(_cited(subject, one) for one in citations(said.text))
         if cited and (inexact := next(inexact_quotes(subject, said), None)):
             cited = tuple(replace(one, state="wrong", why=inexact.what) if one.state == "cited" else one for one in cited)

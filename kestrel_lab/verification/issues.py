@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,8 +43,3 @@ def issue(severity: Severity, place: str, what: str, fix: str, *, check: str = "
     return Issue(
         severity=severity, place=one_line(plain(place), 160), what=one_line(plain(what), 300), fix=one_line(plain(fix), 300), check=check
     )
-
-
-def refused(issues: Iterable[Issue]) -> bool:
-    """Whether an answer with these issues does not pass."""
-    return any(found.refuses for found in issues)

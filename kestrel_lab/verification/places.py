@@ -111,18 +111,15 @@ def citations_resolve(subject: Subject) -> Iterator[Issue]:
 
     A bare file name stands for all files of that name: one of them has to hold what is said.
     """
-    for said in subject.paid():
-        if said.kind == "code":
-            continue
+    for said in (one for one in subject.paid() if one.kind != "code"):
         found = citations(said.text)
         right = {cited.path for cited in found if cited.path and not _wrong_lines(subject, said, cited)}
         for cited in found:
             if cited.path and (wrong := _wrong_lines(subject, said, cited, others=cited.path in right)):
                 yield issue("critical", said.text, wrong, "read the file and cite the right lines")
             elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
-                yield issue(
-                    "critical", said.text, f"there was no tool call {cited.call}", "cite a call of this run, or say where it is from"
-                )
+                what = f"there was no tool call {cited.call}"
+                yield issue("critical", said.text, what, "cite a call of this run, or say where it is from")
 
 
 def _wrong_lines(subject: Subject, said: Said, cited: Citation, *, others: bool = False) -> str:
@@ -159,7 +156,7 @@ def _defined_elsewhere(name: str, cited: Citation, texts: Mapping[str, str]) -> 
     """Where a name is defined that the cited lines neither have nor are in; empty where they do, or where it is not defined."""
     short, places = name.rpartition(".")[2], [(path, one) for path, text in texts.items() for one in _definitions(path, text)]
     fits = [(path, one) for path, one in places if f".{one.name}".endswith(f".{name}")]
-    fits = fits or [(path, one) for path, one in places if "." in name and not name[0].isupper() and one.short == short]
+    fits = fits or [(path, one) for path, one in places if "." in name and not name[0].isupper() and one.name.rpartition(".")[2] == short]
     near = any(one.first <= cited.last and cited.first <= one.last for _, one in fits)
     if not fits or near or any(whole_word(short).search(around(cited, text)) for text in texts.values()):
         return ""
@@ -196,11 +193,6 @@ class Definition(NamedTuple):
     """With the classes and functions that it is in, such as `Flask.run`."""
     first: int
     last: int
-
-    @property
-    def short(self) -> str:
-        """The last part of its name."""
-        return self.name.rpartition(".")[2]
 
 
 @lru_cache(maxsize=64)

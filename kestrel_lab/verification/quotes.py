@@ -33,8 +33,6 @@ _NEAR: Final = 0.7
 """The share of words in the same order from which on one text is a changed form of another."""
 _LOOKED_THROUGH: Final = 400_000
 """Characters of a text that is searched for something like a quote."""
-
-
 _RAISED: Final = re.compile(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ")
 """What Python puts before the message of an exception."""
 _ROLE: Final = re.compile(r":[a-z][\w:+-]{0,60}:`(?:~[\w.]*\.(?=\w))?")
@@ -162,7 +160,7 @@ def changed_in(code: str, texts: Iterable[str], known: Sequence[str] | frozenset
         for found in _alike(wanted, _of_file(text)[0]):
             old, new = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
             unheard = new.isidentifier() and old.isidentifier() and new not in known and not keyword.iskeyword(new)
-            if unheard or (_is_value(old) and _is_value(new)):
+            if unheard or (_VALUE.fullmatch(old) and _VALUE.fullmatch(new)):
                 return " ".join(found)
     return ""
 
@@ -183,13 +181,8 @@ def _alike(wanted: tuple[str, ...], known: tuple[str, ...]) -> Iterator[tuple[st
             yield known[place : place + size]
 
 
-def _is_value(token: str) -> bool:
-    return (
-        token[-1:] in "\"'"
-        or token.lstrip("-")[:1].isdigit()
-        or token in ("True", "False", "None", "and", "or", "is", "in", "not")
-        or not re.match(r"[\w\s()\[\]{},.:]", token)
-    )
+_VALUE: Final = re.compile(r".*[\"']|-*\d.*|True|False|None|and|or|is|in|not|[^\w\s()\[\]{},.:].*", re.DOTALL)
+"""A token that is a string, a number, a constant or an operator."""
 
 
 def around(cited: Citation, text: str) -> str:
@@ -217,12 +210,6 @@ def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
             yield from _code(subject, said, code)
 
 
-def inexact_quotes(subject: Subject, said: Said) -> Iterator[Issue]:
-    """Yield an issue for each quotation in a claim that is a changed form of what a file or a tool's answer has."""
-    for quote in quotes_in(said):
-        yield from _quote(subject, said, quote)
-
-
 def _named_texts(subject: Subject, said: Said) -> list[str]:
     """The texts of the files that a claim or its introduction names, then those that the rest of the answer names."""
     near = [name.text for text in (said.text, said.lead) for name in files_in(Said(text=text, at=0))]
@@ -240,16 +227,16 @@ def _own(subject: Subject) -> list[str]:
     return [subject.goal, *(str(value) for made in subject.calls or () for value in made.args.values())]
 
 
-def _quote(subject: Subject, said: Said, quote: str) -> Iterator[Issue]:
-    named = _named_texts(subject, said)
-    every = [*named, *_told(subject)]
-    known = [*every, *_own(subject)]
-    if quoted_in(quote, subject.through(known)) or coded_in(quote, subject.through(known)):
-        return
-    if nearly_in(quote, subject.through(_own(subject), cost=len(spoken(quote)))):
-        return
-    if found := nearly_in(quote, subject.through(every, cost=len(spoken(quote)))):
-        yield issue("critical", said.text, f"the quote “{quote}” is not exact; the source reads: {found}", _FIX)
+def inexact_quotes(subject: Subject, said: Said) -> Iterator[Issue]:
+    """Yield an issue for each quotation in a claim that is a changed form of what a file or a tool's answer has."""
+    for quote in quotes_in(said):
+        every = [*_named_texts(subject, said), *_told(subject)]
+        known = [*every, *_own(subject)]
+        if quoted_in(quote, subject.through(known)) or coded_in(quote, subject.through(known)):
+            continue
+        cost = len(spoken(quote))
+        if not nearly_in(quote, subject.through(_own(subject), cost)) and (found := nearly_in(quote, subject.through(every, cost))):
+            yield issue("critical", said.text, f"the quote “{quote}” is not exact; the source reads: {found}", _FIX)
 
 
 def _code(subject: Subject, said: Said, code: str) -> Iterator[Issue]:

@@ -40,9 +40,9 @@ class Work:
         """Whether something stopped for want of work or time."""
 
     @contextmanager
-    def allowed(self, most: int = MOST) -> Iterator[None]:
-        """Until the end of the block `spend` raises `WorkSpent` once `most` is spent or the time is over."""
-        before, self._left = self._left, most
+    def allowed(self) -> Iterator[None]:
+        """Until the end of the block `spend` raises `WorkSpent` once `MOST` is spent or the time is over."""
+        before, self._left = self._left, MOST
         try:
             yield
         finally:
@@ -56,11 +56,6 @@ class Work:
         if self._left < 0 or time.monotonic() > self._until:
             self.spent = True
             raise WorkSpent
-
-    @property
-    def seconds(self) -> float:
-        """The time that is left."""
-        return max(0.0, self._until - time.monotonic())
 
 
 MAX_FILES: Final = 50_000

@@ -63,20 +63,11 @@ def _name(one: Cited) -> str:
     return plain(one_line(one.citation.text, 120) if one.span is None else one.span.id)
 
 
-def evidence_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
-    """Return a `<section>` with a `<details>` per claim, its spans inside."""
-    return str(_parts().evidence(headline, _claims(rows)))
-
-
-def claims_html(headline: str, rows: Sequence[dict[str, Any]]) -> str:
-    """Return the claims folded into one `<details>`, for the page of a run."""
-    return str(_parts().folded(headline, _claims(rows)))
-
-
-def _parts() -> Any:
-    return macros(
-        "evidence.html", worst=worst, marks=STATE_MARKS, state=_state, one_line=one_line, shortened=lambda text: head_tail(text, SHOWN)[0]
-    )
+def evidence_html(headline: str, rows: Sequence[dict[str, Any]], *, folded: bool = False) -> str:
+    """Return a `<section>` with a `<details>` per claim, its spans inside; or all `folded` into one, for the page of a run."""
+    given: dict[str, Any] = {"worst": worst, "marks": STATE_MARKS, "state": _state, "one_line": one_line}
+    parts = macros("evidence.html", **given, shortened=lambda text: head_tail(text, SHOWN)[0])
+    return str((parts.folded if folded else parts.evidence)(headline, _claims(rows)))
 
 
 def evidence_text(headline: str, rows: Sequence[dict[str, Any]]) -> str:

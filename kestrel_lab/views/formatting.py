@@ -31,9 +31,7 @@ def value_text(value: Json) -> str:
 
     Terminal escapes are shown, not removed: this is what somebody is asked to allow.
     """
-    if not isinstance(value, str):
-        return visible_json(value)
-    if _edges_hide(value) or _reads_as_json(value):
+    if not isinstance(value, str) or _edges_hide(value) or _reads_as_json(value):
         return visible_json(value)
     return plain(value.replace("\x1b", "\\u{1b}"))
 
@@ -71,13 +69,8 @@ def refuses_rest(word: str, asked: ApprovalAsked) -> bool:
 
 def origin_pairs(asked: ApprovalAsked) -> list[list[str]]:
     """Place of each text among the arguments that comes from elsewhere than the model, and where it comes from."""
-    return [
-        [plain(str(one.get("arg", ""))), _origin(found)] for one in asked.origins if isinstance(found := one.get("from"), list) and found
-    ]
-
-
-def _origin(found: list[Json]) -> str:
-    return "; ".join(_source(one) for one in found if isinstance(one, dict))
+    known = [(one.get("arg", ""), found) for one in asked.origins if isinstance(found := one.get("from"), list) and found]
+    return [[plain(str(arg)), "; ".join(_source(one) for one in found if isinstance(one, dict))] for arg, found in known]
 
 
 def _source(one: Mapping[str, Json]) -> str:
@@ -99,15 +92,13 @@ def contained_words(asked: ApprovalAsked) -> str:
         return ", ".join(plain(str(item)) for item in value) if isinstance(value, list) else plain(str(value))
 
     wants = [one for one in cast("list[Json]", asked.contained.get("wants") or []) if isinstance(one, dict)]
-    calls = [f"{plain(str(one.get('tool')))} ({_line(one.get('args'))})" for one in wants]
+    args = [cast("dict[str, Json]", one.get("args") or {}) for one in wants]
+    lines = [", ".join(f"{name}: {text}" for name, text in args_pairs(one)) for one in args]
+    calls = [f"{plain(str(one.get('tool')))} ({line})" for one, line in zip(wants, lines, strict=True)]
     together = f" This is also about: {'; '.join(calls)}. A yes or no is for all of them." if calls else ""
     stated = cast("dict[str, Json]", asked.contained.get("stated") or {})
     task = f" Stated before anything was read: {', '.join(f'{plain(tool)} ×{times}' for tool, times in stated.items())}." if stated else ""
     return f"The model has read what others wrote ({told('untrusted')}) and can know what is private ({told('private')}); {told('effect')}.{together}{task}"
-
-
-def _line(args: Json) -> str:
-    return ", ".join(f"{name}: {text}" for name, text in args_pairs(args)) if isinstance(args, dict) else ""
 
 
 def args_pairs(args: Mapping[str, Json], limit: int | None = ARGS_SHOWN) -> list[list[str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.events.deeds import Deed, deed_lines
@@ -51,7 +51,8 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
             return _row("info", f"{event.member}, {event.confidence:.0%} sure: {event.position}", claims, step=event.step)
         case e.CouncilDecided():
             against = [f"{one.get('member')} for {one.get('vote')}: {one.get('reason')}" for one in event.dissent]
-            told = f"decided{' on a split vote' if event.split else ''} ({_tally(event.votes)}): {event.decision}. {event.reason}"
+            tally = ", ".join(f"{member} {number}" for member, number in event.votes.items())
+            told = f"decided{' on a split vote' if event.split else ''} ({tally}): {event.decision}. {event.reason}"
             return _row("warning" if event.split else "info", told, against, step=event.step)
         case e.ModelEscalated():
             return _row("info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step)
@@ -72,10 +73,8 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
 def _compacted(event: e.ContextCompacted) -> NoticeRow:
     left_out = f"{count(len(event.results), 'result')} left out" if event.results else ""
     what = " and ".join(part for part in (left_out, "what came before summarised" if event.summary else "") if part)
-    text = (
-        f"context compacted: {what or 'nothing could be left out'}; about {event.before:,} tokens were {event.after:,} of {event.window:,}"
-    )
-    return _row("info", text, step=event.step)
+    tokens = f"about {event.before:,} tokens were {event.after:,} of {event.window:,}"
+    return _row("info", f"context compacted: {what or 'nothing could be left out'}; {tokens}", step=event.step)
 
 
 def _hit(hit: dict[str, Json]) -> str:
@@ -142,10 +141,8 @@ def claims_row(claims: Sequence[Mapping[str, Any]]) -> NoticeRow | None:
 def _claim(claim: Mapping[str, Any]) -> str:
     state = str(claim.get("state"))
     cites = [f"{one.get('place')}" + (f" ({one['why']})" if one.get("why") else "") for one in claim.get("citations", ())]
-    return shown(
-        f"{STATE_MARKS.get(state, '?')} {state}: {one_line(str(claim.get('text', '')), 200)}" + (f" — {'; '.join(cites)}" if cites else ""),
-        500,
-    )
+    text = f"{STATE_MARKS.get(state, '?')} {state}: {one_line(str(claim.get('text', '')), 200)}"
+    return shown(text + (f" — {'; '.join(cites)}" if cites else ""), 500)
 
 
 def next_steps(event: e.RunFinished) -> NoticeRow | None:
@@ -158,24 +155,16 @@ def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:
     """Bring the row of the task list up to date: how far it is, then each task with its state."""
     tasks = list(tasks)
     over = sum(task.status in {"done", "dropped"} for task in tasks)
-    lines: list[Json] = [
-        shown(f"{_MARKS.get(task.status, task.status)} {task.title}" + (f": {task.note}" if task.note else ""), 500) for task in tasks
-    ]
-    done = over == len(tasks)
-    row.change(
-        text=f"tasks: {over} of {len(tasks)} done", level="good" if done else "info", state="done" if done else "running", items=lines
-    )
+    texts = [f"{_MARKS.get(task.status, task.status)} {task.title}" + (f": {task.note}" if task.note else "") for task in tasks]
+    lines: list[Json] = [shown(text, 500) for text in texts]
+    level, state = ("good", "done") if over == len(tasks) else ("info", "running")
+    row.change(text=f"tasks: {over} of {len(tasks)} done", level=level, state=state, items=lines)
     return row
 
 
 def _weight(claim: Mapping[str, Json]) -> str:
-    evidence = claim.get("evidence")
-    evidence = evidence if isinstance(evidence, list) else []
+    evidence = cast("list[Json]", claim.get("evidence") or [])
     return f"{claim.get('shown')} of {count(len(evidence), 'piece')} of evidence found" if evidence else "no evidence"
-
-
-def _tally(votes: Mapping[str, int]) -> str:
-    return ", ".join(f"{member} {number}" for member, number in votes.items())
 
 
 def _row(level: str, text: str, items: Iterable[str] = (), *, step: str = "") -> NoticeRow:
@@ -192,7 +181,6 @@ def _candidate(event: e.McpCandidateFound) -> NoticeRow:
 
 
 def _note(note: dict[str, Json]) -> str:
-    """Return the text of a note."""
     text = next((note[key] for key in ("text", "content", "note") if isinstance(note.get(key), str)), None)
     if isinstance(found := note.get("id"), str) and found:
         about = f"{note.get('kind', 'note')} {found}" + (f" (from {note['taint']})" if note.get("taint") else "")

@@ -34,16 +34,14 @@ class PlanView:
     drawn: Layout | None = None
     """How the steps were arranged last; states in it are those of then."""
 
-    def proposed(self, event: e.PlanProposed) -> list[Change]:
-        """Take the plan in."""
-        self.specs, self.artifacts = _specs(event.plan.get("steps")), event.plan.get("artifacts")
-        return self._described()
-
-    def extended(self, event: e.PlanExtended) -> list[Change]:
-        """Take in what a step grew."""
-        self.specs = [*self.specs, *_specs(list(event.steps))]
-        if event.artifacts:
-            self.artifacts = {**cast("dict[str, Json]", self.artifacts), **event.artifacts}
+    def grown(self, event: e.PlanProposed | e.PlanExtended) -> list[Change]:
+        """Take the plan in, or what a step grew."""
+        if isinstance(event, e.PlanProposed):
+            self.specs, self.artifacts = _specs(event.plan.get("steps")), event.plan.get("artifacts")
+        else:
+            self.specs = [*self.specs, *_specs(list(event.steps))]
+            if event.artifacts:
+                self.artifacts = {**cast("dict[str, Json]", self.artifacts), **event.artifacts}
         return self._described()
 
     def stepped(self, event: e.StepStarted | e.StepFinished) -> list[Change]:
@@ -51,9 +49,8 @@ class PlanView:
         known = event.step in self.steps
         step = self._step(event.step)
         if isinstance(event, e.StepStarted):
-            branch: Change = (
-                {"parent": event.parent, "needs": [plain(event.parent)]} if event.parent else {}
-            )  # of a sub-agent, not of the plan
+            # Of a sub-agent, not of the plan.
+            branch: Change = {"parent": event.parent, "needs": [plain(event.parent)]} if event.parent else {}
             changed = step.change(state="running", goal=one_line(event.goal, 2_000) or step.goal, reason="", **branch)
         else:
             state = "skipped" if event.skipped else "ok" if event.ok else "failed"
@@ -122,7 +119,6 @@ class PlanView:
         ]
 
     def _described(self) -> list[Change]:
-        """Read the steps from their JSON form."""
         needs = _needs(self.specs, self.artifacts)
         nodes = [Node(id=name, needs=waits) for name, waits in needs.items()]
         before = arrows(nodes)

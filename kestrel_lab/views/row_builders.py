@@ -1,19 +1,25 @@
-"""The rows of a run's view, made when they are first needed."""
+"""The rows of a run's view, made when they are first needed: texts, calls, notices, approvals; and its budget."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.run_types import TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.views.formatting import shown
+from kestrel_lab.core.usage import UsageMeter
+from kestrel_lab.views import formatting
+from kestrel_lab.views.diffs import shown_diff, tells_all
 from kestrel_lab.views.notices import task_list
-from kestrel_lab.views.rows import CallRow, Change, NoticeRow, StageRow, TextRow
+from kestrel_lab.views.rows import Ask, CallRow, Change, NoticeRow, StageRow, TextRow
 
 if TYPE_CHECKING:
     from kestrel_lab.views.run_view import RunView
+
 
 _WELL = {"starting", "ready"}
 OPEN = {"asked", "waiting", "running", "thinking", "streaming"}
@@ -33,20 +39,19 @@ def text_id(view: RunView, call: str) -> str:
 
 def call_row(view: RunView, call: str, tool: str) -> CallRow:
     """The row of a tool call."""
-    row = cast("CallRow", view.rows.setdefault(f"c:{call}", CallRow(id=f"c:{call}", inside=macro_around(view, call))))
+    row = cast("CallRow", view.rows.setdefault(f"c:{call}", CallRow(id=f"c:{call}", inside=_macro_around(view, call))))
     row.tool = plain(tool) or row.tool
     return row
 
 
-def macro_around(view: RunView, call: str) -> str:
-    """The macro whose call the id of `call` begins with."""
+def _macro_around(view: RunView, call: str) -> str:
     found = [name for name in view.macros if call.startswith(name) and not call[len(name) : len(name) + 1].isalnum() and call != name]
     return view.macros[max(found, key=len)] if found else ""
 
 
 def notice_row(view: RunView, level: str, text: str) -> Change:
     """A line of its own."""
-    return added_row(view, NoticeRow(id="", level=level, text=shown(text, 500)))
+    return added_row(view, NoticeRow(id="", level=level, text=formatting.shown(text, 500)))
 
 
 def task_row(view: RunView, event: e.TaskChanged) -> Change:
@@ -132,3 +137,93 @@ def told_args(view: RunView, call: str, args: dict[str, Json]) -> dict[str, Json
     """The arguments without defaults that nobody named."""
     named = view.asked_args.get(call)
     return args if named is None else {name: value for name, value in args.items() if name in named}
+
+
+def asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
+    """Show that a call waits for a decision."""
+    view.deeds.take(event)
+    row = call_row(view, event.call, event.tool)
+    args = told_args(view, event.call, event.args)
+    row.change(step=event.step, danger=event.danger, summary=formatting.args_line(args), args=cast("Json", formatting.args_pairs(args)))
+    row.change(state="waiting", since=0.0)
+    question = event.why == "question"
+    skills = f"after loading {', '.join(map(plain, event.skills))}" if event.skills else ""
+    why = (_WHY.get(event.why, plain(event.why)), formatting.contained_words(event), formatting.sandbox_words(event.sandbox), skills)
+    ask = view.asks[event.call] = Ask(
+        id=event.call,
+        kind="question" if question else "approval",
+        text=plain(str(event.args.get("question", ""))) if question else "",
+        options=formatting.options_of(event) if question else [],
+        tool=plain(event.tool),
+        danger=event.danger,
+        why=" · ".join(filter(None, why)),
+        diff=shown_diff(event.preview),
+        folded=tells_all(event.preview),
+        images=view.figures.get(event.call, []),
+        args=formatting.args_pairs(event.args, limit=None),
+        origins=formatting.origin_pairs(event),
+        json=formatting.visible_json(event.args),
+        offer=plain(event.offer),
+        contained=bool(event.contained),
+    )
+    return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
+
+
+_WHY = {
+    "danger": "",
+    "contained": "",
+    "question": "",
+    "unknown_outcome": "The last session ended while this call ran: whether it took effect is unknown.",
+}
+_SCOPES = {"run": " for the whole run", "same": " for equal calls of the run", "like": " for commands like it in the run"}
+
+
+def decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
+    """Show who decided on a call, and how."""
+    view.deeds.take(event)
+    if event.args is not None:  # what a person changed is shown whole
+        view.asked_args.pop(event.call, None)
+    row = call_row(view, event.call, "")
+    word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
+    edited = " with edited arguments" if event.granted and event.args is not None else ""
+    said = event.answer or event.reason
+    reason = f": {formatting.shown(said, 500)}" if said else ""
+    note = f"{word}{edited} by {plain(event.by)}{_SCOPES.get(event.scope, '')}{reason}"
+    # No tool answers the beginning of a step, or what a tool does.
+    granted = "ok" if row.tool == START_STEP or "?" in event.call else "asked"
+    row.change(note=note, state=granted if event.granted else "denied")
+    return [row.whole(), *withdraw(view, event.call)]
+
+
+_TELLING = (e.RunStarted, e.RunForked, e.RunResumed, e.StateTransition, e.ModelCalled, e.ModelAnswered, e.RunFinished)
+
+
+@dataclass(slots=True)
+class Budget:
+    """The limits that the events of a run name, beside what it has used."""
+
+    limits: dict[str, Json] = field(default_factory=dict)
+
+    def take(self, event: e.Event) -> bool:
+        """Take up an event; returns whether it makes a difference to the fields of `shown`."""
+        if isinstance(event, e.RunStarted):
+            self.limits = event.limits
+        elif isinstance(event, e.RunResumed | e.RunForked):
+            self.limits = event.limits or self.limits
+        return isinstance(event, _TELLING)
+
+    def shown(self, meter: UsageMeter) -> dict[str, Json]:
+        """Return fields of a `Head`: what is counted, with the fraction used, and the time worked."""
+        limits = {name: limit for name, limit in self.limits.items() if isinstance(limit, int | float) and limit > 0}
+        counted: list[Json] = []
+        if turns := limits.get("cycles"):
+            counted.append([f"{meter.turns:,} of {turns:,} turns", meter.turns / turns])
+        if (usd := limits.get("cost_usd")) and (meter.cost_usd or not meter.unpriced):  # a price that nobody knows is no news
+            unknown = " + unknown cost" if meter.unpriced else ""
+            counted.append([f"${meter.cost_usd:.4f}{unknown} of ${usd:g}", meter.cost_usd / usd])
+        if tokens := limits.get("tokens"):
+            used = meter.tokens_in + meter.tokens_out
+            counted.append([f"{used:,} of {tokens:,} tokens", used / tokens])
+        rests = meter.status == RunStatus.WAITING_APPROVAL or meter.status in TERMINAL
+        since = 0.0 if rests else meter.last_at or 0.0
+        return {"budget": counted, "worked": meter.working_s, "working": since, "seconds": limits.get("seconds")}

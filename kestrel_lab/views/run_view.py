@@ -17,15 +17,14 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line, plain
 from kestrel_lab.core.usage import UsageMeter
+from kestrel_lab.language.numbers import origins
 from kestrel_lab.verification.evidence import Backed
-from kestrel_lab.verification.numbers import origins
 from kestrel_lab.views import formatting, notices, row_builders
-from kestrel_lab.views.approval_rows import asked, decided
-from kestrel_lab.views.budget import Budget
 from kestrel_lab.views.confidence_badge import badge_of
 from kestrel_lab.views.diffs import changed, shown_diff, split_diff
 from kestrel_lab.views.evidence import cites_of, claims_shown
 from kestrel_lab.views.plan_view import PlanView
+from kestrel_lab.views.row_builders import Budget, asked, decided
 from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
 
 _GIVEN = "given by hand"
@@ -76,9 +75,13 @@ class RunView:
         return self.plan.steps
 
     @property
+    def _answer(self) -> TextRow | None:
+        return next((row for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), None)
+
+    @property
     def answer(self) -> str:
         """The run's answer; empty as long as there is none."""
-        return next((row.text for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), "")
+        return "" if (row := self._answer) is None else row.text
 
     @property
     def cites(self) -> bool:
@@ -87,8 +90,7 @@ class RunView:
 
     def mark(self, backed: Sequence[Backed]) -> list[Change]:
         """Mark the claims of the answer and what they cite with the state of their evidence; returns what that changed."""
-        row = next((row for row in reversed(self.rows.values()) if isinstance(row, TextRow) and row.role == "answer"), None)
-        if row is None:
+        if (row := self._answer) is None:
             return []
         cites, claims = cites_of(backed), claims_shown(row.text, backed)
         if (cites, claims) == (row.cites, row.claims):
@@ -101,10 +103,8 @@ class RunView:
             return []
         self.left = self.head.status
         waits = self.left == RunStatus.WAITING_APPROVAL
-        return [
-            self.head.change(status=self.left if waits else INTERRUPTED, ended=at, progress=""),
-            *row_builders.close_rows(self, waits=waits),
-        ]
+        head = self.head.change(status=self.left if waits else INTERRUPTED, ended=at, progress="")
+        return [head, *row_builders.close_rows(self, waits=waits)]
 
     @property
     def done(self) -> bool:
@@ -147,10 +147,8 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             return _forked(view, event, at)
         case e.StateTransition():
             return _moved(view, event, at)
-        case e.PlanProposed():
-            return view.plan.proposed(event)
-        case e.PlanExtended():
-            return view.plan.extended(event)
+        case e.PlanProposed() | e.PlanExtended():
+            return view.plan.grown(event)
         case e.StepStarted():
             return view.plan.stepped(event)
         case e.StepFinished():
@@ -269,11 +267,8 @@ def _macro(view: RunView, event: e.MacroStarted | e.MacroFinished) -> list[Chang
     row.step = event.step
     if isinstance(event, e.MacroStarted):
         view.macros[event.call] = plain(event.macro)
-        row.change(
-            summary=one_line(f"{event.macro} {formatting.args_line(event.args)}", 100),
-            note=f"macro, version {event.version}",
-            state="running",
-        )
+        line = one_line(f"{event.macro} {formatting.args_line(event.args)}", 100)
+        row.change(summary=line, note=f"macro, version {event.version}", state="running")
     else:
         row.change(state="ok" if event.ok else "error")
         if not event.ok:
@@ -326,9 +321,8 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
         changed["thinking"] = formatting.thinking_text(event)
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
     replayed = [_joined_by(view, "", "replay")] if event.replayed and view.head.model_kind != "replay" else []
-    return [settled if known else row.whole(), view.head.change(usage=_used(view)), *replayed] + [
-        _requested(view, event.step, call) for call in event.calls
-    ]
+    asked = [_requested(view, event.step, call) for call in event.calls]
+    return [settled if known else row.whole(), view.head.change(usage=_used(view)), *replayed, *asked]
 
 
 def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
@@ -374,10 +368,9 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     preview = " · ".join(part for part in (one_line(text[:2_000], 160), changed(diff) if diff else "") if part)
     if event.whole:
         note = " · ".join(part for part in (note, f'whole text: {event.chars:,} characters, run.results["{plain(event.call)}"]') if part)
-    row.change(
-        state=state, result=formatting.shown(text), diff=shown_diff(head_tail(diff, formatting.RESULT_SHOWN)[0]), preview=preview, note=note
-    )
-    row.change(took=formatting.duration(event.seconds) if view.timed and state != "denied" else "", since=0.0)
+    took = formatting.duration(event.seconds) if view.timed and state != "denied" else ""
+    shortened = shown_diff(head_tail(diff, formatting.RESULT_SHOWN)[0])
+    row.change(state=state, result=formatting.shown(text), diff=shortened, preview=preview, note=note, took=took, since=0.0)
     row.undo = event.call if event.before else row.undo
     return [row.whole(), *row_builders.withdraw(view, event.call), view.head.change(usage=_used(view))]
 

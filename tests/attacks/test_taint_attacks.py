@@ -15,7 +15,7 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.testing import ListMemory, ScriptedModel
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.macros.macro import Macro, MacroRegistry
+from kestrel_lab.tools.macros import Macro, MacroRegistry
 from kestrel_lab.tools.tool import ToolContext
 
 

@@ -6,7 +6,7 @@ from threading import Thread
 
 import pytest
 
-from kestrel_lab.checks.answer_format import AnswerSchema
+from kestrel_lab.checks.answer import AnswerSchema
 from kestrel_lab.checks.behaviour import CostAtMost, SecondsAtMost, TokensAtMost
 from kestrel_lab.checks.grounding import AnswerCites
 from kestrel_lab.checks.python_function import PythonCheck

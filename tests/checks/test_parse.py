@@ -3,8 +3,7 @@
 import pytest
 from jsonschema import Draft202012Validator
 
-from kestrel_lab.checks.answer import AnswerAbstains, AnswerContains, AnswerEquals, AnswerMatches
-from kestrel_lab.checks.answer_format import AnswerForm, AnswerSchema
+from kestrel_lab.checks.answer import AnswerAbstains, AnswerContains, AnswerEquals, AnswerForm, AnswerMatches, AnswerSchema
 from kestrel_lab.checks.behaviour import CostAtMost, SecondsAtMost, TokensAtMost, ToolAtMost, ToolNotUsed, ToolUsed, TurnsAtMost
 from kestrel_lab.checks.commands import CommandSucceeds
 from kestrel_lab.checks.files import FileAbsent, FileContains, FileEquals

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.answers.abstention import abstains
+from kestrel_lab.answers.contracts import abstains
 from kestrel_lab.checks.answer import AnswerAbstains
 from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.core.errors import UsageError

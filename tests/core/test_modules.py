@@ -88,7 +88,7 @@ def test_it_is_told_why_a_module_is_not_taken(tmp_path: Path) -> None:
     folder = plant(tmp_path / "work", "redis")
     code = """
 import json, sys
-from kestrel_lab.models.local.model import find_spec
+from kestrel_lab.models.local import find_spec
 exec(compile('''
 import importlib.util
 there = importlib.util.find_spec("plainly_planted") is not None

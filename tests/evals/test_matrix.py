@@ -3,8 +3,7 @@
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.evals.suites.matrix import expanded
+from kestrel_lab.evals.suites.loader import expanded, load_suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.session import Session
 

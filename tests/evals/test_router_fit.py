@@ -15,9 +15,8 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered
 from kestrel_lab.evals.stored_trials import store_trial
 from kestrel_lab.evals.studies import router_fit
-from kestrel_lab.evals.studies.near_duplicates import near_duplicates
 from kestrel_lab.evals.studies.router_data import routing_frame
-from kestrel_lab.evals.studies.router_fit import fit_router
+from kestrel_lab.evals.studies.router_fit import fit_router, near_duplicates
 from kestrel_lab.evals.studies.router_report import read_fitted
 from kestrel_lab.models.learned_router import learned_model, read_router
 from kestrel_lab.runtime.session import Session

@@ -20,7 +20,7 @@ from kestrel_lab.evals.summaries import streaming_summary as reducer
 from kestrel_lab.evals.summaries.metric_values import observed
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
-from kestrel_lab.views.budget import Budget
+from kestrel_lab.views.row_builders import Budget
 
 KNOWN = Usage(tokens_in=1, cost_usd=0.12, model_calls=1)
 UNKNOWN = Usage(tokens_in=1, unpriced=1, model_calls=1)

@@ -15,7 +15,7 @@ from kestrel_lab.core.usage import metered, waiting_time, working_time
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.server.run_list import RunList
+from kestrel_lab.server.controller import RunList
 from kestrel_lab.views.run_view import view_of
 
 names = st.sampled_from(["a", "b"])

@@ -32,10 +32,10 @@ def test_variables_stay_and_are_described(kernel: OwnKernel) -> None:
     plotted = kernel.execute("import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()")
     failed = kernel.execute("df['b']")
 
-    assert (first.printed, first.given, first.error) == ("hello\n", "2", "")
+    assert (first.output.text, first.given, first.error) == ("hello\n", "2", "")
     assert kernel.listed() == "df: DataFrame, 2 rows × 1 columns"
     assert "a: int64, min 1, mean 1.5, max 2" in kernel.inspected("df")
-    assert [media for media, _ in plotted.images] == ["image/png"]
+    assert [media for media, _ in plotted.output.images] == ["image/png"]
     assert "KeyError: 'b'" in failed.error
     assert "\x1b" not in failed.error
     with pytest.raises(ToolError, match="KeyError: 'nothing'"):

@@ -44,3 +44,10 @@ def test_what_comes_of_code_is_the_output_of_a_cell(tmp_path: Path) -> None:
     assert [one["output_type"] for one in executed.outputs] == ["stream", "stream", "display_data", "execute_result"]
     assert executed.outputs[2]["data"]["text/html"] == "<b>c</b>"
     assert failed.outputs[-1]["ename"] == "ZeroDivisionError"
+
+
+def test_text_that_was_displayed_in_a_preview_is_shown_when_it_is_taken_over(tmp_path: Path) -> None:
+    """The model reads it, and the person sees it too."""
+    adopted = Kernel(tmp_path).adopt("get_ipython().display_pub.publish({'text/plain': 'seen'}, {}); y = 1")
+
+    assert [one["data"] for one in adopted.outputs] == [{"text/plain": "seen"}]

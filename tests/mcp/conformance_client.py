@@ -17,8 +17,7 @@ from typing import Any
 from kestrel_lab.core.errors import DependencyError, ToolError
 from kestrel_lab.mcp.approvals import Definition
 from kestrel_lab.mcp.config import read_server
-from kestrel_lab.mcp.elicitation import LEAVE_OUT
-from kestrel_lab.mcp.person import DECLINE, DONE
+from kestrel_lab.mcp.elicitation import DECLINE, DONE, LEAVE_OUT
 from kestrel_lab.runtime.session import Session
 
 SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")

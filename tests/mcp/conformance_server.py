@@ -13,7 +13,7 @@ from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.server.mcp_http import serving_http
+from kestrel_lab.server.serve import serving_http
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import ToolContext

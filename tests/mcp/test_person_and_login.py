@@ -20,7 +20,7 @@ from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnsw
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.mcp.config import read_server
 from kestrel_lab.mcp.connection import Connection
-from kestrel_lab.mcp.person import DECLINE, DONE, Person
+from kestrel_lab.mcp.elicitation import DECLINE, DONE, Person
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel

@@ -12,8 +12,8 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.models.litellm.model import LiteLLMModel
-from kestrel_lab.models.local.model import LocalModel, local_extra_missing
-from kestrel_lab.models.prompted_tools.model import TextToolModel
+from kestrel_lab.models.local import LocalModel, local_extra_missing
+from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.models.providers import PROVIDERS
 from kestrel_lab.models.resolve import available_models, choose_model
 from kestrel_lab.models.retry import RetryingModel

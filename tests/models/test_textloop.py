@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec
 from kestrel_lab.core.protocols import ModelKind, OnDelta
-from kestrel_lab.models.prompted_tools.model import TextToolModel
-from kestrel_lab.models.prompted_tools.parser import AnswerText, read_said
-from kestrel_lab.models.prompted_tools.prompt import reply_schema, tool_prompt
+from kestrel_lab.models.prompted_tools import AnswerText, TextToolModel, read_said, reply_schema, tool_prompt
 
 READ = ToolSpec(
     name="read_file",

@@ -10,8 +10,7 @@ import pytest
 from lab_server import serve, write_notebook
 
 from kestrel_lab.core.errors import ConflictError
-from kestrel_lab.tools.kernel.documents import Document, JupyterServer, Swap, cell_of
-from kestrel_lab.tools.kernel.shared_document import shared_document
+from kestrel_lab.tools.kernel.documents import Document, JupyterServer, Swap, cell_of, shared_document
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 # Not among the development dependencies: where it is installed every server has shared documents, which the other tests are not about.

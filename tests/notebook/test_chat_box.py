@@ -8,7 +8,7 @@ from pathlib import Path
 from waits import becomes
 
 from kestrel_lab import Lab
-from kestrel_lab.notebook.chat_box import ChatBox
+from kestrel_lab.notebook.panel import ChatBox
 from kestrel_lab.testing import ScriptedModel
 
 

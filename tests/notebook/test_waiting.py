@@ -11,8 +11,7 @@ from waits import FOREVER_S
 
 from kestrel_lab.core.errors import RunCancelled
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
-from kestrel_lab.notebook.cell_interrupt import interruptible, run_on_thread
-from kestrel_lab.notebook.prompt import Ask, PromptApprover
+from kestrel_lab.notebook.cell_interrupt import Ask, PromptApprover, interruptible, run_on_thread
 
 ASKED = ApprovalAsked(call="c", step="s", tool="ba\x1b[2Ksh", args={"command": "rm -r x\u202e"}, danger="HIGH", key="k")
 

@@ -19,11 +19,11 @@ from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, KernelChanged, KernelUndone, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.evals.notebooks.run import run_notebook_sync
+from kestrel_lab.language.numbers import origins
 from kestrel_lab.runtime import recomputation
 from kestrel_lab.runtime.recomputation import CodeCall, comparable, needed
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.kernel.lockdown import impossible
-from kestrel_lab.verification.numbers import origins
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebook"))
 from typist import typist

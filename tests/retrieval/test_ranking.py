@@ -17,11 +17,10 @@ from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.retrieval.cascade import Bounds, Cascade
 from kestrel_lab.retrieval.code_graph import Graph
 from kestrel_lab.retrieval.file_search_loop import ResourceMap, find_files
-from kestrel_lab.retrieval.grep import Grep, checked_hits
 from kestrel_lab.retrieval.hits import Retriever
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.query import ask
-from kestrel_lab.retrieval.search import Search
+from kestrel_lab.retrieval.mentions import ask
+from kestrel_lab.retrieval.search import Grep, Search, checked_hits
 from kestrel_lab.retrieval.semantic import Meaning
 from kestrel_lab.retrieval.trace_events import events_of, retrievals
 

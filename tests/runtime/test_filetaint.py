@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from desk import ORDER, OVER, Desk, bash, desk_at, read
+from waits import becomes
 from webserver import WebServer
 
 from kestrel_lab.core.errors import ApprovalRequired
-from kestrel_lab.core.events.union import ApprovalAsked, ToolAnswered
+from kestrel_lab.core.events.union import ApprovalAsked, FilesTainted, ToolAnswered
 from kestrel_lab.core.plan import Plan, Step
+from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
@@ -197,6 +199,53 @@ def test_a_file_of_a_call_that_never_ended_is_tainted(desk: Desk) -> None:
     assert process.exitcode == 9
     (desk.place / "before.md").write_text("An old file.\n")
     assert not desk.obeys(read("saved.md"))
+
+
+def pair(desk: Desk, meanwhile: Callable[[], object]) -> Run:
+    """A run that reads the page and then makes two calls in a turn: one saves a file, the other ends after it and does something before."""
+
+    @tool
+    async def save(ctx: ToolContext) -> str:
+        """Save the page."""
+        (ctx.workspace.root / "saved.md").write_text(ORDER)
+        return "saved"
+
+    @tool
+    async def go_on(ctx: ToolContext) -> str:
+        """End when the other call has been answered."""
+        await becomes(lambda: any(isinstance(one.event, ToolAnswered) and one.event.tool == "save" for one in log.records(ctx.run_id)))
+        meanwhile()
+        return "done"
+
+    log = desk.session().store
+    page = ("web_fetch", {"url": desk.web.url("/page")})
+    run = desk.run(model=ScriptedModel([[page], [("go_on", {}), ("save", {})], "done"]), tools=(save, go_on), containment="off")
+    assert [event.error for event in run.events() if isinstance(event, ToolAnswered)] == [None] * 3
+    return run
+
+
+def test_calls_that_begin_together_share_what_is_recorded_of_files(desk: Desk) -> None:
+    """One event when they begin and one when the last has ended, beside that of what an earlier one has written."""
+    run = pair(desk, lambda: None)
+    told = [event for event in run.events() if isinstance(event, FilesTainted)]
+    assert [(event.call, event.ended, [file["path"] for file in event.files]) for event in told] == [
+        ("answer.2.1", False, []),
+        ("answer.2.1", False, ["saved.md"]),
+        ("answer.2.1", True, ["saved.md"]),
+    ]
+    assert told[0].also == ["answer.2.2"]
+    assert not desk.obeys(read("saved.md"))
+
+
+def test_what_a_call_wrote_is_known_when_it_has_ended(desk: Desk) -> None:
+    """Also while another of its turn goes on: a file that somebody then takes away is known when it is brought back.
+
+    Fails where what calls share is recorded at the last end alone.
+    """
+    away = desk.folder / "away.md"
+    pair(desk, lambda: (desk.place / "saved.md").rename(away))
+    away.rename(desk.place / "back.md")
+    assert not desk.obeys(read("back.md"))
 
 
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:

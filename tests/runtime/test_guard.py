@@ -21,7 +21,7 @@ from kestrel_lab.evals.execution.prepare import TunedModel
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.health_probe import endpoint_of, probe_of
 from kestrel_lab.models.litellm.model import LiteLLMModel
-from kestrel_lab.models.prompted_tools.model import TextToolModel
+from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.models.retry import with_retries
 from kestrel_lab.models.router import Route, RoutedModel
 from kestrel_lab.runtime.run import Run

@@ -12,7 +12,7 @@ from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
-from kestrel_lab.verification.engine import VerifierEngine
+from kestrel_lab.verification import engine
 
 ANSWER = "The constant MAX in `limits.py` is 30 now.\n\n```sh\npython limits.py\npython -m compileall .\n```"
 NEXT = [
@@ -133,7 +133,7 @@ def test_a_check_that_breaks_passes_nothing(
         msg = "a defect"
         raise ZeroDivisionError(msg)
 
-    monkeypatch.setattr(VerifierEngine, "__call__", broken)
+    monkeypatch.setattr(engine, "check_answer", broken)
     run = session.run_sync("go", model=ScriptedModel(lambda _: "It is in `gone.py`."), workspace=workspace, verify=level)
     assert run.status is status
     told = run.reason if status is RunStatus.FAILED else str(run.report.concerns)

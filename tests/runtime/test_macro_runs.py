@@ -31,8 +31,7 @@ from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.macros.macro import Macro, MacroRegistry
-from kestrel_lab.tools.macros.run_tool import macro_tool
+from kestrel_lab.tools.macros import Macro, MacroRegistry, macro_tool
 from kestrel_lab.tools.tool import ToolContext
 
 WHO = {"type": "object", "properties": {"who": {"type": "string"}}, "required": ["who"], "additionalProperties": False}

@@ -17,8 +17,7 @@ from kestrel_lab.runtime.memory.macro_mining import PastCall, past_calls, propos
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.argument_schema import ToolArgumentsError
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.macros.macro import Macro
-from kestrel_lab.tools.macros.run_tool import run_macro
+from kestrel_lab.tools.macros import Macro, run_macro
 
 
 def call(tool_name: str, result: Json = "ok", run: str = "r", **args: Json) -> PastCall:

@@ -25,7 +25,7 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.macros.macro import Macro, MacroRegistry
+from kestrel_lab.tools.macros import Macro, MacroRegistry
 
 MANY = 4_000
 """Turns after which a script that nothing stopped ends by itself."""

@@ -22,8 +22,8 @@ from kestrel_lab.testing import ScriptedModel, Turn
 
 MOST_OF_A_SHORT_RUN = 3_550
 """Calls of functions, in all threads, in a run with one tool call: 3,310, and 5,690 before reviews of answers were made cheaper."""
-MOST_OF_A_TURN, MOST_OF_AN_OPAQUE_TURN = 675, 945
-"""Calls of Python functions in a turn with three calls of a tool: 618 (646 of a plain function) and 913; 1,300 and 3,450 when each call asked the log and read the workspace twice."""
+MOST_OF_A_TURN, MOST_OF_AN_OPAQUE_TURN, MOST_OF_A_DOUBTED_TURN = 675, 945, 1_110
+"""Calls of Python functions in a turn with three calls of a tool: 618 (646 of a plain function), 913 and 1,075; 1,201 the last when each call told of its files by itself."""
 
 
 @tool(effect="pure")
@@ -109,19 +109,27 @@ def test_a_run_begins_as_fast_behind_many(tmp_path: Path, counted: list[int]) ->
 
 
 @pytest.mark.parametrize(
-    ("effect", "sync", "most"),
-    [("pure", False, MOST_OF_A_TURN), ("pure", True, MOST_OF_A_TURN), ("opaque", False, MOST_OF_AN_OPAQUE_TURN)],
+    ("effect", "sync", "news", "most"),
+    [
+        ("pure", False, "", MOST_OF_A_TURN),
+        ("pure", True, "", MOST_OF_A_TURN),
+        ("opaque", False, "", MOST_OF_AN_OPAQUE_TURN),
+        ("opaque", False, ", which somebody else may have written", MOST_OF_A_DOUBTED_TURN),
+    ],
 )
-def test_a_turn_stays_cheap(effect: Effect, sync: bool, most: int, tmp_path: Path, counted_python: list[int]) -> None:
-    """A turn with three calls has a bound in calls of Python functions, also where the tool is a plain function that Ctrl-C can stop."""
+def test_a_turn_stays_cheap(effect: Effect, sync: bool, news: str, most: int, tmp_path: Path, counted_python: list[int]) -> None:
+    """A turn with three calls has a bound in calls of Python functions, also where the tool is a plain function that Ctrl-C can stop.
+
+    The dearest are calls whose author has read what may be words of others: the files of the workspace are watched.
+    """
 
     async def look_up(topic: str, limit: int) -> str:
         """Find entries."""
-        return f"{limit} entries of {topic}"
+        return f"{limit} entries of {topic}{news}"
 
     def look_up_now(topic: str, limit: int) -> str:
         """Find entries."""
-        return f"{limit} entries of {topic}"
+        return f"{limit} entries of {topic}{news}"
 
     look = tool(effect=effect, name="look_up")(look_up_now if sync else look_up)
 

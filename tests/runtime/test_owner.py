@@ -14,7 +14,7 @@ from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_status import alive_elsewhere, standing
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.server.run_list import RunList
+from kestrel_lab.server.controller import RunList
 from kestrel_lab.testing import ScriptedModel
 
 

@@ -12,7 +12,7 @@ from kestrel_lab.cli.commands.doctor import examine
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ToolAnswered, ToolCalled
 from kestrel_lab.lab import Lab
-from kestrel_lab.notebook.prompt import question
+from kestrel_lab.notebook.cell_interrupt import question
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel

@@ -19,10 +19,10 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.settings import load_settings
 from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.tools import skills as skills_module
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.sandbox.select import choose
-from kestrel_lab.tools.skills import skill as skills_module
-from kestrel_lab.tools.skills.skill import MOST_FOLDERS, MOST_OFFERED, PLACES, find_skills
+from kestrel_lab.tools.skills import MOST_FOLDERS, MOST_OFFERED, PLACES, find_skills
 from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import view_of
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kestrel_lab.tools.files.autorun_files import who_runs
 from kestrel_lab.tools.files.tools import preview_edit, preview_write
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.sandbox.autorun_watch import who_runs
 from kestrel_lab.tools.sandbox.canary import why_not
 from kestrel_lab.tools.sandbox.launcher_process import MAX_FILE
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox, denial

@@ -13,8 +13,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.tools.argument_schema import ToolArgumentsError
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.macros.macro import Macro, MacroRegistry, MacroStep
-from kestrel_lab.tools.macros.run_tool import macro_tool, run_macro, with_macros
+from kestrel_lab.tools.macros import Macro, MacroRegistry, MacroStep, macro_tool, run_macro, with_macros
 from kestrel_lab.tools.tool import Toolbox
 
 SCHEMA: dict[str, Json] = {

@@ -24,9 +24,8 @@ from kestrel_lab.tools.sandbox.canary import PROBES, leaks, why_not
 from kestrel_lab.tools.sandbox.command_lines import bwrap_path, launch_among, launch_for
 from kestrel_lab.tools.sandbox.landlock import HAS_SCOPES, version
 from kestrel_lab.tools.sandbox.launcher_client import Launch, run_blocking, unshifted
-from kestrel_lab.tools.sandbox.launcher_process import MAX_PROCESSES
+from kestrel_lab.tools.sandbox.launcher_process import MAX_PROCESSES, MemoryBound
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox, parse_level
-from kestrel_lab.tools.sandbox.memory_limit import MemoryBound
 from kestrel_lab.tools.sandbox.mounts import linked_repository
 from kestrel_lab.tools.sandbox.select import Choice, choose
 from kestrel_lab.tools.shell.bash import bash

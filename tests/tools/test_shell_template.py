@@ -19,7 +19,7 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.shell_syntax.template import check_command, render_call
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
-from kestrel_lab.tools.macros.macro import Macro, MacroRegistry, add_macro
+from kestrel_lab.tools.macros import Macro, MacroRegistry, add_macro
 
 WORD: dict[str, Json] = {"type": "object", "properties": {"w": {"type": "string"}}, "required": ["w"]}
 HOSTILE = [

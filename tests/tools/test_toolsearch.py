@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.tools.tool_search import Described, ToolIndex, covered, described, names
+from kestrel_lab.tools.tool_search import Described, ToolIndex, covered, described
 
 TOOLS = [
     Described(name="convertTimezone", description="Change a clock time from one place to another."),
@@ -16,7 +16,7 @@ INDEX = ToolIndex(TOOLS)
 
 def found(need: str, top_k: int = 3) -> tuple[str, ...]:
     """The names that a need finds."""
-    return names(INDEX.search(need, top_k))
+    return INDEX.search(need, top_k)
 
 
 def test_names_are_found_by_their_words_and_words_by_names() -> None:
@@ -40,7 +40,7 @@ def test_pairs_of_words_count_as_one_also_when_it_is_said_what_is_covered() -> N
 def test_the_order_of_tools_does_not_matter() -> None:
     """Equal tools in any order, equal answers; equally good ones by name."""
     twins = [Described(name=name, description="Send mail.") for name in ("b", "a", "c")]
-    assert names(ToolIndex(twins).search("mail", 3)) == names(ToolIndex(reversed(twins)).search("mail", 3)) == ("a", "b", "c")
+    assert ToolIndex(twins).search("mail", 3) == ToolIndex(reversed(twins)).search("mail", 3) == ("a", "b", "c")
 
 
 @settings(max_examples=30)

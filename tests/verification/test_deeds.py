@@ -11,7 +11,7 @@ from kestrel_lab.core.events import deeds as folded
 from kestrel_lab.core.events.deeds import deed_lines, deeds_of
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.verification.engine import VerifierEngine
+from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
 
@@ -90,14 +90,14 @@ def test_a_claimed_deed_is_in_the_log(tmp_path: Path, events: Sequence[Event], a
     """What was denied, failed or never happened cannot be claimed; where a command may have done it unseen, nothing is said."""
     (tmp_path / "calc.py").write_text("x = 1\n")
     subject = Subject(answer=answer, deeds=deeds_of(events), ground=Files(tmp_path))
-    found = VerifierEngine()(subject)
+    found = check_answer(subject)
     assert bool(found) is not true
     assert {one.severity for one in found} <= {"critical"}
 
 
 def test_without_a_log_nothing_is_said(tmp_path: Path) -> None:
     """Where nobody knows what was called, no deed is doubted."""
-    assert VerifierEngine()(Subject(answer="I wrote SUMMARY.md.", ground=Files(tmp_path))) == ()
+    assert check_answer(Subject(answer="I wrote SUMMARY.md.", ground=Files(tmp_path))) == ()
 
 
 def test_deeds_are_told_in_lines() -> None:
@@ -119,4 +119,4 @@ def test_deeds_are_told_in_lines() -> None:
 def test_a_fold_that_forgets_refusals_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutant that takes a denied call for a done one lets the claim pass."""
     monkeypatch.setattr(folded.DeedLog, "_outcome", lambda *_: "done")
-    assert VerifierEngine()(Subject(answer="I wrote SUMMARY.md.", deeds=deeds_of(NO_SUMMARY))) == ()
+    assert check_answer(Subject(answer="I wrote SUMMARY.md.", deeds=deeds_of(NO_SUMMARY))) == ()

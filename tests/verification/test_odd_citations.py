@@ -9,7 +9,7 @@ import pytest
 from kestrel_lab.core.citations import answered, citations, resolve, spans_of, standing
 from kestrel_lab.core.events.union import ModelAnswered, ToolAnswered
 from kestrel_lab.verification.claims import MOST_CHARS, claims_of
-from kestrel_lab.verification.engine import VerifierEngine
+from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
@@ -86,7 +86,7 @@ def test_paths_with_spaces_are_cited_in_brackets(tmp_path: Path, cite: str) -> N
     span = resolve(cited, [], ground.read)
     assert span is not None
     assert (span.id, span.text) == (f"{meant}:2", f"{meant} it is")
-    assert VerifierEngine()(Subject(answer=f"It is so {cite}.", ground=ground)) == ()
+    assert check_answer(Subject(answer=f"It is so {cite}.", ground=ground)) == ()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_an_answer_without_an_end_is_looked_at_in_bounded_time(tmp_path: Path) -
     (tmp_path / "a.py").write_text("def fun_1():\n    return 1\n")
     answer = ", ".join(f"fun_{number} is {number} in a.py:{number % 2 + 1}" for number in range(400))
     claims = claims_of(answer)
-    VerifierEngine()(Subject(answer=answer, ground=Files(tmp_path)))  # it comes back: by work, see test_work, and by no clock
+    check_answer(Subject(answer=answer, ground=Files(tmp_path)))  # it comes back: by work, see test_work, and by no clock
 
     assert all(len(said.text) <= MOST_CHARS and answer[said.at :].startswith(said.text) for said in claims)
     assert "".join(said.text for said in claims) == answer

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.verification import places
-from kestrel_lab.verification.engine import VerifierEngine
-from kestrel_lab.verification.issues import refused
+from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.subject import Made, Subject
 from kestrel_lab.verification.workspace_files import Files
 
@@ -48,7 +47,7 @@ def shop(tmp_path: Path) -> Files:
 
 def checks(subject: Subject) -> set[str]:
     """The checks that accuse an answer."""
-    return {one.check for one in VerifierEngine()(subject)}
+    return {one.check for one in check_answer(subject)}
 
 
 @pytest.mark.parametrize(
@@ -101,8 +100,8 @@ def test_a_place_is_right_or_accused(shop: Files, answer: str, accused: str) -> 
 @pytest.mark.parametrize(("name", "accused"), [("shop/cart.py", False), ("shop/basket.py", True)])
 def test_absolute_paths_are_treated_like_relative_ones(shop: Files, name: str, *, accused: bool) -> None:
     """A path from the root of the disk is looked up in the workspace, or in the folder that it names."""
-    assert refused(VerifierEngine()(Subject(answer=f"See {shop.root}/{name}.", ground=shop))) is accused
-    assert not refused(VerifierEngine()(Subject(answer="It serves /static/style.css.", ground=shop)))
+    assert any(one.refuses for one in check_answer(Subject(answer=f"See {shop.root}/{name}.", ground=shop))) is accused
+    assert not any(one.refuses for one in check_answer(Subject(answer="It serves /static/style.css.", ground=shop)))
 
 
 def test_what_the_run_itself_touched_is_not_missing(shop: Files) -> None:
@@ -124,7 +123,7 @@ def test_a_file_is_read_as_it_is_now(shop: Files) -> None:
 
 def test_an_issue_says_where_what_and_how(shop: Files) -> None:
     """An issue names severity, place, what is wrong and a fix, and terminal signs in an answer stay harmless."""
-    found = VerifierEngine()(Subject(answer="First this.\nSee shop/carts.py\x1b[31m.", ground=shop))
+    found = check_answer(Subject(answer="First this.\nSee shop/carts.py\x1b[31m.", ground=shop))
     assert [(one.severity, one.place, one.what, one.fix, one.check) for one in found] == [
         ("critical", "See shop/carts.py.", "shop/carts.py does not exist", "name a file that exists, such as shop/cart.py", "files_exist")
     ]

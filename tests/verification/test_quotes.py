@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.citations import Span
-from kestrel_lab.verification.engine import VerifierEngine
+from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.quotes import changed_in, coded_in, nearly_in, quoted_in
 from kestrel_lab.verification.subject import Made, Subject
 from kestrel_lab.verification.workspace_files import Files
@@ -67,7 +67,7 @@ def test_a_quote_is_exact_or_accused(ground: Files, answer: str, *, exact: bool)
     span = Span(id="main.1.1", source="bash", text="12 rows were read from the file\n", call="main.1.1")
     sent = Made(call="main.1.2", tool="send", args={"body": "Dear all, the report is attached here."}, ok=True)
     subject = Subject(answer=answer, goal="Show me all rows of the first file", spans=(span,), calls=(sent,), ground=ground)
-    assert [one.check for one in VerifierEngine()(subject)] == ([] if exact else ["quotes_are_exact"])
+    assert [one.check for one in check_answer(subject)] == ([] if exact else ["quotes_are_exact"])
 
 
 @settings(max_examples=60)

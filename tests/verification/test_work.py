@@ -9,7 +9,7 @@ import pytest
 from kestrel_lab.answers.next_actions import next_actions
 from kestrel_lab.core.citations import Span
 from kestrel_lab.verification import workspace_files as work
-from kestrel_lab.verification.engine import UNFINISHED, VerifierEngine
+from kestrel_lab.verification.engine import UNFINISHED, check_answer
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.subject import MOST_BLOCK, MOST_CHARS, MOST_CLAIMS, Subject
@@ -42,7 +42,7 @@ def test_a_thousand_claims_are_looked_at_and_the_rest_is_told(ground: Files) -> 
     """What comes first is checked in full however much follows it, and the issue says how much of the answer that is."""
     answer = f"It is in `gone.py`.\n\n{cites(20_000)}"
     subject = Subject(answer=answer, ground=ground, calls=())
-    found = VerifierEngine()(subject)
+    found = check_answer(subject)
     assert "gone.py does not exist" in [one.what for one in found]
     assert len(subject.claims) == MOST_CLAIMS
     assert stopped(found) == [f"the answer was not checked to its end: only the first {MOST_CLAIMS:,} of its claims were checked"]
@@ -60,7 +60,7 @@ def test_a_thousand_claims_are_looked_at_and_the_rest_is_told(ground: Files) -> 
 )
 def test_what_is_left_out_is_told(ground: Files, answer: str, says: str) -> None:
     """An answer of a megabyte and a block of a hundred thousand characters are cut where the message says."""
-    found = stopped(VerifierEngine()(Subject(answer=answer, ground=ground)))
+    found = stopped(check_answer(Subject(answer=answer, ground=ground)))
     assert [says in one for one in found] == ([True] if says else [])
 
 
@@ -77,11 +77,11 @@ def test_a_check_that_has_spent_its_work_stops_and_what_was_found_stays(ground: 
     def later(subject: Subject) -> Iterator[Issue]:
         yield issue("major", "", "found later", "")
 
-    found = VerifierEngine(checks={"files": (endless, later)})(Subject(answer="It is in app.py.", ground=ground))
+    found = check_answer(Subject(answer="It is in app.py.", ground=ground), checks={"files": (endless, later)})
     assert [one.what for one in found if one.refuses] == ["found before"]
     assert [("endless" in one, "no more work" in one) for one in stopped(found)] == [(True, True)]
     assert len(seen) <= 11
-    assert VerifierEngine(checks={"files": (later,)})(Subject(answer="It is in app.py.", ground=ground))[0].what == "found later"
+    assert check_answer(Subject(answer="It is in app.py.", ground=ground), checks={"files": (later,)})[0].what == "found later"
 
 
 def test_the_counting_notices_work_that_nobody_stops(ground: Files) -> None:
@@ -96,11 +96,11 @@ def test_the_counting_notices_work_that_nobody_stops(ground: Files) -> None:
             subject.pay(work.MOST / 10)
             yield issue("minor", "", f"found {number}", "")
 
-    engine, subject = VerifierEngine(checks={"files": (long,)}), Subject(answer="It is in app.py.", ground=ground)
-    kept = engine(subject)
+    subject = Subject(answer="It is in app.py.", ground=ground)
+    kept = check_answer(subject, {"files": (long,)})
     assert (len(kept) < 12, len(stopped(kept))) == (True, 1)
     ground.work = Careless()
-    careless = engine(subject)
+    careless = check_answer(subject, {"files": (long,)})
     assert (len(careless), len(stopped(careless))) == (100, 0)
 
 
@@ -114,7 +114,7 @@ def test_nothing_is_counted_outside_of_a_look(ground: Files) -> None:
 def test_time_that_is_over_is_told(ground: Files) -> None:
     """A look that may take no time says so instead of finding nothing wrong."""
     late = Subject(answer="It is in `gone.py`.", ground=Files(ground.root, seconds=-1.0))
-    found = VerifierEngine()(late)
+    found = check_answer(late)
     assert [len(stopped(found)), len(found)] == [1, 1]
     assert evidence_of(late) == ()
     assert late.unseen
@@ -134,7 +134,7 @@ def test_time_that_is_over_is_told(ground: Files) -> None:
 )
 def test_yaml_is_read_and_not_built(ground: Files, text: str) -> None:
     """Merges, aliases, depth and tags cost as much as they are long, and are not mistakes of the writer."""
-    assert not any(one.refuses for one in VerifierEngine()(Subject(answer=f"```yaml\n{text}\n```", ground=ground)))
+    assert not any(one.refuses for one in check_answer(Subject(answer=f"```yaml\n{text}\n```", ground=ground)))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_yaml_is_read_and_not_built(ground: Files, text: str) -> None:
 )
 def test_blocks_that_are_made_to_be_hard(ground: Files, language: str, text: str) -> None:
     """Long integers, keys of thousands of parts, depth, white space: the look comes to an end and breaks on none of them."""
-    found = VerifierEngine()(Subject(answer=f"Start it with `app.py`:\n\n```{language}\n{text}\n```\n", ground=ground))
+    found = check_answer(Subject(answer=f"Start it with `app.py`:\n\n```{language}\n{text}\n```\n", ground=ground))
     assert not any("could not be checked" in one.what for one in found)
 
 
@@ -192,7 +192,7 @@ def test_files_that_are_made_to_be_hard(ground: Files, text: str) -> None:
         '`start` in hard.py:1 says "app the starts it then now" and `x = 9` of hard.cfg is 64. The class `start` has `go()`; '
         "`hard.yml` sets `x` to 3.\n\n> it the starts app now and then\n\n```python\nx = 5\nstart(1)\n```\n"
     )
-    found = VerifierEngine()(Subject(answer=answer, ground=Files(ground.root), calls=()))
+    found = check_answer(Subject(answer=answer, ground=Files(ground.root), calls=()))
     assert not any("could not be checked" in one.what for one in found)
 
 

@@ -47,7 +47,7 @@ _LOOK_S, _NAMED = 3.0, 5
 _COLUMNS = ("", "what", "found", "what to do")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was looked at."""
 
@@ -79,23 +79,8 @@ class Doctor(TableView):
 
 def examine(lab: Lab) -> Doctor:
     """Look at everything a run needs; starts no model and talks to nothing but this machine and a server of your own that is set."""
-    return Doctor(
-        (
-            _python(),
-            _log(lab),
-            _events(lab),
-            _model(lab),
-            *_dependencies(lab),
-            *_servers(lab),
-            *_providers(lab),
-            _vectors(),
-            _ripgrep(),
-            *_sandbox(lab),
-            *barriers(lab),
-            _git(),
-            *_notebook(),
-        )
-    )
+    own = (_python(), _log(lab), _events(lab), _model(lab), *_dependencies(lab), *_servers(lab), *_providers(lab))
+    return Doctor((*own, _vectors(), _ripgrep(), *_sandbox(lab), *barriers(lab), _git(), *_notebook()))
 
 
 def known_models(lab: Lab) -> Doctor:
@@ -104,12 +89,12 @@ def known_models(lab: Lab) -> Doctor:
 
 
 def _python() -> Finding:
-    return Finding(ok=True, what="kestrel_lab", found=f"{__version__} on Python {platform.python_version()}, {sys.platform}")
+    return Finding(True, "kestrel_lab", f"{__version__} on Python {platform.python_version()}, {sys.platform}")
 
 
 def _log(lab: Lab) -> Finding:
     runs = len(lab.session.store.runs(limit=100_000))
-    return Finding(ok=True, what="log", found=f"{lab.session.store.path} ({runs} runs, SQLite {apsw.sqlite_lib_version()})")
+    return Finding(True, "log", f"{lab.session.store.path} ({runs} runs, SQLite {apsw.sqlite_lib_version()})")
 
 
 def _events(lab: Lab) -> Finding:
@@ -121,18 +106,18 @@ def _events(lab: Lab) -> Finding:
         if (found := lab.session.store.damage(run)) is not None:
             damaged.append(f"{run} from event {found.seq} on ({found.what})")
     if not damaged:
-        return Finding(ok=True, what="  events", found=f"{looked} of {len(runs)} runs checked: undamaged")
+        return Finding(True, "  events", f"{looked} of {len(runs)} runs checked: undamaged")
     more = f"; {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
     advice = "to see one: kestrel show RUN. It cannot be resumed, but it can be forked at an event before the damage"
-    return Finding(ok=False, what="  events", found=f"damaged: {'; '.join(damaged[:_NAMED])}{more}", advice=advice, optional=True)
+    return Finding(False, "  events", f"damaged: {'; '.join(damaged[:_NAMED])}{more}", advice, optional=True)
 
 
 def _model(lab: Lab) -> Finding:
     try:
         model = lab.session.registry.resolve_model(None)
     except UsageError as error:
-        return Finding(ok=False, what="model", found="none", advice=str(error))
-    return Finding(ok=True, what="model", found=f"{model.name} ({model.kind})")
+        return Finding(False, "model", "none", str(error))
+    return Finding(True, "model", f"{model.name} ({model.kind})")
 
 
 def _dependencies(lab: Lab) -> list[Finding]:
@@ -152,53 +137,39 @@ def _dependency(lab: Lab, row: HealthRow, *, optional: bool) -> Finding:
     well = row.state in {HealthState.STARTING, HealthState.READY}
     found = "not called yet; a test call would cost money" if row.state is HealthState.STARTING else str(row.state)
     advice = "" if well else str(lab.session.supervisor.error(row.dependency))
-    return Finding(ok=well, what=f"  {row.kind} {row.dependency}", found=found, advice=advice, optional=optional)
+    return Finding(well, f"  {row.kind} {row.dependency}", found, advice, optional=optional)
 
 
 def _servers(lab: Lab) -> list[Finding]:
     """The MCP servers that are configured; none is started."""
+    rows = [row for row in lab.session.mcp.table() if lab.session.supervisor.get(watched_as(row.name)) is None]  # else a dependency
+    held = {row.name: f", sandbox {row.sandbox}" if row.sandbox else "" for row in rows}
+    well = {"not started", "ready", "off"}
     return [
-        Finding(
-            ok=row.state in {"not started", "ready", "off"},
-            what=f"  mcp {row.name}",
-            found=f"{row.state}, {row.tools} tools{f', sandbox {row.sandbox}' if row.sandbox else ''}",
-            advice=row.reason,
-            optional=True,
-        )
-        for row in lab.session.mcp.table()
-        if lab.session.supervisor.get(watched_as(row.name)) is None  # else it is among the dependencies
+        Finding(row.state in well, f"  mcp {row.name}", f"{row.state}, {row.tools} tools{held[row.name]}", row.reason, optional=True)
+        for row in rows
     ]
 
 
 def _providers(lab: Lab) -> list[Finding]:
     return [
-        Finding(
-            ok=choice.available or None,
-            what=f"  {choice.name}",
-            found=choice.note if choice.available else "not set up",
-            advice="" if choice.available else choice.note,
-        )
-        for choice in available_models(lab.session.env)
+        Finding(True, f"  {one.name}", one.note) if one.available else Finding(None, f"  {one.name}", "not set up", one.note)
+        for one in available_models(lab.session.env)
     ]
 
 
 def _vectors() -> Finding:
     if why := unloadable():
-        return Finding(
-            ok=False,
-            what="sqlite-vec",
-            found=f"cannot be loaded: {why}",
-            advice="search compares every vector instead, which is slower",
-            optional=True,
-        )
-    return Finding(ok=True, what="sqlite-vec", found=version("sqlite-vec"))
+        advice = "search compares every vector instead, which is slower"
+        return Finding(False, "sqlite-vec", f"cannot be loaded: {why}", advice, optional=True)
+    return Finding(True, "sqlite-vec", version("sqlite-vec"))
 
 
 def _ripgrep() -> Finding:
     try:
-        return Finding(ok=True, what="ripgrep", found=rg_path())
+        return Finding(True, "ripgrep", rg_path())
     except FileNotFoundError as error:
-        return Finding(ok=False, what="ripgrep", found="none", advice=str(error))
+        return Finding(False, "ripgrep", "none", str(error))
 
 
 def _sandbox(lab: Lab) -> list[Finding]:
@@ -207,19 +178,16 @@ def _sandbox(lab: Lab) -> list[Finding]:
     try:
         choice = choose(lab.session.sandbox, Path.cwd())
     except UsageError as error:
-        return [Finding(ok=False, what=what, found="none", advice=str(error)), *_canaries(lab)]
+        return [Finding(False, what, "none", str(error)), *_canaries(lab)]
     asked = "" if choice.wanted else "each command needs approval as CRITICAL; install what is missing below, or set sandbox = S0"
-    held = Finding(ok=choice.level > Level.S0, what=what, found=f"{choice.level.name}: {choice.level.meaning}", advice=asked, optional=True)
+    held = Finding(choice.level > Level.S0, what, f"{choice.level.name}: {choice.level.meaning}", asked, optional=True)
     return [held, *_canaries(lab)]
 
 
 def _canaries(lab: Lab) -> list[Finding]:
     tried = {level: verdict(level, lab.session.sandbox) for level in sorted(Level, reverse=True) if level > Level.S0}
     passed = f"canary passed ({', '.join(PROBES)})"
-    return [
-        Finding(ok=not problem, what=f"  {level.name}", found="no" if problem else passed, advice=problem, optional=True)
-        for level, problem in tried.items()
-    ]
+    return [Finding(not why, f"  {level.name}", "no" if why else passed, why, optional=True) for level, why in tried.items()]
 
 
 # What keeps agents from harm: each barrier is asked to stop something, and says whether it did.
@@ -266,18 +234,16 @@ def log_place(path: Path) -> Finding:
 
 def _barrier(name: str, found: str, advice: str) -> Finding:
     """Return the finding about a barrier, which holds where there is nothing to do."""
-    return Finding(ok=not advice, what=f"barrier: {name}", found=found, advice=advice, optional=True)
+    return Finding(not advice, f"barrier: {name}", found, advice, optional=True)
 
 
 def _git() -> Finding:
     try:
         found = git_program()
     except UsageError as error:
-        return Finding(ok=False, what="git", found="none", advice=str(error), optional=True)
+        return Finding(False, "git", "none", str(error), optional=True)
     inside = any((place / ".git").exists() for place in (Path.cwd(), *Path.cwd().parents))
-    return Finding(
-        ok=True, what="git", found=f"{found} ({'in a repository' if inside else 'no repository here: commits cannot be compared'})"
-    )
+    return Finding(True, "git", f"{found} ({'in a repository' if inside else 'no repository here: commits cannot be compared'})")
 
 
 def _notebook() -> list[Finding]:
@@ -285,9 +251,9 @@ def _notebook() -> list[Finding]:
     findings = []
     for package, advice in wanted.items():
         try:
-            findings.append(Finding(ok=True, what=package, found=version(package)))
+            findings.append(Finding(True, package, version(package)))
         except PackageNotFoundError:
-            findings.append(Finding(ok=None, what=package, found="not installed", advice=f"for notebooks: {advice}"))
+            findings.append(Finding(None, package, "not installed", f"for notebooks: {advice}"))
     return [*findings, _cells()]
 
 
@@ -295,13 +261,11 @@ def _cells() -> Finding:
     """Say how an agent reaches the cells of the notebook in which this was typed."""
     shell = live_shell()
     if shell is None:
-        return Finding(
-            ok=None, what="cells", found="this is no notebook", advice="%kestrel doctor in a notebook says how its cells are reached"
-        )
+        return Finding(None, "cells", "this is no notebook", "%kestrel doctor in a notebook says how its cells are reached")
     how = document_of(kernel_of(shell)).how
     only = how == NextInput.how
     advice = "only new cells can be proposed: use JupyterLab, or a notebook of a Jupyter server" if only else ""
-    return Finding(ok=not only, what="cells", found=f"reached through {how}", advice=advice, optional=True)
+    return Finding(not only, "cells", f"reached through {how}", advice, optional=True)
 
 
 def config(

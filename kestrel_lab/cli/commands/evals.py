@@ -24,7 +24,7 @@ from kestrel_lab.cli.eval_options import (
     plot_to,
     report_to,
 )
-from kestrel_lab.cli.frontend import frontend_of
+from kestrel_lab.cli.frontend import frontend_of, group
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 
@@ -33,11 +33,7 @@ if TYPE_CHECKING:
     from kestrel_lab.evals.execution.result import EvalResult
     from kestrel_lab.lab import Lab
 
-evals = typer.Typer(
-    help="Measure agents: run suites of scenarios, compare two commits, decide gates.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+evals = group("Measure agents: run suites of scenarios, compare two commits, decide gates.", no_args_is_help=True)
 
 
 @evals.command("run", epilog="Example: kestrel eval run evals/smoke.yaml --epochs 3 --report out/smoke.html")

@@ -1,4 +1,4 @@
-"""`kestrel macros …`: tool sequences that agents use again, kept or proposed."""
+"""`kestrel macros …` and `kestrel skills …`: tool sequences that agents use again, and instructions that they load."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.cli.frontend import frontend_of, group, lists
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
-from kestrel_lab.tools.macros.macro import Macro
+from kestrel_lab.runtime.workspace.skills import ShownSkill, WorkspaceSkills
+from kestrel_lab.tools.macros import Macro
 
-macros = typer.Typer(
-    help="List macros, and sequences of calls that could become macros; accept, disable or remove them.",
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+macros = group("List macros, and sequences of calls that could become macros; accept, disable or remove them.", invoke_without_command=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The macro, as `kestrel macros` lists it.")]
 Place = Annotated[str, typer.Option(help="The workspace whose macros are meant.")]
@@ -24,12 +20,7 @@ Place = Annotated[str, typer.Option(help="The workspace whose macros are meant."
 @macros.callback()
 def list_macros(ctx: typer.Context, *, workspace: Place = ".") -> WorkspaceMacros | None:
     """List macros, and sequences of calls that could become macros; accept, disable or remove them."""
-    if ctx.invoked_subcommand is None:
-        return _macros(ctx, workspace)
-    if workspace != ".":
-        msg = f"write --workspace behind {ctx.invoked_subcommand}: kestrel macros {ctx.invoked_subcommand} … --workspace {workspace}"
-        raise UsageError(msg)
-    return None
+    return _macros(ctx, workspace) if lists(ctx, workspace) else None
 
 
 @macros.command()
@@ -74,3 +65,24 @@ def remove(ctx: typer.Context, name: Name, *, workspace: Place = ".") -> str:
 
 def _macros(ctx: typer.Context, workspace: str) -> WorkspaceMacros:
     return frontend_of(ctx).lab().macros.at(workspace)
+
+
+skills = group(
+    "List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show one.",
+    invoke_without_command=True,
+)
+SkillPlace = Annotated[str, typer.Option(help="The workspace whose skills are meant.")]
+
+
+@skills.callback()
+def list_skills(ctx: typer.Context, *, workspace: SkillPlace = ".") -> WorkspaceSkills | None:
+    """List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show one."""
+    return frontend_of(ctx).lab().session.skills.at(workspace) if lists(ctx, workspace) else None
+
+
+@skills.command("show", epilog="Example: kestrel skills show pdf-processing")
+def show_skill(
+    ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The skill.")], *, workspace: SkillPlace = "."
+) -> ShownSkill:
+    """Show what a skill says, and which files it has."""
+    return frontend_of(ctx).lab().session.skills.at(workspace).get(name)

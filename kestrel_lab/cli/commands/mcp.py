@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of
+from kestrel_lab.cli.frontend import frontend_of, group
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.lab import Lab
@@ -29,6 +29,11 @@ from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:
     from kestrel_lab.runtime.session import Session
+
+mcp = group(
+    "List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools of this lab to other programs.",
+    invoke_without_command=True,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +120,7 @@ class InstalledTable(TableView, tuple[tuple[str, ...], ...]):
         return ("server", "package", "packages", "files", "folder"), list(self)
 
 
+@mcp.command()
 def find(
     ctx: typer.Context, need: Annotated[list[str], typer.Argument(metavar="NEED", help="What its tools should do, in a few words.")]
 ) -> FoundServers:
@@ -124,6 +130,7 @@ def find(
     return FoundServers(need=text, judged=tuple(judged), problem=problem)
 
 
+@mcp.command("install")
 def install_server(
     ctx: typer.Context,
     name: Annotated[
@@ -145,11 +152,13 @@ def install_server(
         raise UsageError(str(error)) from error
 
 
+@mcp.command("installed")
 def list_installed(ctx: typer.Context) -> InstalledTable:
     """List installed MCP servers, and whether their files are as they were left."""
     return InstalledTable(tuple(_row(one) for one in frontend_of(ctx).lab().session.registry.sources.installed()))
 
 
+@mcp.command()
 def remove(
     ctx: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp installed` lists it.")]
 ) -> str:
@@ -191,19 +200,6 @@ def _row(one: Installed) -> tuple[str, ...]:
 def _words(argv: tuple[str, ...]) -> str:
     return " ".join(word if word and all(sign.isalnum() or sign in "-_./:=@+,~" for sign in word) else repr(word) for word in argv)
 
-
-# `kestrel mcp …`: servers of tools; and being one for other programs.
-
-mcp = typer.Typer(
-    help="List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools of this lab to other programs.",
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-mcp.command()(find)
-mcp.command("install")(install_server)
-mcp.command("installed")(list_installed)
-mcp.command()(remove)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestrel mcp` lists it.")]
 
@@ -373,7 +369,7 @@ def serve(
 
 
 async def _serve_http(session: Session, port: int, token: bool, options: dict[str, Any]) -> None:
-    from kestrel_lab.server.mcp_http import serving_http  # loads starlette and uvicorn
+    from kestrel_lab.server.serve import serving_http  # loads starlette and uvicorn
 
     async with serving_http(session, port=port, token=token, **options) as (bound, path, work):
         needs = "Requests need no token: every program of this machine may call these tools"

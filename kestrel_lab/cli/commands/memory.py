@@ -8,16 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of
+from kestrel_lab.cli.frontend import frontend_of, group, lists
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.runtime.workspace.memory import MemoryDrawing, NoteCard, Notes, WorkspaceMemory
 from kestrel_lab.views.dataframes import shown_frame
 
-memory = typer.Typer(
-    help="List the notes for later runs; search, add, edit, forget or draw them.",
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+memory = group("List the notes for later runs; search, add, edit, forget or draw them.", invoke_without_command=True)
 
 NoteId = Annotated[str, typer.Argument(metavar="ID", help="A note, as `kestrel memory` lists it; the beginning is enough.")]
 Place = Annotated[str, typer.Option(help="The workspace whose notes are meant.")]
@@ -37,12 +33,7 @@ def list_notes(
     workspace: Place = ".",
 ) -> Notes | None:
     """List the notes for later runs; search, add, edit, forget or draw them."""
-    if ctx.invoked_subcommand is None:
-        return _memory(ctx, workspace).list(select, replaced=replaced)
-    if workspace != ".":
-        msg = f"write --workspace behind {ctx.invoked_subcommand}: kestrel memory {ctx.invoked_subcommand} … --workspace {workspace}"
-        raise UsageError(msg)
-    return None
+    return _memory(ctx, workspace).list(select, replaced=replaced) if lists(ctx, workspace) else None
 
 
 @memory.command(epilog='Example: kestrel memory search "how are the tests run"')
@@ -161,7 +152,6 @@ def graph(
 
 
 def _seconds(text: str) -> float:
-    """`90m` in seconds."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhdw])", text.strip())
     if found is None:
         raise UsageError(f"{text!r} is not a time: write 45s, 90m, 12h, 30d or 2w")

@@ -1,4 +1,4 @@
-"""`kestrel notebook …`: notebooks executed with nobody there, and made of what runs executed."""
+"""`kestrel notebook …` and `kestrel scenario …`: notebooks executed with nobody there; notebooks and scenarios made of what runs did."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of
+from kestrel_lab.cli.frontend import frontend_of, group
 from kestrel_lab.evals.notebooks.parameters import parse_parameters
 from kestrel_lab.evals.notebooks.run import CELL_TIMEOUT_S, run_notebook
 
-notebooks = typer.Typer(
-    help="Execute notebooks headless, with parameters; make one of the code that a run executed, or run that code again.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
+notebooks = group(
+    "Execute notebooks headless, with parameters; make one of the code that a run executed, or run that code again.", no_args_is_help=True
 )
 
 
@@ -55,13 +53,13 @@ def run(
     return frontend.wait(work)
 
 
-RunWithCode = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run that has ended, as `kestrel runs` lists them.")]
+EndedRun = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run that has ended, as `kestrel runs` lists them.")]
 
 
 @notebooks.command("from-run", epilog="Example: kestrel notebook from-run RUN --out sales.ipynb, then: kestrel notebook run sales.ipynb")
 def from_run(
     ctx: typer.Context,
-    run_id: RunWithCode,
+    run_id: EndedRun,
     *,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="The new file; RUN.ipynb in the current folder by default.")] = None,
 ) -> str:
@@ -76,7 +74,7 @@ def from_run(
 @notebooks.command(epilog="Example: kestrel notebook recompute RUN")
 def recompute(
     ctx: typer.Context,
-    run_id: RunWithCode,
+    run_id: EndedRun,
     *,
     workspace: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder that the code reads; the workspace of the run by default.")
@@ -90,3 +88,25 @@ def recompute(
     frontend = frontend_of(ctx)
     evals = frontend.lab().evals
     return frontend.wait(lambda reporter: evals.recompute(run_id, workspace=workspace, copy=copy, reporter=reporter))
+
+
+scenarios = group("Make scenarios for suites.", no_args_is_help=True)
+
+
+@scenarios.callback()
+def _group() -> None:
+    """Make scenarios for suites."""
+
+
+@scenarios.command(
+    "from-run", epilog="Example: kestrel scenario from-run RUN --out evals/found.yaml, then: kestrel eval run evals/found.yaml"
+)
+def scenario_from_run(
+    ctx: typer.Context,
+    run_id: EndedRun,
+    *,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario to this new file instead.")] = None,
+) -> str | Path:
+    """Draft a scenario from a run for you to review: goal, tools, limits, workspace, and checks of what happened."""
+    draft = frontend_of(ctx).lab().evals.scenario_from(run_id, beside=None if out is None else out.parent)
+    return draft.text.rstrip("\n") if out is None else draft.write(out)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of
+from kestrel_lab.cli.frontend import frontend_of, group
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
@@ -42,12 +42,7 @@ Deny wins over ask, ask over allow, in whatever order and file they stand; where
 A command line is allowed only if each command in it is and nothing hides another; a command is denied wherever it stands, whatever options come before its sub-command.
 """
 
-rules = typer.Typer(
-    help="List the rules about calls, or find the rule that decides on a call.",
-    epilog=EPILOG,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+rules = group("List the rules about calls, or find the rule that decides on a call.", epilog=EPILOG, invoke_without_command=True)
 
 RulesFile = Annotated[str | None, typer.Option("--rules", metavar="FILE", help="A TOML file with more rules: see `kestrel rules --help`.")]
 

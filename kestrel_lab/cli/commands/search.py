@@ -1,4 +1,4 @@
-"""`kestrel search` and `kestrel index`: what a folder holds for a question, why a file is or is not found, and what that rests on."""
+"""`kestrel search`, `kestrel index`, `kestrel websearch`: what a folder or the web holds for a question, and what that rests on."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.agents import SearchAgent
-from kestrel_lab.cli.frontend import ApprovalTimeout, As, Background, ShowOptions, frontend_of
+from kestrel_lab.cli.frontend import ApprovalTimeout, As, Background, ShowOptions, followed, frontend_of
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.protocols import Approver
 from kestrel_lab.retrieval.explain import Explained
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.workspace.search import Found, FoundFiles, Searching, evidence_of, search_model
@@ -53,12 +54,10 @@ def index(
     return frontend_of(ctx).wait(lambda reporter: Searching(lab.session.indexes, folder).build(reporter, rebuild=rebuild))
 
 
-# `kestrel websearch`: facts from the web with the words they rest on, and the evidence of searches made before.
-
-searching = typer.Typer()
+# Facts from the web with the words they rest on, and the evidence of searches made before.
 
 
-@searching.command(epilog='Example: kestrel websearch "When was Python 3.13 released?" --approve auto:medium')
+@search.command(epilog='Example: kestrel websearch "When was Python 3.13 released?" --approve auto:medium')
 def websearch(
     ctx: typer.Context,
     question: Annotated[list[str] | None, typer.Argument(help="What to find out.")] = None,
@@ -87,12 +86,8 @@ def websearch(
         return found.to_json() if as_json else found
     agent = SearchAgent(queries=queries, results=results, pages=pages, grounded=grounded)
 
-    screen = frontend.screen(ShowOptions(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json))
+    def begin(approver: Approver | None) -> Run:
+        lab = frontend.lab()
+        return lab.start(text, model=search_model(lab.session, model, grounded=grounded), approve=approve, approver=approver, plan=agent)
 
-    async def follow() -> Run:
-        async with screen:
-            lab = frontend.lab()
-            chosen = search_model(lab.session, model, grounded=grounded)
-            return await screen.show(lab.start(text, model=chosen, approve=approve, approver=screen.approver, plan=agent))
-
-    return follow()
+    return followed(ctx, ShowOptions(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json), begin)

@@ -15,7 +15,7 @@ from kestrel_lab.tools.timeparse.session_time import Handshake, handshake
 from kestrel_lab.tools.timeparse.types import Reading
 from kestrel_lab.tools.timeparse.zones import Zone, local_zone, zone_named
 
-clock = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+clock = typer.Typer()
 
 
 @clock.command(
@@ -47,15 +47,7 @@ def time(
             text="", start=met.now, end=met.now, precision="second", interpretation="the reference", zone=met.zone, reference=met.now
         )
     else:
-        found = parse_relative(
-            words,
-            met.now,
-            zone=met.zone,
-            prefer=prefer,
-            order=order,
-            disambiguate=disambiguate,
-            language=language,
-        )
+        found = parse_relative(words, met.now, zone=met.zone, prefer=prefer, order=order, disambiguate=disambiguate, language=language)
     if add:
         day = found.precision == "day" and not found.instant
         if not (day or found.instant):

@@ -17,7 +17,7 @@ from kestrel_lab.runtime.settings import load_settings, setting_files, weakening
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.views.html.elements import pre_html
 
-tainting = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
+tainting = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class FolderChanged(Event, frozen=True, kw_only=True):
 
 
 class FilesTainted(Event, frozen=True, kw_only=True):
-    """Words of others go through files of the workspace: a call may write some from now on, or it has `ended` and what it read and wrote is known."""
+    """Words of others go through files of the workspace: a call may write some from now on, has written some, or has `ended` and what it read and wrote is known."""
 
     type: ClassVar[str] = "files_tainted"
     call: str
@@ -151,9 +151,11 @@ class FilesTainted(Event, frozen=True, kw_only=True):
     """Whose words may have gone into what it writes; of one that has ended, empty where none have."""
     places: list[str] = field(default_factory=list)
     """Files that it may write, `.` for any in the workspace."""
+    also: list[str] = field(default_factory=list)
+    """Other calls of its turn, for which this event stands too as far as they begin at the same moment: they end when the last has ended."""
     ended: bool = False
     files: list[dict[str, Json]] = field(default_factory=list)
-    """What it wrote: `{path, size, content}`, the last a hash; with `name` where the path itself may be words of others."""
+    """What was written so far: `{path, size, content}`, the last a hash; with `name` where the path itself may be words of others."""
     folders: list[str] = field(default_factory=list)
     """Folders in which it wrote too many files to name."""
     read: str = ""

@@ -16,8 +16,8 @@ from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Approver, Check, Trial
 from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.benchmarks.calls import calls_by_turn
-from kestrel_lab.evals.benchmarks.isolated_import import import_parts, installed
-from kestrel_lab.evals.suite import MOST, Scenario, Suite
+from kestrel_lab.evals.benchmarks.isolated_import import check_limit, import_parts, installed
+from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.runtime.security.authority import called, places_in, wants_of
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.argument_schema import SchemaArguments
@@ -34,13 +34,8 @@ _QUESTIONS: Final = ("get_", "read_", "search_", "list_", "check_")
 _TELL_NOTHING: Final = frozenset({"get_current_day"})
 _USERS_OWN: Final = frozenset(
     {
-        "get_balance",
-        "get_iban",
-        "get_scheduled_transactions",
-        "get_user_info",
-        "get_user_information",
-        "search_contacts_by_name",
-        "search_contacts_by_email",
+        *("get_balance", "get_iban", "get_scheduled_transactions", "get_user_info", "get_user_information"),
+        *("search_contacts_by_name", "search_contacts_by_email"),
     }
 )
 """Tools whose answers only the user writes."""
@@ -75,29 +70,16 @@ def load_agentdojo(
 
     Raises `UsageError` for an unknown suite, attack, target or version, and where the package is not installed.
     """
-    if limit is not None and not 1 <= limit <= MOST:
-        msg = f"agentdojo:{suite}: a limit is at least 1, not {limit}"
-        if limit > MOST:
-            msg = f"agentdojo:{suite}: a limit is at most {MOST:,}; leave it out for all"
-        raise UsageError(msg)
+    check_limit(f"agentdojo:{suite}", limit)
     _, release = installed(_PACKAGE, _PACKAGE)
     tasks = suite_tasks(suite, version)
     held = read_mode(containment)
     if attack is not None:
         _require_attack(attack, target)
     injections = list(tasks.injection_tasks) if attack is not None else [""]
+    rest: dict[str, Any] = {"target": target, "version": version, "release": release, "person": person, "stated": stated}
     made = (
-        Situation(
-            suite=suite,
-            task=user,
-            injection=injection,
-            attack=attack or "",
-            target=target,
-            version=version,
-            release=release,
-            person=person,
-            stated=stated,
-        )
+        Situation(suite=suite, task=user, injection=injection, attack=attack or "", **rest)
         for user in tasks.user_tasks
         for injection in injections
     )
@@ -253,32 +235,23 @@ def _bearing_key(tool: str, args: Mapping[str, Json]) -> str:
 
 
 def _tool(function: Any, work: Any) -> Tool:
-    own = _own(function)
+    name, own, schema = function.name, _own(function), function.parameters.model_json_schema()
+    parameters = schema.get("properties", {}).keys()
     return Tool(
-        name=function.name,
+        name=name,
         description=function.description,
         function=work,
-        arguments=SchemaArguments(tool=function.name, schema=function.parameters.model_json_schema()),
+        arguments=SchemaArguments(tool=name, schema=schema),
         danger=Danger.LOW,
         parallel_safe=False,
-        reads=_reads(function),
-        reaches=_reaches(function),
-        content=tuple(_CONTENT & function.parameters.model_json_schema().get("properties", {}).keys()),
+        # All that is in the world is the user's, and nearly all of it can have been written by others.
+        reads=() if name in _TELL_NOTHING else ("private",) if name in _USERS_OWN else ("private", "untrusted"),
+        # What is called like a question changes nothing, all else acts in the user's name.
+        reaches="others" if not name.startswith(_QUESTIONS) else "address" if "url" in parameters else "nothing",
+        content=tuple(_CONTENT & parameters),
         own=own,
         shown=partial(_shown, function.return_type) if own else None,
     )
-
-
-def _reads(function: Any) -> tuple[str, ...]:
-    """What an answer may hold: all that is in the world is the user's, and nearly all of it can have been written by others."""
-    return () if function.name in _TELL_NOTHING else ("private",) if function.name in _USERS_OWN else ("private", "untrusted")
-
-
-def _reaches(function: Any) -> str:
-    """How far a call reaches: what is called like a question changes nothing, all else acts in the user's name."""
-    if not function.name.startswith(_QUESTIONS):
-        return "others"
-    return "address" if "url" in function.parameters.model_json_schema().get("properties", {}) else "nothing"
 
 
 def _own(function: Any) -> tuple[str, ...]:
@@ -305,7 +278,6 @@ def _shown(kind: Any, value: Json) -> str:
 
 @lru_cache(maxsize=256)
 def _pristine(situation: Situation) -> Any:
-    """The state with the injections in it; only ever copied."""
     tasks = suite_tasks(situation.suite, situation.version)
     if not situation.attack:
         return tasks.load_and_inject_default_environment({})
@@ -349,7 +321,6 @@ def _system_message() -> str:
 
 @cache
 def _parts() -> SimpleNamespace:
-    """The modules of the package that are used here, by their last names."""
     names = ("task_suite.load_suites", "functions_runtime", "attacks.attack_registry", "models", "agent_pipeline.tool_execution")
     # The one thing wanted of a provider's client there is the name it gives to calls without one.
     google = {"EMPTY_FUNCTION_NAME": "<empty-function-name>"}

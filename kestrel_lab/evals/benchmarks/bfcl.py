@@ -18,12 +18,12 @@ from typing import Any, Final, cast
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.protocols import Check, Trial
+from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.benchmarks.calls import Asked, calls_by_turn
-from kestrel_lab.evals.benchmarks.isolated_import import import_parts, installed
-from kestrel_lab.evals.suite import MOST, Scenario, Suite
+from kestrel_lab.evals.benchmarks.isolated_import import check_limit, import_parts, installed
+from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.tool import Tool
 
@@ -57,16 +57,12 @@ def load_bfcl(category: str, *, limit: int | None = None) -> Suite:
     """
     if category not in (known := (*SINGLE, *NONE, *MULTI)):
         raise UsageError(f"bfcl has no category {category!r} that can be run here; {nearest(category, known)}")
-    if limit is not None and not 1 <= limit <= MOST:
-        msg = f"bfcl:{category}: a limit is at least 1, not {limit}"
-        if limit > MOST:
-            msg = f"bfcl:{category}: a limit is at most {MOST:,}; leave it out for all"
-        raise UsageError(msg)
+    check_limit(f"bfcl:{category}", limit)
     folder, version = installed(_PACKAGE, _DISTRIBUTION)
     answers = {} if category in NONE else {row["id"]: row["ground_truth"] for row in _rows(folder, f"possible_answer/{_PREFIX}{category}")}
-    make = _conversation if category in MULTI else _single
+    make = partial(_conversation, folder) if category in MULTI else _single
     entries = list(_rows(folder, f"{_PREFIX}{category}"))[:limit]
-    scenarios = tuple(make(folder, version, category, entry, answers.get(entry["id"], [])) for entry in entries)
+    scenarios = tuple(make(version, category, entry, answers.get(entry["id"], [])) for entry in entries)
     return Suite(name=f"bfcl:{category}", scenarios=scenarios)
 
 
@@ -189,22 +185,16 @@ class OpenInstances:
     approver: None = None
 
 
-def _single(folder: Path, version: str, category: str, entry: dict[str, Any], answer: list[Any]) -> Scenario:
-    del folder
-    said = entry["question"][0]
+def _single(version: str, category: str, entry: dict[str, Any], answer: list[Any]) -> Scenario:
+    told = {role: [one["content"] for one in entry["question"][0] if one["role"] == role] for role in ("system", "user")}
     functions = tuple(entry["function"])
-    checks: tuple[Check, ...] = (CallsMatch(category=category),)
     return Scenario(
         id=entry["id"],
-        goal="\n\n".join(message["content"] for message in said if message["role"] == "user"),
-        checks=checks,
+        goal="\n\n".join(told["user"]),
+        checks=(CallsMatch(category=category),),
         family=category,
         expected={"functions": list(functions), "answer": answer},
-        environment=FunctionsNoted(
-            functions=functions,
-            version=version,
-            instructions="\n\n".join(message["content"] for message in said if message["role"] == "system"),
-        ),
+        environment=FunctionsNoted(functions=functions, version=version, instructions="\n\n".join(told["system"])),
     )
 
 

@@ -14,8 +14,17 @@ from pathlib import Path
 from types import ModuleType
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.evals.suite import MOST
 
 _IMPORTING = threading.RLock()
+
+
+def check_limit(suite: str, limit: int | None) -> None:
+    """Raise `UsageError` for a number of tasks that a suite cannot have."""
+    if limit is not None and limit < 1:
+        raise UsageError(f"{suite}: a limit is at least 1, not {limit}")
+    if limit is not None and limit > MOST:
+        raise UsageError(f"{suite}: a limit is at most {MOST:,}; leave it out for all")
 
 
 def installed(package: str, distribution: str) -> tuple[Path, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -86,7 +87,7 @@ class _Trials:
     async def run(self, crew: Crew) -> str:
         """Add rounds until the search is over; otherwise returns what ended it."""
         stored = stored_trials(self.session.store, suite=self.place.suite.name)
-        self._stored = {row.key: row for row in stored if row.result["outcome"] != "error"}
+        self._stored = {row.key: row for row in stored if row.outcome != "error"}
         self.note("")
         while order := self.search.wanted():
             missing = sum(len(self._asks(commit, number)) - len(self._there(commit, number)) for commit, number in order)
@@ -134,21 +135,20 @@ class _Trials:
     async def _round(self, crew: Crew, commit: int, number: int) -> str:
         """Run or find one round of a commit; returns why the search has to end, if it has to."""
         work = self._work(commit)
-        asks = self._asks(commit, number)
-        there = self._there(commit, number)
-        missing = [ask for ask in asks if ask.identity.key not in self._stored]
-        work.asks = missing
+        asks, there = self._asks(commit, number), self._there(commit, number)
+        work.asks = missing = [ask for ask in asks if ask.identity.key not in self._stored]
         before, why = len(work.rows), ""
         try:
-            await crew.make(work, missing, self._counter())
+            await crew.make(work, missing, self._count)
         except UsageError as error:
             why = str(error).removeprefix(f"{work.title}: ")
         rows = [*there, *work.rows[before:]]
         work.rows.extend(there)
         self.reused += len(there)
-        values = self._values(rows)
+        every = {_key(row.scenario, row.config): self.look.value(row, "exclude") for row in rows}
+        values: Values = {key: value for key, value in every.items() if not math.isnan(value)}
         if not values and not why:
-            broken = next((str(row.result["reason"]) for row in rows if row.result["outcome"] == "error"), "")
+            broken = next((row.reason for row in rows if row.outcome == "error"), "")
             left_out = next(iter(work.skipped.values()), "")
             why = (
                 f"every trial broke: {broken}" if broken else f"nothing of the suite can be tried: {left_out or 'the metric has no value'}"
@@ -167,16 +167,9 @@ class _Trials:
         self.search.skip(commit, why)
         return ""
 
-    def _counter(self) -> Callable[[EvalRow], None]:
-        def count(_row: EvalRow) -> None:
-            self.made += 1
-            self.note("")
-
-        return count
-
-    def _values(self, rows: Sequence[EvalRow]) -> Values:
-        values = {_key(row.scenario, row.config): self.look.value(row, "exclude") for row in rows}
-        return {key: value for key, value in values.items() if value == value}  # NaN is not equal to itself
+    def _count(self, _row: EvalRow) -> None:
+        self.made += 1
+        self.note("")
 
     def _work(self, commit: int) -> CommitTrials:
         if commit not in self._works:
@@ -187,7 +180,6 @@ class _Trials:
         return self._works[commit]
 
     def _there(self, commit: int, number: int) -> list[EvalRow]:
-        """Return the stored trials of a round."""
         return [self._stored[ask.identity.key] for ask in self._asks(commit, number) if ask.identity.key in self._stored]
 
     def _asks(self, commit: int, number: int) -> list[Ask]:

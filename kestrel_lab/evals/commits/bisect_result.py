@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.plots import Line, Mark, history_figure
+from kestrel_lab.evals.reports.result_view import ResultView
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stats.noisy_bisect import Phase
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.metric_values import observed
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +43,7 @@ class TriedCommit:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class BisectResult(TableView):
+class BisectResult(ResultView):
     """The verdict of a bisection, with everything that led to it."""
 
     suite: Suite
@@ -68,9 +67,7 @@ class BisectResult(TableView):
     @property
     def verdict(self) -> Verdict:
         """`found`; `narrowed`, to commits between which nothing can be tried; `no fall`, where the last is not worse; or `inconclusive`."""
-        if self.phase == "found" or self.phase == "narrowed" or self.phase == "no fall":
-            return self.phase
-        return "inconclusive"
+        return self.phase if self.phase == "found" or self.phase == "narrowed" or self.phase == "no fall" else "inconclusive"
 
     @property
     def first_bad(self) -> Commit | None:
@@ -148,7 +145,7 @@ class BisectResult(TableView):
         cells = [
             [
                 self.commits[tried.place].short,
-                text(i.mean) + ("" if math.isnan(i.low) else f" ({text(i.low)} to {text(i.high)})"),
+                i.text(text),
                 str(len(tried.rows)),
                 f"{tried.worse_than_good:.2g}" if tried.place else "",
                 f"{tried.better_than_bad:.2g}" if tried.place < len(self.commits) - 1 else "",
@@ -168,21 +165,11 @@ class BisectResult(TableView):
             sides = [[row for t in self.tried for row in t.rows if (t.place < self.bad) == before] for before in (True, False)]
             before, after = (look.interval(rows, "exclude").mean for rows in sides)
             marks = [Mark(at=self.bad, before=before, after=after, worse=True)]
-        names = [f"{commit.short[:7]}  {one_line(commit.subject, 28)}" for commit in self.commits]
         title = f"Suite {self.suite.name}: search for the first commit with worse {self.metric.replace('_', ' ')}"
-        return history_figure(title, observed(self.metric), names, [Line(label="commits tried", points=points, marks=marks)])
+        return history_figure(title, observed(self.metric), self.commits, [Line(label="commits tried", points=points, marks=marks)])
 
     def __repr__(self) -> str:
-        # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result.
         return f"<bisect: {self.headline}>"
-
-    def __str__(self) -> str:
-        rows = ["  " + "  ".join(cell for cell in row if cell) for row in self.table()[1]]
-        return "\n".join([self.headline, *rows, *(f"  {line}" for line in self.lines())])
-
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """What IPython shows in a terminal."""
-        printer.text(str(self))
 
     def _said(self, tried: TriedCommit) -> str:
         if tried.skipped:

@@ -9,10 +9,10 @@ from typing import Final, Unpack
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.commits.comparison import Comparison, Side
-from kestrel_lab.evals.commits.interleaved_trials import CommitTrials, Crew, Place, measure_in_turns, place_of_suite, plan_commit, teller
+from kestrel_lab.evals.commits.interleaved_trials import Place, measure_in_turns, place_of_suite, plan_commit
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import look_up
-from kestrel_lab.evals.execution.runner import count_rows, plan_trials
+from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.git import nearest_baseline
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import stored_trials
@@ -48,13 +48,13 @@ async def compare(
     for work in works:
         if work.broken:
             raise UsageError(f"{work.title}: {work.broken}")
-    await _measure(session, place, works, reporter)
+    await measure_in_turns(session, place, works, reporter, strict=True)
     return Comparison(suite=place.suite, base=works[0].side(), head=works[1].side(), margin=margin, store=session.store)
 
 
 def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin: float = 0.05) -> Comparison:
     """Compare configurations of one result with another one, scenario by scenario; see `Evaluations.compare_configs`."""
-    known = {row.config: str(row.result["model_kind"]) for row in result.rows}
+    known = {row.config: row.model_kind for row in result.rows}
     heads = (head, *more)
     for name in (base, *heads):
         if name not in known:
@@ -68,13 +68,6 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
     titles = (labelled(base, known[base]), ", ".join(labelled(head, known[head]) for head in heads))
     before, after = (Side(name=name, sha="", rows=rows) for name, rows in zip(titles, sides, strict=True))
     return Comparison(suite=result.suite, base=before, head=after, margin=margin, store=result.store)
-
-
-async def _measure(session: Session, place: Place, works: list[CommitTrials], reporter: Reporter | None) -> None:
-    stored = [row for work in works for row in work.found.rows.values()]
-    count = count_rows(reporter, sum(len(work.asks) for work in works), stored)
-    async with Crew(session, place, teller(reporter, works)) as crew:
-        await measure_in_turns(session, works, crew, count, strict=True)
 
 
 async def _baseline(session: Session, place: Place, head: str) -> str:

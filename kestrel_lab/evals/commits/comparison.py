@@ -10,14 +10,17 @@ from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
+from kestrel_lab.core.drawing.matplotlib_figure import png_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.reports.gate_decisions import GateReport, decide, decide_change
 from kestrel_lab.evals.reports.junit import groups, write_junit
-from kestrel_lab.evals.reports.pages import Transcripts, comparison_page
-from kestrel_lab.evals.reports.pull_request import comparison_markdown
+from kestrel_lab.evals.reports.pages import Transcripts, heading, rendered
+from kestrel_lab.evals.reports.plots import differences_figure
+from kestrel_lab.evals.reports.pull_request import DIFFERENCE_HEADINGS, comparison_markdown
+from kestrel_lab.evals.reports.result_view import ResultView, written
 from kestrel_lab.evals.stats.difference import Difference, Question, Verdict, difference, judge_all, over_rounds, overall
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -25,7 +28,7 @@ from kestrel_lab.evals.suite import CountErrors, Suite
 from kestrel_lab.evals.summaries.result_table import labelled, with_unit
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, safe, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +125,7 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Comparison:
+class Comparison(ResultView):
     """What changed from `base` to `head`, with how sure that is."""
 
     suite: Suite
@@ -143,11 +146,7 @@ class Comparison:
         `higher` at head; `scope`: whether interval and p speak of `scenarios like these` or, with fewer than six, of
         `these scenarios`; `test`, where p is from; `note`, why there is no verdict, where there can be none.
         """
-        rows = [
-            {"config": config, "model_kind": self._kinds[config], "metric": metric, **_record(d)}
-            for (config, metric), d in self._differences.items()
-        ]
-        return shown_frame(rows)
+        return self._frame_of("metric", self._differences)
 
     @property
     def families(self) -> pd.DataFrame:
@@ -155,11 +154,7 @@ class Comparison:
 
         Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends on them.
         """
-        rows = [
-            {"config": config, "family": family, "model_kind": self._kinds[config], **_record(d)}
-            for (config, family), d in compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin).items()
-        ]
-        return shown_frame(rows)
+        return self._frame_of("family", self._by_family)
 
     @property
     def verdict(self) -> Verdict:
@@ -174,21 +169,28 @@ class Comparison:
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page: differences, a plot, flips with both transcripts side by side, every trial; returns its path."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        families = ""
+        if len({family for _, family in self._by_family}) > 1:
+            families = f"<h2>Success rate by family</h2>{table_html(*self._cells('family', self._by_family))}"
         with ExitStack() as opened:
-            html = comparison_page(
-                self.headline,
-                self._table() + self._family_table(),
-                self._differences,
-                self._flipped,
-                self._not_flipped(),
-                self._notes(),
-                self.gates() if self.suite.gates else None,
-                Transcripts(*self._stores(opened)),
+            transcripts = Transcripts(*self._stores(opened))
+            flipped = []
+            for base, head in self._flipped:
+                kind = "pass → fail" if base.outcome == "pass" else "fail → pass"
+                named = ((f"base {base.git_sha[:10]}", base), (f"head {head.git_sha[:10]}", head))
+                sides = [transcripts.folded(row, title=f"{name}: {heading(row)}", opened=True) for name, row in named]
+                flipped.append((f"{kind}: {head.scenario} · {head.config} · epoch {head.epoch}", sides))
+            html = rendered(
+                "comparison.html",
+                title=self.headline,
+                table=safe(table_html(*self.table()) + families),
+                notes=self._notes(),
+                gates=self.gates() if self.suite.gates else None,
+                differences_figure=png_uri(differences_figure(self._differences)) if self._differences else "",
+                flips=flipped,
+                rest=[transcripts.folded(row, title=f"{row.git_sha[:10]} · {heading(row)}") for row in self._not_flipped()],
             )
-        target.write_text(html, encoding="utf-8")
-        return target
+        return written(path, html)
 
     def gates(self) -> GateReport:
         """Decide the suite's gates for `head`, and the verdicts of the comparison: of success rates, and of metrics with a gate."""
@@ -201,50 +203,51 @@ class Comparison:
 
     def markdown(self, report: str = "") -> str:
         """Return a summary for a pull request: what changed and what flipped; `report` is the address of the HTML page."""
-        cells = [[labelled(config, self._kinds[config]), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
+        cells = [[self._label(config), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
         heading = (self.verdict, self.base.title, self.head.title, self.suite.name)
         gates = self.gates() if self.suite.gates else None
         return comparison_markdown(heading, cells, self._flips, self._notes(), gates, report)
 
     def __repr__(self) -> str:
-        # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result.
         return f"<comparison of {self.base.title} and {self.head.title} on suite {self.suite.name}>"
 
     def __str__(self) -> str:
-        lines = [self.headline, *(f"  {line}" for line in self._lines())]
+        lines = []
+        for (config, metric), d in self._differences.items():
+            base, head, change, p, verdict, mde = _shown(metric, d)
+            what = f"{self._label(config)} {metric}: {base} → {head}, difference {change}, p {p}"
+            lines.append(f"{what}: {verdict}, smallest detectable {mde}")
         lines += [
-            f"  {f['scenario']} [{f['config']}] epoch {f['epoch']}: {f['base']} → {f['head']}  {f['reason']}"
+            f"{f['scenario']} [{f['config']}] epoch {f['epoch']}: {f['base']} → {f['head']}  {f['reason']}"
             for f in self._flips[:_SHOWN_FLIPS]
         ]
         if len(self._flips) > _SHOWN_FLIPS:
-            lines.append(f"  … and {len(self._flips) - _SHOWN_FLIPS} more trials that passed on one side only")
-        lines += [f"  {note}" for note in self._notes()]
-        return "\n".join(lines)
+            lines.append(f"… and {len(self._flips) - _SHOWN_FLIPS} more trials that passed on one side only")
+        return "\n  ".join([self.headline, *lines, *self._notes()])
 
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """What IPython shows in a terminal."""
-        printer.text(str(self))
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings, and a row of texts per configuration and metric."""
+        return self._cells("metric", self._differences)
 
-    def _table(self) -> str:
-        headings = ["configuration", "metric", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
-        cells = [
-            [labelled(config, self._kinds[config]), with_unit(metric), *_shown(metric, d)]
-            for (config, metric), d in self._differences.items()
+    def _cells(self, what: str, found: Mapping[tuple[str, str], Difference]) -> tuple[list[str], list[list[str]]]:
+        """Return headings and rows of differences by configuration, and by metric or by family, whose differences are of success rates."""
+        rows = [
+            [self._label(config), *([with_unit(key), *_shown(key, d)] if what == "metric" else [key, *_shown(PRIMARY, d)])]
+            for (config, key), d in found.items()
         ]
-        return table_html(headings, cells)
+        return ["configuration", what, self.base.title, self.head.title, *DIFFERENCE_HEADINGS], rows
 
-    def _family_table(self) -> str:
-        """Return the table of success rates by family, where there are several."""
-        found = compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin)
-        if len({family for _, family in found}) < 2:
-            return ""
-        headings = ["configuration", "family", self.base.title, self.head.title, "difference (95 %)", "p", "verdict", "smallest detectable"]
-        cells = [[labelled(config, self._kinds[config]), family, *_shown(PRIMARY, d)] for (config, family), d in found.items()]
-        return f"<h2>Success rate by family</h2>{table_html(headings, cells)}"
+    def _frame_of(self, what: str, found: Mapping[tuple[str, str], Difference]) -> pd.DataFrame:
+        return shown_frame(
+            [{"config": config, what: key, "model_kind": self._kinds[config], **_record(d)} for (config, key), d in found.items()]
+        )
+
+    def _label(self, config: str) -> str:
+        return labelled(config, self._kinds[config])
 
     def _repr_html_(self) -> str:
         flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
-        parts = [headline_html(self.headline), self._table()]
+        parts = [headline_html(self.headline), table_html(*self.table())]
         if flips:
             parts.append(f"<p>Passed on one side only ({len(self._flips)}):</p>")
             parts.append(table_html(["scenario", "configuration", "epoch", "base", "head", "reason"], flips))
@@ -253,17 +256,21 @@ class Comparison:
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
-        return {row.config: str(row.result["model_kind"]) for row in (*self.base.rows, *self.head.rows)}
+        return {row.config: row.model_kind for row in (*self.base.rows, *self.head.rows)}
 
     @cached_property
     def _differences(self) -> dict[tuple[str, str], Difference]:
         return compare_rows(self.suite, self.base.rows, self.head.rows, margin=self.margin)
 
     @cached_property
+    def _by_family(self) -> dict[tuple[str, str], Difference]:
+        return compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin)
+
+    @cached_property
     def _flipped(self) -> list[tuple[EvalRow, EvalRow]]:
         before = {(row.scenario, row.config, row.epoch): row for row in self.base.rows}
         pairs = [(before[key], row) for row in self.head.rows if (key := (row.scenario, row.config, row.epoch)) in before]
-        return [(base, head) for base, head in pairs if (base.result["outcome"] == "pass") != (head.result["outcome"] == "pass")]
+        return [(base, head) for base, head in pairs if (base.outcome == "pass") != (head.outcome == "pass")]
 
     @cached_property
     def _flips(self) -> list[dict[str, Any]]:
@@ -272,11 +279,11 @@ class Comparison:
                 "scenario": head.scenario,
                 "config": head.config,
                 "epoch": head.epoch,
-                "base": base.result["outcome"],
-                "head": head.result["outcome"],
-                "reason": one_line(str(head.result["reason"] or base.result["reason"]), 120),
-                "base_run": base.result["run"],
-                "head_run": head.result["run"],
+                "base": base.outcome,
+                "head": head.outcome,
+                "reason": one_line(str(head.reason or base.reason), 120),
+                "base_run": base.run,
+                "head_run": head.run,
             }
             for base, head in self._flipped
         ]
@@ -285,7 +292,7 @@ class Comparison:
         """Return the trials that did not flip, of both sides, those that did not pass first."""
         told = {row.id for pair in self._flipped for row in pair}
         rest = [row for row in (*self.base.rows, *self.head.rows) if row.id not in told]
-        return sorted(rest, key=lambda row: row.result["outcome"] == "pass")
+        return sorted(rest, key=lambda row: row.outcome == "pass")
 
     def _stores(self, opened: ExitStack) -> list[SessionStore]:
         """Open the logs of the runs: a commit that brings a kestrel_lab of its own logged its runs apart."""
@@ -294,36 +301,22 @@ class Comparison:
         apart = [self.store.path.parent / "commits" / side.sha[:12] / self.store.path.name for side in (self.base, self.head)]
         return [self.store, *(opened.enter_context(closing(SessionStore(path))) for path in dict.fromkeys(apart) if path.exists())]
 
-    def _not_compared(self) -> dict[str, list[str]]:
-        found: dict[str, list[str]] = {}
-        for (_, metric), d in self._differences.items():
-            if d.note and metric not in found.setdefault(d.note, []):
-                found[d.note].append(metric)
-        return found
-
     @property
     def headline(self) -> str:
         """The verdict and what was compared, in one line."""
         return f"{self.verdict.upper()}: {self.base.title} → {self.head.title}, suite {self.suite.name}"
 
-    def _lines(self) -> Iterable[str]:
-        for (config, metric), d in self._differences.items():
-            base, head, change, p, verdict, mde = _shown(metric, d)
-            yield (
-                f"{labelled(config, self._kinds[config])} {metric}: {base} → {head}, difference {change}, p {p}: "
-                f"{verdict}, smallest detectable {mde}"
-            )
-
     def _notes(self) -> Iterable[str]:
         for side in (self.base, self.head):
-            broke = sum(row.result["outcome"] == "error" for row in side.rows)
+            broke = sum(row.outcome == "error" for row in side.rows)
             counted = "as failed" if self.suite.count_errors == "fail" else "in no rate"
             made = f"{side.title}: {len(side.rows)} trials, {side.reused} of them stored before"
             yield made + (f", {broke} broke (counted {counted})" if broke else "")
             for scenario, why in side.skipped.items():
                 yield f"{side.title}: scenario {scenario} is left out: {why}"
-        for note, metrics in self._not_compared().items():
-            yield f"{', '.join(metrics)}: {note}."
+        notes = [(metric, d.note) for (_, metric), d in self._differences.items() if d.note]
+        for note in dict.fromkeys(note for _, note in notes):
+            yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."
         if few := next((d.scenarios for d in self._differences.values() if d.scope == "these scenarios"), None):
             yield f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of scenarios like these."
 
@@ -352,12 +345,12 @@ def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow],
 
 def compare_families(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
     """Return the difference of the success rate with its verdict for each configuration and family, all asked together."""
-    kinds = dict.fromkeys((row.config, str(row.result["family"])) for row in (*base, *head))
+    kinds = dict.fromkeys((row.config, row.family) for row in (*base, *head))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
     found = []
     for config, family in kinds:
         sides = [
-            by_scenario(_values([row for row in rows if row.result["family"] == family], suite.count_errors).get((config, PRIMARY), {}))
+            by_scenario(_values([row for row in rows if row.family == family], suite.count_errors).get((config, PRIMARY), {}))
             for rows in (base, head)
         ]
         found.append(difference(*sides, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
@@ -391,12 +384,12 @@ def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[st
     """Return values by configuration and metric; other metrics than the success rate are of trials that did not break."""
     found: dict[tuple[str, str], _Values] = {}
     for row in rows:
-        place, broke = (row.scenario, row.epoch), row.result["outcome"] == "error"
+        place, broke = (row.scenario, row.epoch), row.outcome == "error"
         if not broke or count_errors == "fail":
-            found.setdefault((row.config, PRIMARY), {})[place] = float(row.result["outcome"] == "pass")
+            found.setdefault((row.config, PRIMARY), {})[place] = float(row.outcome == "pass")
         for metric in () if broke else COMPARED:
-            value = float(cast("float", row.metrics.get(metric, math.nan)))
-            unknown = metric == "cost_estimate" and cast("float", row.metrics.get("unpriced_calls", 0)) > 0
+            value = float(row.metrics.get(metric, math.nan))
+            unknown = metric == "cost_estimate" and row.metrics.get("unpriced_calls", 0) > 0
             if not (math.isnan(value) or unknown):
                 found.setdefault((row.config, metric), {})[place] = value
     return found
@@ -404,12 +397,11 @@ def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[st
 
 def _record(d: Difference) -> dict[str, Any]:
     names = ("p", "p_holm", "verdict", "mde", "scenarios", "lower", "higher", "scope", "test", "note")
-    spread = {"difference": d.interval.mean, "low": d.interval.low, "high": d.interval.high}
-    return {"base": d.base, "head": d.head, **spread, **{name: getattr(d, name) for name in names}}
+    told = {name: getattr(d, name) for name in names}
+    return {"base": d.base, "head": d.head, "difference": d.interval.mean, "low": d.interval.low, "high": d.interval.high, **told}
 
 
 def _shown(metric: str, d: Difference) -> list[str]:
-    """Return base, head, difference with interval, p, verdict and smallest detectable difference as texts."""
 
     def text(value: float, sign: str = "") -> str:
         if not math.isfinite(value):

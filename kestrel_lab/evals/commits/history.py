@@ -9,21 +9,21 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.plots import Line, Mark, history_figure
+from kestrel_lab.evals.reports.result_view import ResultView, written
 from kestrel_lab.evals.stats.change_points import ALPHA, Step, find_steps
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.metric_values import Observed, observed, weight_of
-from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, labelled, trial_record
+from kestrel_lab.evals.summaries.metric_values import Observed, observed
+from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, labelled
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.html.elements import headline_html, macros, page, paragraph_html, table_html
-from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ class CommitRows:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class History(TableView):
+class History(ResultView):
     """Trials of one suite at several commits, oldest commit first, with one metric shown."""
 
     suite: Suite
@@ -60,16 +60,7 @@ class History(TableView):
     @property
     def frame(self) -> pd.DataFrame:
         """One row per trial: `commit` (whole hash), `subject`, `committed_at`, and the columns of a result's frame."""
-        records = [
-            {
-                "commit": c.commit.sha,
-                "subject": c.commit.subject,
-                "committed_at": _date(c.commit),
-                **frame_record(trial_record(row, self.suite.count_errors)),
-            }
-            for c in self.commits
-            for row in c.rows
-        ]
+        records = [{**_told(c.commit), **frame_record(row, self.suite.count_errors)} for c in self.commits for row in c.rows]
         return shown_frame(records, columns=["commit", "subject", "committed_at", *COLUMNS], units={**UNITS, "committed_at": "UTC"})
 
     def summary(self) -> pd.DataFrame:
@@ -79,9 +70,7 @@ class History(TableView):
         """  # noqa: D205  # the columns are the summary
         records = [
             {
-                "commit": self.commits[place].commit.sha,
-                "subject": self.commits[place].commit.subject,
-                "committed_at": _date(self.commits[place].commit),
+                **_told(self.commits[place].commit),
                 "config": config,
                 "value": interval.mean,
                 "low": interval.low,
@@ -103,17 +92,7 @@ class History(TableView):
         """
         columns = ["config", "commit", "subject", "before", "after", "p", "change"]
         records = [
-            (
-                config,
-                self.commits[step.at].commit.sha,
-                self.commits[step.at].commit.subject,
-                step.before,
-                step.after,
-                step.p,
-                self._way(step),
-            )
-            for config, steps in self._steps.items()
-            for step in steps
+            (config, commit.sha, commit.subject, step.before, step.after, step.p, self._way(step)) for config, step, commit in self._stepped
         ]
         return shown_frame(records, columns=columns, units=self._observed.units("before", "after"))
 
@@ -127,21 +106,20 @@ class History(TableView):
             )
             for config, steps in self._steps.items()
         ]
-        names = [f"{c.commit.short[:7]}  {one_line(c.commit.subject, 28)}" for c in self.commits]
-        return history_figure(f"Suite {self.suite.name}: {self._observed.name.replace('_', ' ')} by commit", self._observed, names, lines)
+        title = f"Suite {self.suite.name}: {self._observed.name.replace('_', ' ')} by commit"
+        return history_figure(title, self._observed, [c.commit for c in self.commits], lines)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page; returns its path."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
         title = f"Suite {self.suite.name}: {self.metric} by commit"
-        image = macros("elements.html").image(png_uri(self.plot()), title)
-        target.write_text(page(title, f"{macros('elements.html').heading(title)}{image}{self._html(whole=True)}"), encoding="utf-8")
-        return target
+        parts = macros("elements.html")
+        head = f"{parts.heading(title)}{parts.image(png_uri(self.plot()), title)}{headline_html(self.headline)}"
+        notes = "".join(map(paragraph_html, self.lines()))
+        return written(path, page(title, f"{head}{table_html(_HEADINGS, self._cells)}{notes}"))
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return headings, and a row of texts per commit and configuration, newest last."""
-        return _HEADINGS, self._cells(whole=False)
+        return _HEADINGS, self._cells[-_SHOWN:]
 
     @property
     def headline(self) -> str:
@@ -155,40 +133,25 @@ class History(TableView):
         said = [
             f"step at {commit.short} {one_line(commit.subject, 60)} [{config}]: {self._observed.text(step.before)} → "
             f"{self._observed.text(step.after)} ({self._way(step)}), p {step.p:.3f}"
-            for config, steps in self._steps.items()
-            for step in steps
-            for commit in (self.commits[step.at].commit,)
+            for config, step, commit in self._stepped
         ]
         left = [f"{c.commit.short} {one_line(c.commit.subject, 40)}: {one_line(c.why, 300)}" for c in self.commits if c.why]
         return [*(said or ["no step can be told from chance"]), *left, *self.notes]
 
-    def __repr__(self) -> str:
-        # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result.
-        return f"<{self.headline}>"
-
-    def __str__(self) -> str:
-        rows = ["  " + "  ".join(cell for cell in row if cell) for row in self._cells(whole=False)]
-        return "\n".join([self.headline, *rows, *(f"  {line}" for line in self.lines())])
-
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """What IPython shows in a terminal."""
-        printer.text(str(self))
-
-    def _html(self, *, whole: bool) -> str:
-        notes = "".join(map(paragraph_html, self.lines()))
-        return f"{headline_html(self.headline)}{table_html(_HEADINGS, self._cells(whole=whole))}{notes}"
-
-    def _cells(self, *, whole: bool) -> list[list[str]]:
+    @cached_property
+    def _cells(self) -> list[list[str]]:
         cells = []
         for config, place, rows, interval in self._points:
             commit, step = self.commits[place].commit, self._step_at(config, place)
-            text = self._observed.text
-            reach = "" if math.isnan(interval.low) else f" ({text(interval.low)} to {text(interval.high)})"
             cells.append([
-                commit.short, f"{_date(commit):%Y-%m-%d}", labelled(config, self._kinds[config]), text(interval.mean) + reach,
+                commit.short, f"{_date(commit):%Y-%m-%d}", labelled(config, self._kinds[config]), interval.text(self._observed.text),
                 str(len(rows)), str(_broke(rows)), f"step, {self._way(step)}" if step else "", one_line(commit.subject, 50),
             ])  # fmt: skip
-        return cells if whole else cells[-_SHOWN:]
+        return cells
+
+    @property
+    def _stepped(self) -> list[tuple[str, Step, Commit]]:
+        return [(config, step, self.commits[step.at].commit) for config, steps in self._steps.items() for step in steps]
 
     def _way(self, step: Step) -> str:
         return "better" if (step.after > step.before) == (self._observed.better == "higher") else "worse"
@@ -202,17 +165,16 @@ class History(TableView):
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
-        return {row.config: str(row.result["model_kind"]) for c in self.commits for row in c.rows}
+        return {row.config: row.model_kind for c in self.commits for row in c.rows}
 
     @cached_property
     def _points(self) -> list[tuple[str, int, list[EvalRow], Interval]]:
-        found = []
-        for place, c in enumerate(self.commits):
-            for config in self._kinds:
-                rows = [row for row in c.rows if row.config == config]
-                if rows:
-                    found.append((config, place, rows, self._observed.interval(rows, self.suite.count_errors)))
-        return found
+        return [
+            (config, place, rows, self._observed.interval(rows, self.suite.count_errors))
+            for place, c in enumerate(self.commits)
+            for config in self._kinds
+            if (rows := [row for row in c.rows if row.config == config])
+        ]
 
     @cached_property
     def _steps(self) -> dict[str, list[Step]]:
@@ -238,7 +200,7 @@ class History(TableView):
                 value = self._observed.value(row, self.suite.count_errors)
                 if row.config == config and not math.isnan(value):
                     values.setdefault(row.scenario, {})[place, row.epoch] = value
-                    weights[row.scenario] = weight_of(row)
+                    weights[row.scenario] = row.result["weight"]
         usual = {scenario: fmean(found.values()) for scenario, found in values.items()}
         level = _weighted((usual[scenario], weights[scenario]) for scenario in usual)
         rounds: list[list[float]] = [[] for _ in self.commits]
@@ -254,8 +216,12 @@ def _weighted(values: Iterable[tuple[float, float]]) -> float:
     return math.fsum(value * weight for value, weight in listed) / total if total else 0.0
 
 
+def _told(commit: Commit) -> dict[str, object]:
+    return {"commit": commit.sha, "subject": commit.subject, "committed_at": _date(commit)}
+
+
 def _broke(rows: Iterable[EvalRow]) -> int:
-    return sum(row.result["outcome"] == "error" for row in rows)
+    return sum(row.outcome == "error" for row in rows)
 
 
 def _date(commit: Commit) -> datetime:

@@ -1,23 +1,29 @@
-"""Interleaved trials: commits take turns at running a suite, as far as results are not stored."""
+"""Interleaved trials: commits take turns at running a suite, each in a worker process in its own checkout and environment."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import os
+import signal
+import tempfile
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import IO, Any, Final, Self, Unpack
 
 from kestrel_lab.core.errors import UsageError, gravest
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.commits.comparison import Side
-from kestrel_lab.evals.commits.worker_pool import Worker, worker
 from kestrel_lab.evals.commits.worktrees import environment_for, worktree
+from kestrel_lab.evals.execution.progress import EvalProgress
+from kestrel_lab.evals.execution.remote_trials import bench_order
 from kestrel_lab.evals.execution.reuse import Reuse, look_up
 from kestrel_lab.evals.execution.runner import in_order, plan_trials
 from kestrel_lab.evals.execution.trial import Ask
@@ -38,6 +44,13 @@ FIRST_OF_SEARCH: Final = MOST_EPOCHS + 1
 They are kept apart: those that made somebody search would favour what was seen in them, and those made until
 something could be decided would tilt an average.
 """
+
+_LINE: Final = 8_000_000
+"""Bytes of the longest message."""
+_WORKER_MODULES: Final = ("kestrel_lab.evals.execution.remote_trials", "kestrel_lab.evals.commits.worker", "kestrel_lab.evals.worker")
+"""The module that serves trials, by the names that it has in this version and in earlier ones, whose commits can be compared, too."""
+_GRACE: Final = 5.0
+"""Seconds a worker gets to end by itself."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -136,23 +149,34 @@ def _as_asked(suite: Suite, place: Place) -> Suite:
     return suite.select(epochs=place.suite.epochs, **parts)
 
 
-async def measure_in_turns(session: Session, works: Sequence[CommitTrials], crew: Crew, on_row: Callable[[EvalRow], None], *, strict: bool) -> None:  # fmt: skip
+async def measure_in_turns(
+    session: Session, place: Place, works: Sequence[CommitTrials], reporter: Reporter | None, *, strict: bool
+) -> None:
     """Run what is missing; the commits take turns epoch by epoch, and which goes first changes from epoch to epoch.
 
     A slow hour of a provider so falls on all of them. Where a commit cannot be run, that is raised if `strict`;
     otherwise it is noted in the commit's `broken`.
     """
-    await crew.begin([work for work in works if work.todo])
-    epochs = sorted({ask.epoch for work in works for ask in work.todo})
-    for turn, epoch in enumerate(epochs):
-        for work in works if turn % 2 == 0 else reversed(works):
-            asks = [ask for ask in work.todo if ask.epoch == epoch]
-            try:
-                await crew.make(work, asks, on_row)
-            except UsageError as error:
-                if strict:
-                    raise
-                work.broken = str(error)
+    stored = [row for work in works for row in work.found.rows.values()]
+    total = sum(len(work.asks) for work in works)
+    count = EvalProgress(reporter, total, stored).count
+
+    def note(text: str) -> None:  # of preparations, which finish no trial
+        if reporter is not None:
+            reporter(len(stored) + sum(len(work.rows) for work in works), total, one_line(text, 200))
+
+    async with Crew(session, place, note) as crew:
+        await crew.begin([work for work in works if work.todo])
+        epochs = sorted({ask.epoch for work in works for ask in work.todo})
+        for turn, epoch in enumerate(epochs):
+            for work in works if turn % 2 == 0 else reversed(works):
+                asks = [ask for ask in work.todo if ask.epoch == epoch]
+                try:
+                    await crew.make(work, asks, count)
+                except UsageError as error:
+                    if strict:
+                        raise
+                    work.broken = str(error)
     session.store.flush()
 
 
@@ -238,31 +262,16 @@ class Crew:
             environment = await environment_for(place.repository, tree, session.home, lambda text: self._note(f"{work.title}: {text}"))
             suite = work.suite if self._epochs is None else replace(work.suite, epochs=self._epochs)
             at = place.inside(tree)
-            file, home = at if work.own else place.path, _home(session, tree, work.sha)
+            # A commit that brings a kestrel_lab of its own, with its own format of the log, logs its runs apart.
+            home = session.home.absolute()
+            home = home / "commits" / work.sha[:12] if (tree / "kestrel_lab").exists() else home
+            order = {**bench_order(session, suite, at if work.own else place.path, work.sha), "at": str(at), "home": str(home)}
             try:
-                async with worker(session, suite, file, at, tree, work.sha, environment, home=home, title=work.title) as process:
+                async with _worker(order, tree, {**session.env, **environment.env}, environment.python, work.title) as process:
                     yield process
             except UsageError as error:
                 # Where the commit was checked out for the moment helps nobody.
                 raise UsageError(str(error).replace(f"{tree}{os.sep}", "")) from error
-
-
-def teller(reporter: Reporter | None, works: Sequence[CommitTrials]) -> Callable[[str], None]:
-    """Return a function that reports preparations, which finish no trial."""
-
-    def note(text: str) -> None:
-        if reporter is not None:
-            reporter(
-                sum(len(work.found.rows) + len(work.rows) for work in works), sum(len(work.asks) for work in works), one_line(text, 200)
-            )
-
-    return note
-
-
-def _home(session: Session, tree: Path, sha: str) -> Path:
-    """Return where the worker logs its runs: in the session's log, unless the commit brings a kestrel_lab with its own log format."""
-    home = session.home.absolute()
-    return home / "commits" / sha[:12] if (tree / "kestrel_lab").exists() else home
 
 
 def _keeper(session: Session, work: CommitTrials, on_row: Callable[[EvalRow], None]) -> Callable[[EvalRow], None]:
@@ -278,3 +287,80 @@ def _keeper(session: Session, work: CommitTrials, on_row: Callable[[EvalRow], No
         on_row(mine)
 
     return keep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Worker:
+    """A process that runs trials on request."""
+
+    title: str
+    """The commit, as errors name it."""
+    skipped: dict[str, str]
+    """Scenarios that it cannot run, and why."""
+    process: Process
+    errors: IO[bytes]
+
+    async def make(self, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
+        """Run the trials and call `on_row` with each; raises `UsageError` when the worker fails."""
+        if not asks:
+            return
+        await _send(self.process, [[ask.scenario.id, ask.config.name, ask.epoch] for ask in asks])
+        while "done" not in (message := await _receive(self.process, self.errors, self.title)):
+            on_row(EvalRow(**message["row"]))
+
+
+@asynccontextmanager
+async def _worker(order: dict[str, Json], tree: Path, env: dict[str, str], python: Path, title: str) -> AsyncIterator[Worker]:
+    """Start a worker in `tree` with an order from `bench_order`; it ends with the block. Raises `UsageError` when it cannot start or refuses."""
+    # The checkout may bring a kestrel_lab of its own, of an earlier version.
+    there = (name for name in _WORKER_MODULES if (tree / f"{name.replace('.', '/')}.py").is_file())
+    module = next(there, _WORKER_MODULES[0])
+    # A worker that has to be killed cannot remove the folders of its trials: they are made where this process can.
+    with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory(prefix="kestrel-", ignore_cleanup_errors=True) as scratch:
+        process = await asyncio.create_subprocess_exec(
+            str(python), "-m", module, cwd=tree, env={**os.environ, **env, "TMPDIR": scratch},
+            stdin=PIPE, stdout=PIPE, stderr=errors, start_new_session=True, limit=_LINE,
+        )  # fmt: skip
+        try:
+            await _send(process, order)
+            message = await _receive(process, errors, title)
+            yield Worker(title=title, skipped=message["ready"], process=process, errors=errors)
+        except BaseException:
+            await asyncio.shield(_end(process, 0))
+            raise
+        await asyncio.shield(_end(process, _GRACE))
+
+
+async def _send(process: Process, message: object) -> None:
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(message).encode() + b"\n")
+    # That a worker is gone shows when its answer does not come.
+    with contextlib.suppress(ConnectionError):
+        await process.stdin.drain()
+
+
+async def _receive(process: Process, errors: IO[bytes], title: str) -> dict[str, Any]:
+    assert process.stdout is not None
+    line = await process.stdout.readline()
+    if not line:
+        await process.wait()
+        errors.seek(0, os.SEEK_END)
+        errors.seek(max(0, errors.tell() - 2000))
+        said = one_line(errors.read().decode(errors="replace"), 1500) or f"exit code {process.returncode}"
+        raise UsageError(f"the process that runs {title} ended: {said}")
+    message: dict[str, Any] = json.loads(line)
+    if "refused" in message:
+        raise UsageError(f"{title}: {message['refused']}")
+    return message
+
+
+async def _end(process: Process, grace: float) -> None:
+    """Let the worker end by itself within `grace` seconds, then end it and everything it started."""
+    if process.stdin is not None:
+        process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(grace):
+            await process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

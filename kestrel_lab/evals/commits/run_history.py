@@ -12,15 +12,12 @@ from kestrel_lab.evals.commits.history import CommitRows, History
 from kestrel_lab.evals.commits.interleaved_trials import (
     FIRST_OF_SEARCH,
     CommitTrials,
-    Crew,
-    Place,
     measure_in_turns,
     place_of_suite,
     plan_commit,
-    teller,
 )
-from kestrel_lab.evals.execution.runner import count_rows, plan_trials
-from kestrel_lab.evals.git import Commit, commits_in, first_parents, thinned
+from kestrel_lab.evals.execution.runner import plan_trials
+from kestrel_lab.evals.git import commits_in, first_parents, thinned
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
@@ -48,15 +45,14 @@ async def run_commits(
     place = place_of_suite(session, suite, configs=configs, epochs=epochs)
     chosen = await commits_in(place.repository, commits, every=every, last=last)
     works = [replace(await plan_commit(session, place, c.sha, own_suite=own_suite), name=c.subject[:40] or c.short) for c in chosen]
-    stored = [row for work in works for row in work.found.rows.values()]
-    count = count_rows(reporter, sum(len(work.asks) for work in works), stored)
-    async with Crew(session, place, teller(reporter, works)) as crew:
-        await measure_in_turns(session, works, crew, count, strict=False)
+    await measure_in_turns(session, place, works, reporter, strict=False)
     if all(work.broken for work in works):
         msg = f"none of the {len(works)} commits can be run; {works[-1].title}: {_why(works[-1]).removeprefix('cannot be run: ')}"
         raise UsageError(msg)
     found = [CommitRows(commit=c, rows=work.all_rows, why=_why(work)) for c, work in zip(chosen, works, strict=True)]
-    return History(suite=place.suite, metric=name, commits=tuple(found), notes=_reused(works))
+    reused = sum(len(work.found.rows) for work in works)
+    notes = (f"{reused} of these trials were stored before",) if reused else ()
+    return History(suite=place.suite, metric=name, commits=tuple(found), notes=notes)
 
 
 @checked
@@ -77,19 +73,16 @@ async def stored_history(
     rows, notes = _comparable(stored_trials(session.store, suite=place.suite.name), place.suite, any_version=any_version)
     if name in METRICS and METRICS[name].clock and len({row.result.get("origin", "") for of in rows.values() for row in of}) > 1:
         notes = (*notes, "measured on different machines: a change of times between commits may be one of machines")
-    chosen = await _commits_with(place, commits, set(rows), every, last)
+    if commits:
+        chosen = await commits_in(place.repository, commits, every=every, last=last)
+    else:
+        line = [commit for commit in await first_parents(place.repository) if commit.sha in rows]
+        chosen = thinned(line[::-1], every, last)
     found = tuple(CommitRows(commit=commit, rows=tuple(rows.get(commit.sha, ()))) for commit in chosen)
     if not any(c.rows for c in found):
         msg = f"no results of suite {place.suite.name!r} are stored for these commits; kestrel eval run {suite} --commits A..B makes them"
         raise UsageError("; ".join([msg, *notes]))
     return History(suite=place.suite, metric=name, commits=tuple(c for c in found if c.rows), notes=notes)
-
-
-async def _commits_with(place: Place, commits: str, with_results: set[str], every: int, last: int | None) -> list[Commit]:
-    if commits:
-        return await commits_in(place.repository, commits, every=every, last=last)
-    line = [commit for commit in await first_parents(place.repository) if commit.sha in with_results]
-    return thinned(line[::-1], every, last)
 
 
 def _comparable(stored: list[EvalRow], suite: Suite, *, any_version: bool) -> tuple[dict[str, list[EvalRow]], tuple[str, ...]]:
@@ -113,7 +106,7 @@ def _comparable(stored: list[EvalRow], suite: Suite, *, any_version: bool) -> tu
         else:
             packages.add(str(parts.get("package")))
             key = (row.git_sha, row.scenario, row.config, row.epoch)
-            if row.result["outcome"] != "error" or key not in kept or kept[key].result["outcome"] == "error":
+            if row.outcome != "error" or key not in kept or kept[key].outcome == "error":
                 kept[key] = row
     notes = (
         *([f"{others} stored trials of other scenarios, configurations or versions of them are left out"] if others else []),
@@ -131,8 +124,3 @@ def _why(work: CommitTrials) -> str:
     if work.broken:
         return f"cannot be run: {work.broken.removeprefix(f'{work.title}: ')}"
     return "; ".join(f"scenario {scenario} is left out: {why}" for scenario, why in work.skipped.items())
-
-
-def _reused(works: Sequence[CommitTrials]) -> tuple[str, ...]:
-    stored = sum(len(work.found.rows) for work in works)
-    return (f"{stored} of these trials were stored before",) if stored else ()

@@ -174,7 +174,6 @@ async def _run(folder: Path, *argv: str) -> None:
 
 
 async def _clear(repository: Path, folder: Path) -> None:
-    """Remove the worktrees of processes that have ended."""
     host = process_name().rpartition(":")[0]
     for place in _inside(folder):
         owner = place.name.split("-")[1] if place.name.count("-") == 2 else ""

@@ -179,7 +179,7 @@ class Dispatch:
             ask, earlier = self._waiting.popleft()
             with under_way(self._progress):
                 row = await self._made(ask, len(earlier))
-            if row.result["outcome"] == "error" and len(earlier) < self._ready.suite.retry_errors:
+            if row.outcome == "error" and len(earlier) < self._ready.suite.retry_errors:
                 self._waiting.append((ask, (*earlier, row)))
             else:
                 self._keeper.keep(after(earlier, row))
@@ -198,7 +198,7 @@ class Dispatch:
         if "refused" in answer:
             raise UsageError(answer["refused"])
         row = EvalRow(**answer["row"])
-        store_run(self._session.store, str(row.result["run"]), [(at, from_json(kind, body)) for at, kind, body in answer["run"]])
+        store_run(self._session.store, row.run, [(at, from_json(kind, body)) for at, kind, body in answer["run"]])
         return row
 
 

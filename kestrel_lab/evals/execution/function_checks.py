@@ -30,7 +30,7 @@ from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.suites.python_files import load_check
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.shell.environment import clean_environment
-from kestrel_lab.tools.shell.sandbox_run import run_sandboxed
+from kestrel_lab.tools.shell.process import run_sandboxed
 
 SECONDS: Final = 600.0
 """The time limit of a function."""
@@ -150,7 +150,6 @@ def _import_places() -> list[Path]:
 
 
 def _outermost(places: Iterable[Path]) -> Iterable[Path]:
-    """Return the folders that lie in no other."""
     whole = sorted(set(places))
     return (one for one in whole if not any(other in one.parents for other in whole))
 

@@ -244,14 +244,12 @@ def _tools_named(own: dict[str, Tool], session: Session, names: tuple[str, ...],
 
 
 def _plan(suite: Suite, config: Config) -> str | Path | None:
-    """Return the configuration's workflow; raises `UsageError` for one that is missing or invalid."""
     path = suite.resolve(config.plan) if config.plan.endswith((".yaml", ".yml")) else config.plan or None
     plan_for(path, "a goal", config.inputs)
     return path
 
 
 def _configured(session: Session, suite: Suite, config: Config, *, replay: bool) -> Model:
-    """Return the configuration's model, or one that routes to several."""
     choose = partial(_chosen, session, suite, replay=replay)
     return routed(config.routes, choose) if config.routes else choose(config.model)
 

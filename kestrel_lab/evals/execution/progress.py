@@ -7,7 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Final, cast
+from typing import Final
 
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.gate_bounds import at_least
@@ -42,7 +42,7 @@ class EvalProgress:
         self._reporter, self._supervisor, self._clock = reporter, supervisor, clock
         self.total = total
         """Trials there will be; may change where a budget decides."""
-        self._counts = Counter(str(row.result["outcome"]) for row in stored)
+        self._counts = Counter(row.outcome for row in stored)
         self._made, self._cost, self._began = 0, 0.0, clock()
         self._unpriced = False
         self._lately: deque[float] = deque([self._began], maxlen=_LATELY)
@@ -57,11 +57,11 @@ class EvalProgress:
 
     def count(self, row: EvalRow) -> None:
         """Count a trial that ended."""
-        self._counts[str(row.result["outcome"])] += 1
+        self._counts[row.outcome] += 1
         self._made += 1
         self._lately.append(self._clock())
-        self._unpriced = self._unpriced or cast("float", row.metrics.get("unpriced_calls", 0.0)) > 0
-        self._cost += cast("float", row.metrics.get("cost_estimate", 0.0))
+        self._unpriced = self._unpriced or row.metrics.get("unpriced_calls", 0.0) > 0
+        self._cost += row.metrics.get("cost_estimate", 0.0)
         if self._trial is not None:
             self._trial(row)
         self.tell()

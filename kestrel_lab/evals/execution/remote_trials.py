@@ -122,7 +122,7 @@ async def _row_and_run(bench: TrialBench, ask: Ask) -> str:
     row = await run_trial(bench.session, bench.ready, ask)
     store = bench.session.store
     store.flush()
-    records = [[record.at, record.event.type, to_json(record.event)] for record in store.records(str(row.result["run"]))]
+    records = [[record.at, record.event.type, to_json(record.event)] for record in store.records(row.run)]
     return json.dumps({"row": asdict(row), "run": records})
 
 

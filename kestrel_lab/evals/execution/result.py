@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
@@ -15,6 +15,7 @@ from kestrel_lab.evals.reports.junit import groups, write_junit
 from kestrel_lab.evals.reports.pages import report_page
 from kestrel_lab.evals.reports.plots import configs_figure, families_figure
 from kestrel_lab.evals.reports.pull_request import result_markdown
+from kestrel_lab.evals.reports.result_view import ResultView, written
 from kestrel_lab.evals.stats.pass_at_k import chances
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
@@ -38,7 +39,7 @@ _REASONS: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class EvalResult:
+class EvalResult(ResultView):
     """Trials of a suite, scenario × configuration × epoch."""
 
     suite: Suite
@@ -61,7 +62,7 @@ class EvalResult:
         is missing where no price is known, and what is known of it where `unpriced_calls` is not 0.
         `origin` is user and machine that a pulled trial was made by, empty for one that was made here.
         """
-        records = [result_table.frame_record(result_table.trial_record(row, self.suite.count_errors)) for row in self.rows]
+        records = [result_table.frame_record(row, self.suite.count_errors) for row in self.rows]
         more = sorted({name for record in records for name in record} - set(result_table.COLUMNS))
         return shown_frame(records, columns=[*result_table.COLUMNS, *more], units=result_table.UNITS)
 
@@ -72,17 +73,10 @@ class EvalResult:
         `grading_cost` is what asking a grader cost in US dollars: 0 where none was asked, missing where its price
         is not known.
         """
-        rows = [
-            {
-                "scenario": row.scenario,
-                "config": row.config,
-                "epoch": row.epoch,
-                **score,
-                "grading_cost": result_table.grading_cost([score]),
-            }
-            for row in self.rows
-            for score in cast("list[dict[str, Any]]", row.result["scores"])
-        ]
+        rows = []
+        for row in self.rows:
+            head = {"scenario": row.scenario, "config": row.config, "epoch": row.epoch}
+            rows += [{**head, **score, "grading_cost": result_table.grading_cost([score])} for score in row.scores]
         columns = ["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"]
         return shown_frame(rows, columns=columns, units=result_table.UNITS)
 
@@ -151,10 +145,7 @@ class EvalResult:
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page with tables, plots and the transcript of each trial, as far as there is room; returns its path."""
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(report_page(self.suite, self.rows, self.store, self.gates() if self.suite.gates else None), encoding="utf-8")
-        return target
+        return written(path, report_page(self.suite, self.rows, self.store, self.gates() if self.suite.gates else None))
 
     def gates(self) -> GateReport:
         """Decide the suite's gates; the verdict is `broken` when it declares none."""
@@ -173,8 +164,7 @@ class EvalResult:
         return result_markdown(self.suite, self.rows, self.gates() if self.suite.gates else None, report)
 
     def __repr__(self) -> str:
-        # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result, and intervals load scipy.
-        counts = Counter(str(row.result["outcome"]) for row in self.rows)
+        counts = Counter(row.outcome for row in self.rows)
         return f"<{self.headline}: {counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke>"
 
     def __str__(self) -> str:
@@ -187,13 +177,13 @@ class EvalResult:
             )
         return "\n".join(lines)
 
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """What IPython shows in a terminal."""
-        printer.text(str(self))
-
     def _repr_html_(self) -> str:
         notes = "".join(paragraph_html(note) for note in self.lines())
-        return f"{headline_html(self.headline)}{notes}{table_html(*result_table.summary_table(self.summaries()))}"
+        return f"{headline_html(self.headline)}{notes}{table_html(*self.table())}"
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Return headings, and a row of texts per configuration."""
+        return result_table.summary_table(self.summaries())
 
     @property
     def headline(self) -> str:
@@ -215,7 +205,7 @@ class EvalResult:
 
     def _broke(self) -> list[str]:
         """Return why trials broke, the most frequent reasons first."""
-        reasons = Counter(one_line(str(row.result["reason"]), _REASON) for row in self.rows if row.result["outcome"] == "error")
+        reasons = Counter(one_line(row.reason, _REASON) for row in self.rows if row.outcome == "error")
         more = [f"and {len(reasons) - _REASONS} other reasons: column reason of the frame, or --csv"] if len(reasons) > _REASONS else []
         return [*(f"{count:,} trials broke: {why or 'no reason given'}" for why, count in reasons.most_common(_REASONS)), *more]
 

@@ -34,7 +34,7 @@ def look_up(store: SessionStore, suite: Suite, asks: Sequence[Ask]) -> Reuse:
     """Return the newest row that did not break for each of `asks` that has one with an equal identity."""
     stored = stored_trials(store, suite=suite.name)
     judged_again = [row for row in stored_scores(store, suite=suite.name) if row.key]
-    good = {row.key: row for row in (*judged_again, *stored) if row.result["outcome"] != "error"}
+    good = {row.key: row for row in (*judged_again, *stored) if row.outcome != "error"}
     earlier: dict[tuple[str, str, int], list[EvalRow]] = {}
     for row in stored:
         earlier.setdefault((row.scenario, row.config, row.epoch), []).append(row)

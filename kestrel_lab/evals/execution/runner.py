@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kestrel_lab.core.errors import UsageError, gravest
 from kestrel_lab.core.json_types import content_key
-from kestrel_lab.core.protocols import Model, Reporter
+from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.version import RELEASE
 from kestrel_lab.evals.execution.eval_run import EvalRun, eval_run_of, last_eval_run, resumed_trials
 from kestrel_lab.evals.execution.prepare import Prepared, prepare
@@ -237,7 +237,7 @@ async def run_trials(
                 ask, earlier = queue.popleft()
                 with under_way(progress):
                     row = await run_trial(session, ready, ask, keep_in=keep_in)
-            if row.result["outcome"] == "error" and len(earlier) < ready.suite.retry_errors:
+            if row.outcome == "error" and len(earlier) < ready.suite.retry_errors:
                 queue.append((ask, (*earlier, row)))
             else:
                 keeper.keep(after(earlier, row))
@@ -282,11 +282,6 @@ def in_order(asks: Sequence[Ask], rows: Iterable[EvalRow]) -> tuple[EvalRow, ...
     scenarios = {ask.scenario.id: place for place, ask in reversed(list(enumerate(asks)))}
     configs = {ask.config.name: place for place, ask in reversed(list(enumerate(asks)))}
     return tuple(sorted(rows, key=lambda row: (scenarios[row.scenario], configs[row.config], row.epoch)))
-
-
-def count_rows(reporter: Reporter | None, total: int, reused: Sequence[EvalRow]) -> Callable[[EvalRow], None]:
-    """Return a function that counts trials and reports the progress."""
-    return EvalProgress(reporter, total, reused).count
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 from kestrel_lab.core.errors import ApprovalRequired, CheckError, KestrelError, RunError, boundary
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, RunFinished, RunStarted, ToolAnswered, ToolCalled
@@ -169,7 +169,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
             model_name=config.model or models.model.name if models.model.kind == "scripted" else models.model.name,
             model_kind=models.kind,
         ),
-        metrics=cast("dict[str, Json]", measured),
+        metrics=measured,
         git_sha=ask.git_sha,
         created_at=time.time(),
         suite=ready.suite.name,
@@ -183,7 +183,7 @@ def after(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
     """Return `row` as the last attempt of a trial that broke before; it lists the earlier attempts, whose runs are in the log."""
     if not earlier:
         return row
-    told: Json = [{"reason": one.result["reason"], "run": one.result["run"], "metrics": one.metrics} for one in earlier]
+    told: Json = [{"reason": one.reason, "run": one.run, "metrics": dict(one.metrics)} for one in earlier]
     return replace(row, result={**row.result, "attempts": told})
 
 

@@ -9,13 +9,24 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, cast
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, shown_path
-from kestrel_lab.evals.importers.imported_run import Asked, Broken, Recording, Records, Said, digest
+from kestrel_lab.evals.importers.imported_run import (
+    UNREADABLE,
+    Asked,
+    Broken,
+    Recording,
+    Records,
+    Said,
+    asked_of,
+    digest,
+    seconds_of,
+    text_of,
+    unread,
+)
 
 _SNIFFED: Final = 40
 """Lines in which a file has to show what it is: a session may begin with notes of the program."""
@@ -67,8 +78,6 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]] | Broken]:
 
 @dataclass
 class _Talk:
-    """A conversation that is being read."""
-
     said: list[Said] = field(default_factory=list)
     answers: dict[str, int] = field(default_factory=dict)
     """By the recording's id of a model's answer, its place in `said`."""
@@ -113,9 +122,7 @@ def read_claude_code(path: Path) -> Records:
         number, line = found
         known, parent = str(line.get("uuid") or ""), str(line.get("parentUuid") or "")
         # A sub-agent's first line has no parent in its thread; its other lines follow that one.
-        name = root.get(parent) or (known if line.get("isSidechain") else "")
-        if not line.get("isSidechain"):
-            name = ""
+        name = (root.get(parent) or known) if line.get("isSidechain") else ""
         talk = threads.setdefault(name, _Talk())
         root[known] = name
         try:
@@ -127,8 +134,8 @@ def read_claude_code(path: Path) -> Records:
                     yield _claude_recording(path, talk, facts, f"branch {left}")
                     talk = threads[name] = _before(talk, back)
                 _take_claude(talk, line)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            yield Broken(f"{shown_path(path)}:{number}", f"no line of a session ({type(error).__name__}: {one_line(str(error), 100)})")
+        except UNREADABLE as error:
+            yield unread(f"{shown_path(path)}:{number}", "no line of a session", error)
         length[known] = len(talk.said)
     for number, (name, talk) in enumerate(threads.items()):
         if talk.said:
@@ -152,7 +159,7 @@ def _take_claude(talk: _Talk, line: Mapping[str, Any]) -> None:
     message, at = line["message"], seconds_of(line.get("timestamp"))
     content = message["content"]
     parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    text = text_of(part for part in parts if part["type"] not in ("tool_use", "tool_result", "thinking", "redacted_thinking"))
+    text = text_of([part for part in parts if part["type"] not in ("tool_use", "tool_result", "thinking", "redacted_thinking")])
     if line["type"] == "assistant":
         calls = tuple(
             Asked(tool=str(part["name"]), args=dict(part["input"]), id=str(part["id"])) for part in parts if part["type"] == "tool_use"
@@ -161,22 +168,15 @@ def _take_claude(talk: _Talk, line: Mapping[str, Any]) -> None:
         read = [usage.get(f"{kind}input_tokens") for kind in ("", "cache_read_", "cache_creation_")]
         tokens_in = sum(int(count or 0) for count in read) if usage else None
         tokens_out = int(usage.get("output_tokens") or 0) if usage else None
-        one = Said(
-            role="assistant",
-            text=text,
-            calls=calls,
-            at=at,
-            tokens_in=tokens_in,
-            tokens_out=tokens_out,
-            model=str(message.get("model") or ""),
-        )
+        model = str(message.get("model") or "")
+        one = Said(role="assistant", text=text, calls=calls, at=at, tokens_in=tokens_in, tokens_out=tokens_out, model=model)
         known = str(message.get("id") or "")
         talk.add(one, talk.answers.get(known) if known else None)
         talk.answers.setdefault(known, len(talk.said) - 1)
     else:
         for part in parts:
             if part["type"] == "tool_result":
-                _answered(talk, str(part["tool_use_id"]), content_text(part.get("content")), at, failed=bool(part.get("is_error")))
+                _answered(talk, str(part["tool_use_id"]), text_of(part.get("content")), at, failed=bool(part.get("is_error")))
         if text:
             talk.told(text, at, harness=bool(line.get("isMeta")) or _HARNESS.fullmatch(text) is not None)
     talk.lines.append(line.get("uuid"))
@@ -216,17 +216,16 @@ def read_codex(path: Path) -> Records:
             payload, at = line["payload"], seconds_of(line.get("timestamp"))
             if line["type"] == "session_meta":
                 facts |= {key: payload[key] for key in ("id", "cwd", "cli_version", "git") if payload.get(key)}
-                talk.system += filter(
-                    None, [str((payload.get("base_instructions") or {}).get("text") or payload.get("instructions") or "")]
-                )
+                told = (payload.get("base_instructions") or {}).get("text") or payload.get("instructions")
+                talk.system += [str(told)] if told else []
             elif line["type"] == "turn_context":
                 model = str(payload.get("model") or model)
             elif line["type"] == "response_item":
                 _take_codex(talk, payload, at)
             elif line["type"] == "event_msg" and payload.get("type") == "token_count":
                 _count_codex(talk, payload.get("info") or {})
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            yield Broken(f"{shown_path(path)}:{number}", f"no line of a rollout ({type(error).__name__}: {one_line(str(error), 100)})")
+        except UNREADABLE as error:
+            yield unread(f"{shown_path(path)}:{number}", "no line of a rollout", error)
     if talk.said:
         known = str(facts.get("id") or path.stem)
         yield Recording(
@@ -247,9 +246,8 @@ def _take_codex(talk: _Talk, item: Mapping[str, Any], at: float | None) -> None:
     if kind.endswith("_output"):
         output = item.get("output")
         failed = isinstance(output, dict) and output.get("success") is False
-        _answered(
-            talk, str(item["call_id"]), content_text(output.get("content") if isinstance(output, dict) else output), at, failed=failed
-        )
+        text = text_of(output.get("content") if isinstance(output, dict) else output)
+        _answered(talk, str(item["call_id"]), text, at, failed=failed)
         return
     if kind == "message":
         one = Said(role="assistant", text=text_of(item["content"]), at=at)
@@ -263,16 +261,12 @@ def _take_codex(talk: _Talk, item: Mapping[str, Any], at: float | None) -> None:
 
 
 def _codex_call(item: Mapping[str, Any]) -> Asked:
-    known = str(item.get("call_id") or item.get("id") or "")
+    known = item.get("call_id") or item.get("id")
     if item["type"] == "function_call":
-        try:
-            args = json.loads(item["arguments"] or "{}")
-        except ValueError as error:
-            return Asked(tool=str(item["name"]), args={}, id=known, problem=f"its arguments are not JSON: {error}")
-        return Asked(tool=str(item["name"]), args=args, id=known)
+        return asked_of(item["name"], item["arguments"], known)
     if item["type"] == "custom_tool_call":
-        return Asked(tool=str(item["name"]), args={"input": item["input"]}, id=known)
-    return Asked(tool=str(item["type"]).removesuffix("_call"), args=dict(item.get("action") or {}), id=known)
+        return asked_of(item["name"], {"input": item["input"]}, known)
+    return asked_of(str(item["type"]).removesuffix("_call"), dict(item.get("action") or {}), known)
 
 
 def _count_codex(talk: _Talk, info: Mapping[str, Any]) -> None:
@@ -282,18 +276,3 @@ def _count_codex(talk: _Talk, info: Mapping[str, Any]) -> None:
             if talk.said[place].tokens_in is None:
                 talk.said[place] = replace(talk.said[place], tokens_in=int(used["input_tokens"]), tokens_out=int(used["output_tokens"]))
             return
-
-
-def seconds_of(stamp: Any) -> float | None:
-    """Return a time in ISO form as seconds since 1970; `None` where there is none. Raises `ValueError` for another form."""
-    return datetime.fromisoformat(str(stamp)).timestamp() if stamp else None
-
-
-def content_text(content: Any) -> str:
-    """Return the text of a result: a text, or parts."""
-    return str(content or "") if not isinstance(content, list) else text_of(content)
-
-
-def text_of(parts: Any) -> str:
-    """Return the texts of parts; a part that is no text is named and not shown."""
-    return "\n\n".join(str(part["text"]) if part.get("text") is not None else f"[{part.get('type', 'part')}]" for part in parts)

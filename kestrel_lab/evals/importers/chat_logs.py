@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
-from kestrel_lab.core.json_types import Json
-from kestrel_lab.evals.importers.imported_run import Asked, Recording, Said, digest
+from kestrel_lab.evals.importers.imported_run import Recording, Said, asked_of, digest, offered_tool, text_of
 
 
 def is_chat(value: Any) -> bool:
@@ -24,15 +23,13 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
     """
     request, answer = _request(value), _response(value)
     messages = [*request["messages"], *(choice["message"] for choice in (answer.get("choices") or ())[:1])]
-    system = [_text(message) for message in messages if message["role"] in ("system", "developer")]
+    system = [text_of(message.get("content")) for message in messages if message["role"] in ("system", "developer")]
     usage, created = answer.get("usage") or {}, answer.get("created")
     said = [_said(message) for message in messages if message["role"] not in ("system", "developer")]
     if usage and said and said[-1].role == "assistant":
         cost = usage.get("cost")
-        said[-1] = Said(
-            role="assistant", text=said[-1].text, calls=said[-1].calls, tokens_in=int(usage["prompt_tokens"]),
-            tokens_out=int(usage["completion_tokens"]), cost_usd=None if cost is None else float(cost),
-        )  # fmt: skip
+        tokens_in, tokens_out = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
+        said[-1] = replace(said[-1], tokens_in=tokens_in, tokens_out=tokens_out, cost_usd=None if cost is None else float(cost))
     metadata = value.get("metadata") or {}
     known = next((one for one in (value.get("id"), value.get("custom_id"), answer.get("id")) if one), "")
     return Recording(
@@ -43,7 +40,7 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
         model=str(answer.get("model") or request.get("model") or value.get("model") or "unknown"),
         system="\n\n".join(system),
         messages=said,
-        tools=tuple(_tool(tool) for tool in request.get("tools") or ()),
+        tools=tuple(offered_tool(tool.get("function") or tool) for tool in request.get("tools") or ()),
         began=None if created is None else float(created),
         suite=suite,
         scenario=str(metadata.get("scenario") or value.get("scenario") or known),
@@ -63,48 +60,13 @@ def _response(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _said(message: dict[str, Any]) -> Said:
-    role = message["role"]
+    role, text = message["role"], text_of(message.get("content"))
     if role == "assistant":
-        written = (
-            message.get("tool_calls") or [{"function": message["function_call"]}]
-            if message.get("function_call")
-            else message.get("tool_calls")
-        )
-        text = "\n\n".join(filter(None, (_text(message), str(message.get("refusal") or ""))))
-        return Said(role="assistant", text=text, calls=tuple(_asked(call) for call in written or ()))
+        calls = message.get("tool_calls") or ([{"function": message["function_call"]}] if message.get("function_call") else [])
+        asked = tuple(asked_of(call["function"]["name"], call["function"].get("arguments"), call.get("id")) for call in calls)
+        return Said(role="assistant", text="\n\n".join(filter(None, (text, str(message.get("refusal") or "")))), calls=asked)
     if role in ("tool", "function"):
-        return Said(role="tool", text=_text(message), call=str(message.get("tool_call_id") or ""))
+        return Said(role="tool", text=text, call=str(message.get("tool_call_id") or ""))
     if role != "user":
         raise ValueError(f"a message has the role {role!r}")
-    return Said(role="user", text=_text(message))
-
-
-def _asked(call: dict[str, Any]) -> Asked:
-    function, known = call["function"], str(call.get("id") or "")
-    given = function.get("arguments")
-    if isinstance(given, dict):
-        return Asked(tool=str(function["name"]), args=given, id=known)
-    try:
-        args = json.loads(given or "{}")
-    except ValueError as error:
-        return Asked(tool=str(function["name"]), args={}, id=known, problem=f"its arguments are not JSON: {error}")
-    problem = "" if isinstance(args, dict) else "its arguments are no JSON object"
-    return Asked(tool=str(function["name"]), args={} if problem else args, id=known, problem=problem)
-
-
-def _text(message: dict[str, Any]) -> str:
-    """Return the text of a message; parts that are no text are named and not shown."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return str(content or "")
-    parts = [part if isinstance(part, str) else str(part.get("text") or f"[{part.get('type', 'part')}]") for part in content]
-    return "\n\n".join(parts)
-
-
-def _tool(tool: dict[str, Any]) -> dict[str, Json]:
-    function = tool.get("function") or tool
-    return {
-        "name": str(function["name"]),
-        "description": str(function.get("description") or ""),
-        "schema": cast("Json", function.get("parameters") or {}),
-    }
+    return Said(role="user", text=text)

@@ -1,18 +1,20 @@
-"""Recording: what another tool recorded of one task, and the events and the trial that it is in the log."""
+"""Recording: what another tool recorded of one task, and the events and the trial that it is in the log; and what readers of recordings share."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.evals.execution.trial import ANSWER_KEPT
 from kestrel_lab.evals.metrics import measure
@@ -135,9 +137,47 @@ Records = Iterator[Recording | Broken]
 """What a reader of files gives, one record at a time."""
 
 
+UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError)
+"""What readers raise for a record of another shape than theirs."""
+
+
+def unread(place: str, what: str, error: Exception) -> Broken:
+    """Return a record that cannot be read, with the error in short."""
+    return Broken(place, f"{what} ({type(error).__name__}: {one_line(str(error), 100)})")
+
+
 def digest(kind: str, *parts: Any) -> str:
     """Return the hash of a record of this format."""
     return content_key("imported", kind, *parts)
+
+
+def seconds_of(stamp: Any) -> float | None:
+    """Return a time in ISO form as seconds since 1970; `None` where there is none. Raises `ValueError` for another form."""
+    return datetime.fromisoformat(str(stamp)).timestamp() if stamp else None
+
+
+def text_of(content: Any) -> str:
+    """Return the text of a message: a text, or parts, of which one that is no text is named and not shown."""
+    if not isinstance(content, list):
+        return str(content or "")
+    parts = [part if isinstance(part, dict) else {"text": part} for part in content]
+    return "\n\n".join(str(part["text"]) if part.get("text") is not None else f"[{part.get('type', 'part')}]" for part in parts)
+
+
+def asked_of(tool: Any, args: Any, known: Any) -> Asked:
+    """Return a call whose arguments are an object, or JSON text as models write it."""
+    problem = ""
+    try:
+        args = json.loads(args or "{}") if not isinstance(args, dict) else args
+        problem = "" if isinstance(args, dict) else "its arguments are no JSON object"
+    except ValueError as error:
+        problem = f"its arguments are not JSON: {error}"
+    return Asked(tool=str(tool), args={} if problem else args, id=str(known or ""), problem=problem)
+
+
+def offered_tool(tool: Mapping[str, Any]) -> dict[str, Json]:
+    """Return a tool that was offered, from its name, description and JSON Schema of parameters."""
+    return {"name": str(tool["name"]), "description": str(tool.get("description") or ""), "schema": tool.get("parameters") or {}}
 
 
 def events_of(recording: Recording) -> list[tuple[float, e.Event]]:
@@ -150,8 +190,6 @@ def events_of(recording: Recording) -> list[tuple[float, e.Event]]:
 
 
 class _Teller:
-    """Turns messages into events, one after the other."""
-
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         known = [said.at for said in recording.messages if said.at is not None]

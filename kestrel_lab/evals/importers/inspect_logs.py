@@ -1,4 +1,4 @@
-"""Logs of Inspect (`.eval` and `.json`) as tidy frames: one row per sample and epoch, in the columns of our own trials.
+"""Logs of Inspect (`.eval` and `.json`) as recordings, and as tidy frames: one row per sample and epoch, in the columns of our own trials.
 
 The format is that of the UK AI Security Institute's Inspect: a zip file with `header.json`, or `_journal/start.json` where the run
 did not end, and `samples/ID_epoch_N.json`; or all of it in one JSON file. Nothing of Inspect is needed, and nothing in a log is run.
@@ -17,6 +17,19 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.evals.importers.imported_run import (
+    UNREADABLE,
+    Asked,
+    Broken,
+    Recording,
+    Records,
+    Said,
+    digest,
+    offered_tool,
+    seconds_of,
+    unread,
+)
+from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.summaries.result_table import COLUMNS
 
 if TYPE_CHECKING:
@@ -95,6 +108,7 @@ def _unpacked(method: int, packed: bytes, most: int) -> bytes:
 
 _WORDS: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
 """What scores that are words count, as Inspect counts them."""
+_ATTACHED: Final = "attachment://"
 
 
 def read_inspect(*paths: str | Path, passes: float = 1.0) -> pd.DataFrame:
@@ -132,7 +146,7 @@ def _rows(path: Path, passes: float) -> Iterator[dict[str, Any]]:
             continue
         try:
             yield sample_row(head["eval"], sample, passes)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except UNREADABLE as error:
             msg = f"{shown_path(path)}: {place} is not a sample of an Inspect log ({type(error).__name__}: {one_line(str(error), 100)})"
             raise UsageError(msg) from error
         found += 1
@@ -211,7 +225,13 @@ def sample_row(about: dict[str, Any], sample: dict[str, Any], passes: float) -> 
         "working_time": _number(sample.get("working_time")),
         **_tokens(sample.get("model_usage") or {}),
         **_calls(sample),
-        "reason": _reason(error) if error is not None else f"limit: {limit['type']}" if limit else "" if counts else "not scored",
+        "reason": one_line(str(error["message"] if isinstance(error, dict) else error), 500)
+        if error is not None
+        else f"limit: {limit['type']}"
+        if limit
+        else ""
+        if counts
+        else "not scored",
         "run": str(sample.get("uuid") or ""),
         "git_sha": str((about.get("revision") or {}).get("commit") or ""),
         "weight": 1.0,
@@ -224,10 +244,6 @@ def _scores(sample: dict[str, Any]) -> dict[str, Any]:
     if sample.get("scores"):
         return dict(sample["scores"])
     return {"score": sample["score"]} if sample.get("score") else {}
-
-
-def _reason(error: Any) -> str:
-    return one_line(str(error["message"] if isinstance(error, dict) else error), 500)
 
 
 def _mark(value: Any) -> float:
@@ -245,14 +261,9 @@ def _mark(value: Any) -> float:
 
 
 def _config(about: dict[str, Any]) -> str:
-    """The model, and what was set for it, for the solver and for the task."""
-    given = {
-        **(about.get("task_args_passed") or {}),
-        **(about.get("model_generate_config") or {}),
-        **(about.get("solver_args_passed") or {}),
-    }
-    if about.get("solver"):
-        given = {"solver": about["solver"], **given}
+    given = {"solver": about.get("solver") or None}
+    for part in ("task_args_passed", "model_generate_config", "solver_args_passed"):
+        given |= about.get(part) or {}
     settings = ", ".join(f"{key}={one_line(str(value), 40)}" for key, value in given.items() if value is not None)
     return f"{about['model']} [{settings}]" if settings else str(about["model"])
 
@@ -282,3 +293,156 @@ def _calls(sample: dict[str, Any]) -> dict[str, float]:
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
+
+
+def inspect_recordings(path: Path, *, passes: float = 1.0) -> Records:
+    """Yield a recording for each sample of a log; a log with results and no samples is one recording of its results.
+
+    Raises `UsageError` with the file for what is not a whole log.
+    """
+    found = False
+    for place, head, sample in log_samples(path):
+        if isinstance(sample, UsageError):
+            found = True
+            yield Broken(f"{shown_path(path)}: {place}", str(sample).removeprefix(f"{shown_path(path)}: "))
+        elif sample is not None:
+            found = True
+            try:
+                yield _recording(head["eval"], sample, f"{path}: {place}", passes)
+            except UNREADABLE as error:
+                yield unread(f"{shown_path(path)}: {place}", "not a sample of an Inspect log", error)
+        elif not found:
+            yield _results(path, head)
+
+
+def _results(path: Path, head: dict[str, Any]) -> Recording | Broken:
+    """Return what a log without samples says: its results, as they are; no trial is made of them."""
+    about, results = head["eval"], head.get("results") or {}
+    lines = [
+        f"{one['name']}: " + ", ".join(f"{name} {metric['value']:g}" for name, metric in (one.get("metrics") or {}).items())
+        for one in results.get("scores") or ()
+    ]
+    if not lines:
+        return Broken(shown_path(path), f"it has neither samples nor results (status {head.get('status')})")
+    number = results.get("completed_samples")
+    of = f" over {number:,} completed samples" if isinstance(number, int) else ""
+    return Recording(
+        format="inspect",
+        source=str(path),
+        id=str(about.get("eval_id") or about.get("run_id") or ""),
+        digest=digest("inspect", about, results),
+        model=about["model"],
+        kind="scripted" if about["model"].startswith("mockllm/") else "imported",
+        messages=[Said(role="user", text=f"Results of Inspect's task {about['task']}; the log has no samples")],
+        summary="\n".join((f"As the log's header has them{of}:", *lines)),
+        facts={"results": results},
+    )
+
+
+def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passes: float) -> Recording:
+    row = sample_row(about, sample, passes)
+    marks = {key.removeprefix("score."): value for key, value in row.items() if key.startswith("score.")}
+    raw = sample.get("scores") or {}
+    attached = sample.get("attachments") or {}
+    messages = sample.get("messages") or []
+    events = sample.get("events") or ()
+    spent = {_message_id(event): event for event in events if event.get("event") == "model" and not event.get("pending")}
+    tools = {event["id"]: event for event in events if event.get("event") == "tool" and event.get("id")}
+    error = sample.get("error")
+    total = sample.get("total_time")
+    said = [_said(message, spent.get(message.get("id")), tools, attached) for message in messages if message["role"] != "system"]
+    if not any(one.role == "user" for one in said):  # a sample that broke before anything was said
+        asked = _text(sample.get("input"), attached) or f"Sample {sample['id']} of {about['task']}; the log has no messages"
+        said.insert(0, Said(role="user", text=asked))
+    offered = {tool["name"]: tool for event in spent.values() for tool in event.get("tools") or ()}
+    return Recording(
+        format="inspect",
+        source=source,
+        id=str(sample.get("uuid") or f"{about.get('eval_id', '')}/{sample['id']}/{sample['epoch']}"),
+        digest=digest("inspect", about, sample),
+        model=about["model"],
+        kind="scripted" if about["model"].startswith("mockllm/") else "imported",
+        system="\n\n".join(_text(message.get("content"), attached) for message in messages if message["role"] == "system"),
+        messages=said,
+        tools=tuple(map(offered_tool, offered.values())),
+        began=seconds_of(sample.get("started_at")),
+        seconds=None if total is None else float(total),
+        error=row["reason"] if error is not None else "",
+        reason="" if error is not None or row["outcome"] == "error" else row["reason"],
+        suite=row["suite"],
+        scenario=row["scenario"],
+        config=row["config"],
+        epoch=row["epoch"],
+        scores=tuple(
+            {
+                "check": name,
+                "passed": mark >= passes,
+                "value": mark,
+                "reason": one_line(str((raw.get(name) or {}).get("explanation") or ""), 500),
+            }
+            for name, mark in marks.items()
+            if not math.isnan(mark)
+        ),
+        passed=None if row["outcome"] == "error" else row["outcome"] == "pass",
+        metrics={name: row[name] for name in METRICS if name in row and not math.isnan(row[name])},
+        facts={"target": sample.get("target"), "scores": {name: score.get("value") for name, score in raw.items()}},
+    )
+
+
+def _message_id(event: dict[str, Any]) -> Any:
+    choices = (event.get("output") or {}).get("choices") or [{}]
+    return (choices[0].get("message") or {}).get("id")
+
+
+def _said(message: dict[str, Any], spent: dict[str, Any] | None, tools: dict[str, Any], attached: dict[str, str]) -> Said:
+    text = _text(message.get("content"), attached)
+    match message["role"]:
+        case "assistant":
+            usage = ((spent or {}).get("output") or {}).get("usage") or {}
+            asked = [
+                Asked(tool=call["function"], args=_resolved(call.get("arguments") or {}, attached), id=call.get("id") or "", problem=str(call.get("parse_error") or ""))
+                for call in message.get("tool_calls") or ()
+            ]  # fmt: skip
+            total, written = usage.get("total_tokens"), usage.get("output_tokens")
+            return Said(
+                role="assistant", text=text, calls=tuple(asked), model=str(message.get("model") or ""), at=seconds_of((spent or {}).get("completed")),
+                seconds=float((spent or {}).get("working_time") or 0.0), cost_usd=usage.get("total_cost"),
+                tokens_in=None if total is None or written is None else total - written, tokens_out=written,
+            )  # fmt: skip
+        case "tool":
+            event = tools.get(message.get("tool_call_id") or "") or {}
+            error = message.get("error")
+            said = str(error.get("message") if isinstance(error, dict) else error) if error else ""
+            return Said(
+                role="tool", text=text, call=message.get("tool_call_id") or "", error=said, at=seconds_of(event.get("completed")),
+                seconds=float(event.get("working_time") or 0.0),
+            )  # fmt: skip
+        case "user":
+            return Said(role="user", text=text)
+    raise ValueError(f"a message has the role {message['role']!r}")
+
+
+def _text(content: Any, attached: dict[str, str]) -> str:
+    """Return a text; of content in parts those that are text, the others named. An input may be a list of messages."""
+    if isinstance(content, list):
+        return "\n\n".join(filter(None, (_part(part, attached) for part in content)))
+    return str(_resolved(content, attached) or "")
+
+
+def _part(part: Any, attached: dict[str, str]) -> str:
+    if not isinstance(part, dict):
+        return _text(part, attached)
+    if "role" in part:
+        return _text(part.get("content"), attached)
+    return str(_resolved(part.get("text") or part.get("reasoning") or f"[{part.get('type', 'part')}]", attached))
+
+
+def _resolved(value: Any, attached: dict[str, str]) -> Any:
+    """Return the value with what Inspect keeps apart, long texts, in its place."""
+    if isinstance(value, dict):
+        return {key: _resolved(one, attached) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_resolved(one, attached) for one in value]
+    if isinstance(value, str) and value.startswith(_ATTACHED):
+        return attached.get(value.removeprefix(_ATTACHED), value)
+    return value

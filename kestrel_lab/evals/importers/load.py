@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -15,19 +15,18 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, Record
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.core.sanitize import one_line, plain, shown_path
+from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.importers.agent_sessions import read_claude_code, read_codex, session_format
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
-from kestrel_lab.evals.importers.imported_run import COMMIT, Broken, Recording, Records, events_of, trial_of
-from kestrel_lab.evals.importers.inspect_logs import is_inspect
-from kestrel_lab.evals.importers.inspect_transcripts import inspect_recordings
+from kestrel_lab.evals.importers.imported_run import COMMIT, UNREADABLE, Broken, Recording, Records, events_of, trial_of, unread
+from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
 from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.routing_data import is_routing, read_routing
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
 from kestrel_lab.evals.stored.rescore import Judge
-from kestrel_lab.evals.stored_trials import EvalRow, store_run, store_trial, trial_by_id
+from kestrel_lab.evals.stored_trials import EvalRow, store_run, store_trial, trials_by_ids
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import COLUMNS, summary_table
@@ -35,8 +34,7 @@ from kestrel_lab.evals.summaries.streaming_summary import Reducer
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.formatting import count
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +55,7 @@ _TOLD: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Imported:
+class Imported(TableView):
     """Runs that were imported: `results` has their trials by suite, as `lab.eval` gives them; `frame` has all of them."""
 
     results: dict[str, EvalResult] = field(default_factory=dict)
@@ -111,14 +109,6 @@ class Imported:
         more = [f"and {len(self.broken) - _TOLD:,} more: .broken of what lab.evals.import_runs returns"] if len(self.broken) > _TOLD else []
         return [*self.notes, *map(str, self.broken[:_TOLD]), *more]
 
-    def __repr__(self) -> str:
-        table = table_text(*self.table()) if self.results or self.data is not None else ""
-        return plain("\n".join(filter(None, (self.headline, table, *self.lines()))))
-
-    def _repr_html_(self) -> str:
-        table = table_html(*self.table()) if self.results or self.data is not None else ""
-        return f"{headline_html(self.headline)}{table}{''.join(map(paragraph_html, self.lines()))}"
-
 
 async def import_runs(
     session: Session, paths: Sequence[str | Path], *, suite: str | Path | Suite | None = None, reporter: Reporter | None = None
@@ -157,8 +147,6 @@ async def import_runs(
 
 
 class _Import:
-    """One import under way."""
-
     def __init__(self, session: Session, judge: Judge | None) -> None:
         self._session, self._judge = session, judge
         self.runs: dict[str, None] = {}
@@ -199,7 +187,7 @@ class _Import:
 
     async def _trial(self, found: Recording, events: list[tuple[float, Event]], scenario: Scenario | None) -> None:
         name = f"t{content_key(found.run_id, found.suite, None if self._judge is None else self._judge.suite_hash)[:16]}"
-        row = trial_by_id(self._session.store, name)
+        row = next(iter(trials_by_ids(self._session.store, [name])), None)
         if row is None:
             row = replace(trial_of(found, events), id=name)
             if self._judge is not None and scenario is not None:
@@ -220,11 +208,8 @@ class _Import:
             for name, rows in self._rows.items()
         }
         notes = [f"{count(self._unjudged, 'run')} without a score: judge them with --suite FILE"] if self._unjudged else []
-        notes += (
-            [f"{count(self._unfit, 'run')} fit no scenario of the suite, by id or goal: they are in the log, unjudged"]
-            if self._unfit
-            else []
-        )
+        if self._unfit:
+            notes.append(f"{count(self._unfit, 'run')} fit no scenario of the suite, by id or goal: they are in the log, unjudged")
         notes += [f"shown again by: kestrel eval summary SUITE --commit {COMMIT}"] if results else []
         return Imported(
             results=results, runs=tuple(self.runs), added=self._added, broken=tuple(self.broken), notes=tuple(notes),
@@ -235,20 +220,17 @@ class _Import:
         if self._judge is not None:
             return self._judge.suite
         rows = self._rows[name].values()
-        scenarios = {row.scenario: str(row.result["family"]) for row in rows}
+        scenarios = {row.scenario: row.family for row in rows}
         return Suite(
             name=name,
             scenarios=tuple(Scenario(id=key, goal=self._goals[name, key], checks=(), family=family) for key, family in scenarios.items()),
-            configs=tuple(
-                Config(name=config, model=model) for config, model in {row.config: str(row.result["model"]) for row in rows}.items()
-            ),
+            configs=tuple(Config(name=config, model=model) for config, model in {row.config: row.result["model"] for row in rows}.items()),
             epochs=max(row.epoch for row in rows),
             count_errors="exclude" if name in self._exclude else "fail",
         )
 
 
 def _files(paths: Sequence[str | Path]) -> list[Path]:
-    """Return the files that are named, and those in folders that are; raises `UsageError` for what is not there."""
     found: list[Path] = []
     for path in map(Path, paths):
         if path.is_dir():
@@ -297,15 +279,18 @@ def _read(path: Path, text: bytes, place: str) -> Records:
                 yield chat_recording(one, place + more, path.stem)
             else:
                 yield Broken(shown + more, _UNKNOWN)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            yield Broken(shown + more, f"cannot be read as a conversation ({type(error).__name__}: {one_line(str(error), 100)})")
+        except UNREADABLE as error:
+            yield unread(shown + more, "cannot be read as a conversation", error)
 
 
 def _table_of(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
     """Return the summary of routing data; marks that are no shares, such as those from 1 to 10, are summarised as `mean (95 %)`."""
     given = cast("list[dict[str, Any]]", frame.to_dict(orient="records"))
     if any(row["success"] < 0 or row["success"] > 1 for row in given):
-        return ("configuration", "mean (95 %)", "trials"), list(_means_of(frame))
+        kept = frame.dropna(subset=["success"]).groupby("config", sort=False)
+        means = [(config, group, mean_interval(group["success"].tolist(), group["scenario"].tolist())) for config, group in kept]
+        rows = [[str(config), f"{mean.mean:.2f} ({mean.low:.2f}–{mean.high:.2f})", str(len(group))] for config, group, mean in means]
+        return ("configuration", "mean (95 %)", "trials"), rows
     defaults = {**dict.fromkeys(COLUMNS, math.nan), "outcome": "", "weight": 1.0, "model_kind": "real"}
     reducer = Reducer("exclude")
     for row in given:
@@ -318,9 +303,3 @@ def _shown(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[st
     headings, rows = summary_table(summaries)
     kept = [place for place, name in enumerate(headings) if name not in ("model", "cache hits", "Pareto front")]
     return [headings[place] for place in kept], [[row[place] for place in kept] for row in rows]
-
-
-def _means_of(frame: pd.DataFrame) -> Iterator[list[str]]:
-    for config, group in frame.dropna(subset=["success"]).groupby("config", sort=False):
-        found = mean_interval(group["success"].tolist(), group["scenario"].tolist())
-        yield [str(config), f"{found.mean:.2f} ({found.low:.2f}–{found.high:.2f})", str(len(group))]

@@ -10,12 +10,22 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers.agent_sessions import json_lines
-from kestrel_lab.evals.importers.imported_run import Asked, Broken, Recording, Records, Said, digest
+from kestrel_lab.evals.importers.imported_run import (
+    UNREADABLE,
+    Asked,
+    Broken,
+    Recording,
+    Records,
+    Said,
+    asked_of,
+    digest,
+    offered_tool,
+    unread,
+)
 
 _MODEL_CALLS: Final = ("chat", "text_completion", "generate_content")
 _NO_CONTENT: Final = (
@@ -49,8 +59,8 @@ def read_otel(path: Path) -> Records:
         place, request = found
         try:
             spans += _spans(request)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            yield Broken(place, f"no OTLP trace ({type(error).__name__}: {one_line(str(error), 100)})")
+        except UNREADABLE as error:
+            yield unread(place, "no OTLP trace", error)
     known = {(span.trace, span.id): span for span in spans}
     conversations: dict[tuple[str, str], list[_Span]] = {}
     for span in sorted(spans, key=lambda span: span.began):
@@ -60,10 +70,8 @@ def read_otel(path: Path) -> Records:
         place = f"{shown_path(path)} (trace {trace}{f', agent span {agent}' if agent else ''})"
         try:
             yield _recording(place, calls, known.get((trace, agent)))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            yield Broken(
-                place, one_line(str(error), 300) if isinstance(error, ValueError) else f"no GenAI trace: {type(error).__name__}: {error}"
-            )
+        except UNREADABLE as error:
+            yield Broken(place, one_line(str(error), 300)) if isinstance(error, ValueError) else unread(place, "no GenAI trace", error)
 
 
 def _requests(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Broken]:
@@ -86,16 +94,13 @@ def _spans(request: Mapping[str, Any]) -> list[_Span]:
             parent=span.get("parentSpanId") or "",
             began=int(span["startTimeUnixNano"]) / 1e9,
             ended=int(span["endTimeUnixNano"]) / 1e9,
-            error=_error(span.get("status") or {}),
+            error=str(status.get("message") or "failed") if status.get("code") in (2, "STATUS_CODE_ERROR") else "",
             # Content stands on the span, or on an event of it.
             facts={one["key"]: _value(one["value"]) for holder in (*span.get("events", ()), span) for one in holder.get("attributes", ())},
         )
         for span in found
+        for status in (span.get("status") or {},)
     ]
-
-
-def _error(status: Mapping[str, Any]) -> str:
-    return str(status.get("message") or "failed") if status.get("code") in (2, "STATUS_CODE_ERROR") else ""
 
 
 def _value(value: Mapping[str, Any]) -> Any:
@@ -144,11 +149,11 @@ def _recording(place: str, spans: Sequence[_Span], agent: _Span | None) -> Recor
         digest=digest("otel", first.trace, [span.id for span in spans]),
         model=str(first.facts.get("gen_ai.response.model") or first.facts.get("gen_ai.request.model") or "unknown"),
         system="\n\n".join(_text(part.get("content")) for part in _json(first.facts.get("gen_ai.system_instructions")) or ()),
-        tools=tuple(_tool(one) for one in _json(first.facts.get("gen_ai.tool.definitions")) or ()),
+        tools=tuple(offered_tool(one) for one in _json(first.facts.get("gen_ai.tool.definitions")) or ()),
         messages=said,
         began=whole.began,
         error=whole.error,
-        facts=cast("dict[str, Json]", {key: value for key, value in facts.items() if value}),
+        facts={key: value for key, value in facts.items() if value},
     )
 
 
@@ -159,10 +164,10 @@ def _messages(span: _Span, name: str) -> list[dict[str, Any]]:
 def _said(message: Mapping[str, Any], tools: Mapping[str, _Span]) -> list[Said]:
     """Return what a message holds: the answers to calls one by one, and its text."""
     parts = message["parts"]
-    answers = [part for part in parts if part["type"] == "tool_call_response"]
     found = [
         _result(str(part.get("id") or ""), _text(part.get("response", part.get("result"))), tools.get(str(part.get("id"))))
-        for part in answers
+        for part in parts
+        if part["type"] == "tool_call_response"
     ]
     text = "\n\n".join(
         _text(part.get("content", f"[{part['type']}]")) for part in parts if part["type"] not in ("tool_call", "tool_call_response")
@@ -198,23 +203,7 @@ def _answer(span: _Span) -> list[Said]:
 
 
 def _calls(parts: Sequence[Mapping[str, Any]]) -> tuple[Asked, ...]:
-    found = []
-    for part in parts:
-        if part["type"] == "tool_call":
-            args = _json(part.get("arguments"))
-            problem = "" if args is None or isinstance(args, dict) else "its arguments are no JSON object"
-            found.append(
-                Asked(tool=str(part["name"]), args=args if isinstance(args, dict) else {}, id=str(part.get("id") or ""), problem=problem)
-            )
-    return tuple(found)
-
-
-def _tool(tool: Mapping[str, Any]) -> dict[str, Json]:
-    return {
-        "name": str(tool["name"]),
-        "description": str(tool.get("description") or ""),
-        "schema": cast("Json", tool.get("parameters") or {}),
-    }
+    return tuple(asked_of(part["name"], part.get("arguments"), part.get("id")) for part in parts if part["type"] == "tool_call")
 
 
 def _json(value: Any) -> Any:

@@ -13,10 +13,10 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import encodable, plain, shown_folder
 from kestrel_lab.evals.reports.markdown import code
+from kestrel_lab.language.numbers import origins
 from kestrel_lab.runtime.recomputation import CodeCall, Turn, needed, turns_of
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
-from kestrel_lab.verification.numbers import origins
 
 OWNER: Final = "kestrel"
 """The key under which cells say in their metadata which run and call they are of."""
@@ -93,8 +93,6 @@ def notebook_of(session: Session, run_id: str) -> RunNotebook:
 
 
 class _Cells:
-    """The cells of a notebook, in order."""
-
     def __init__(self) -> None:
         self.made: list[Any] = []
         self._codes = 0

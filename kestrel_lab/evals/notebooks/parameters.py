@@ -73,7 +73,6 @@ def _tags(cell: Any) -> list[str]:
 
 
 def _assigned(source: str, name: str) -> set[str]:
-    """Return the names that a cell assigns at its top level."""
     from IPython.core.inputtransformer2 import TransformerManager
 
     try:

@@ -152,8 +152,6 @@ async def run_notebook(
 
 
 class _Execution:
-    """One notebook while it is being executed."""
-
     def __init__(self, source: Path, target: Path, notebook: Any, timeout: float, cwd: Path, reporter: Reporter | None) -> None:
         self.source, self.target, self.notebook, self.timeout, self.cwd = source, target, notebook, timeout, cwd
         self.reporter = reporter
@@ -268,9 +266,8 @@ class _Execution:
             message = f"took longer than the {math.ceil(self.timeout)} s that a cell may take (--timeout)"
         elif isinstance(failure, DeadKernelError):
             message = self._with_last_words(message)
-        return CellRun(
-            number=number, source=source, outcome=outcome, seconds=seconds, error=error, message=message, traceback=plain(traceback)
-        )
+        told = {"error": error, "message": message, "traceback": plain(traceback)}
+        return CellRun(number=number, source=source, outcome=outcome, seconds=seconds, **told)
 
     def _write(self) -> None:
         import nbformat

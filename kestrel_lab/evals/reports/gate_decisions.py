@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Literal
 
 from kestrel_lab.core.sanitize import plain
@@ -43,9 +44,7 @@ class Decision:
 
     def cells(self) -> list[str]:
         """A row under `HEADINGS`."""
-        value = shown(self.metric, self.interval.mean)
-        if not math.isnan(self.interval.low):
-            value += f" ({shown(self.metric, self.interval.low)} to {shown(self.metric, self.interval.high)})"
+        value = self.interval.text(partial(shown, self.metric))
         return [self.gate, self.config, value, str(self.trials), self.verdict, self.why]
 
 
@@ -118,10 +117,10 @@ def decide(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
         for gate in suite.gates
         for name in ([gate.config] if gate.config else names)
     ]
-    made = [_decision(gate, name, mine) for gate, name, mine in asked]
+    perhaps = _ONE_OF.format(len(asked))
     return tuple(
-        decision if decision.verdict != "regression" or sure else replace(decision, verdict="inconclusive", why=_ONE_OF.format(len(asked)))
-        for decision, sure in zip(made, _surely_violated(asked), strict=True)
+        replace(made, verdict="inconclusive", why=perhaps) if made.verdict == "regression" and not sure else made
+        for made, sure in zip((_decision(*one) for one in asked), _surely_violated(asked), strict=True)
     )
 
 
@@ -205,10 +204,9 @@ def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -
 
 def _judge(gate: Gate, interval: Interval) -> GateVerdict:
     """An interval that says nothing decides nothing."""
-    above, below = interval.low >= gate.bound, interval.high <= gate.bound
     if gate.at_least is not None:
-        return "ok" if above else "regression" if interval.high < gate.bound else "inconclusive"
-    return "ok" if below else "regression" if interval.low > gate.bound else "inconclusive"
+        return "ok" if interval.low >= gate.bound else "regression" if interval.high < gate.bound else "inconclusive"
+    return "ok" if interval.high <= gate.bound else "regression" if interval.low > gate.bound else "inconclusive"
 
 
 def _label(config: str, records: list[dict[str, Any]]) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 from xml.etree import ElementTree as ET  # only written here, never parsed
 
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.gate_bounds import SUCCESS, at_least
+from kestrel_lab.evals.reports.result_view import written
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import labelled, trial_record
@@ -62,10 +63,7 @@ def junit_xml(name: str, groups: Sequence[Group]) -> str:
 
 def write_junit(path: str | Path, name: str, groups: Sequence[Group]) -> Path:
     """Write `junit_xml` to a file, its folder made where missing; returns its path."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(junit_xml(name, groups), encoding="utf-8")
-    return target
+    return written(path, junit_xml(name, groups))
 
 
 def _case(suite: ET.Element, group: Group, case: Case) -> None:
@@ -117,18 +115,13 @@ def groups(suite: Suite, rows: Iterable[EvalRow]) -> list[Group]:
     for row in rows:
         record = trial_record(row, suite.count_errors)
         found.setdefault(row.config, {}).setdefault(row.scenario, []).append(record)
-    return [
-        Group(
-            name=f"{suite.name}.{labelled(config, _first(scenarios)['model_kind'])}",
-            cases=[_scenario_case(suite, scenario, records) for scenario, records in scenarios.items()],
-            properties={"model": _first(scenarios)["model"], "model_kind": _first(scenarios)["model_kind"]},
-        )
-        for config, scenarios in found.items()
-    ]
-
-
-def _first(scenarios: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    return next(iter(scenarios.values()))[0]
+    made = []
+    for config, scenarios in found.items():
+        first = next(iter(scenarios.values()))[0]
+        cases = [_scenario_case(suite, scenario, records) for scenario, records in scenarios.items()]
+        name = f"{suite.name}.{labelled(config, first['model_kind'])}"
+        made.append(Group(name=name, cases=cases, properties={"model": first["model"], "model_kind": first["model_kind"]}))
+    return made
 
 
 def _scenario_case(suite: Suite, scenario: str, records: Sequence[dict[str, Any]]) -> Case:
@@ -148,7 +141,7 @@ def _scenario_case(suite: Suite, scenario: str, records: Sequence[dict[str, Any]
     if any(record["unpriced_calls"] > 0 for record in records):
         cost = cast("float", properties["cost_estimate"])
         properties["cost_estimate"] = at_least(f"{cost:.6g}" if cost else "")
-    told = Case(name=scenario, seconds=math.fsum(_known(record["wall_time"]) for record in records), properties=properties)
+    told = Case(name=scenario, seconds=math.fsum(r["wall_time"] for r in records if not math.isnan(r["wall_time"])), properties=properties)
     if not counted or (broke and suite.count_errors == "fail"):
         return _not_passed(told, "error", f"{len(broke)} of {len(records)} trials broke", broke)
     if passed / len(counted) < needed:
@@ -160,16 +153,5 @@ def _scenario_case(suite: Suite, scenario: str, records: Sequence[dict[str, Any]
 def _not_passed(case: Case, outcome: Any, message: str, records: Sequence[dict[str, Any]]) -> Case:
     lines = [f"epoch {record['epoch']}: {record['outcome']}: {record['reason']} (run {record['run']})" for record in records]
     first = one_line(str(records[0]["reason"]), 200) if records else ""
-    return Case(
-        name=case.name,
-        seconds=case.seconds,
-        properties=case.properties,
-        outcome=outcome,
-        kind="broke" if outcome == "error" else "below the rate",
-        message=f"{message}: {first}" if first else message,
-        text="\n".join(lines),
-    )
-
-
-def _known(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
+    kind = "broke" if outcome == "error" else "below the rate"
+    return replace(case, outcome=outcome, kind=kind, message=f"{message}: {first}" if first else message, text="\n".join(lines))

@@ -1,16 +1,15 @@
-"""The HTML pages of a suite run and of a comparison: results, how sure they are, and transcripts of a size that a browser opens."""
+"""HTML pages of results: those of a suite run, how sure they are, and transcripts of a size that a browser opens."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.reports.gate_decisions import GateReport
-from kestrel_lab.evals.reports.plots import configs_figure, differences_figure, families_figure
-from kestrel_lab.evals.stats.difference import Difference
+from kestrel_lab.evals.reports.plots import configs_figure, families_figure
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import labelled, not_real, percent, summary_table
@@ -30,6 +29,11 @@ _FEWEST: Final = 8
 TEMPLATES: Final = Path(__file__).parent / "templates"
 
 
+def rendered(template: str, **values: Any) -> str:
+    """Return a self-contained HTML page; what is not marked as safe is text in it."""
+    return str(environment(TEMPLATES).get_template(template).render(**values))
+
+
 class Transcripts:
     """What happened in trials, as HTML in which everything foreign is text; each run is told once, in the order asked for."""
 
@@ -45,16 +49,14 @@ class Transcripts:
         It is a line alone where the page has no room left, and a link where the run is told above.
         """
         head = title or heading(row)
-        run = str(row.result["run"])
+        run = row.run
         parts = macros("parts.html", TEMPLATES, one_line=one_line)
         if run in self._told:
             return parts.told_above(run, head)
         self._told.add(run)
         if self._left <= 0:
             return parts.without_transcript(run, head)
-        scores = row.result["scores"]
-        found = [{"kept": False, **score} for score in (scores if isinstance(scores, list) else []) if isinstance(score, dict)]
-        inside = parts.score_list(found) + self._transcript(run, parts)
+        inside = parts.score_list([{"kept": False, **score} for score in row.scores]) + self._transcript(run, parts)
         self._left -= len(inside)
         return parts.trial(run, head, opened, inside)
 
@@ -73,9 +75,9 @@ class Transcripts:
 
 def heading(row: EvalRow) -> str:
     """A trial in one line: scenario, configuration, epoch, outcome and why."""
-    label = labelled(row.config, str(row.result["model_kind"]))
-    why = f": {one_line(str(row.result['reason']), 300)}" if row.result["reason"] else ""
-    return f"{row.scenario} · {label} · epoch {row.epoch} · {row.result['outcome']}{why}"
+    label = labelled(row.config, row.model_kind)
+    why = f": {one_line(row.reason, 300)}" if row.reason else ""
+    return f"{row.scenario} · {label} · epoch {row.epoch} · {row.outcome}{why}"
 
 
 _MISSED: Final = 100
@@ -89,27 +91,24 @@ def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore, gate
     summaries = reducer.summaries()
     transcripts = Transcripts(store)
     # Those that did not pass come first: they are shown even where not all have room.
-    failed = [transcripts.folded(row) for row in rows if row.result["outcome"] != "pass"]
-    return (
-        environment(TEMPLATES)
-        .get_template("suite.html")
-        .render(
-            title=f"Suite {suite.name}",
-            suite=suite,
-            trials=len(rows),
-            commits=sorted({row.git_sha for row in rows if row.git_sha}),
-            made_up=not_real(summaries),
-            summary=summary_table(summaries),
-            gates=gates,
-            configs_figure=png_uri(configs_figure(summaries)),
-            family_figures=list(_family_figures(reducer.grouped("family"))),
-            missed=missed_table(suite, lacking, store),
-            missed_headings=MISSED_HEADINGS,
-            most_missed=_MISSED,
-            scenarios=_scenarios(reducer.grouped("scenario"), {row.scenario: str(row.result["family"]) for row in rows}),
-            failed=failed,
-            passed=[transcripts.folded(row) for row in rows if row.result["outcome"] == "pass"],
-        )
+    failed = [transcripts.folded(row) for row in rows if row.outcome != "pass"]
+    return rendered(
+        "suite.html",
+        title=f"Suite {suite.name}",
+        suite=suite,
+        trials=len(rows),
+        commits=sorted({row.git_sha for row in rows if row.git_sha}),
+        made_up=not_real(summaries),
+        summary=summary_table(summaries),
+        gates=gates,
+        configs_figure=png_uri(configs_figure(summaries)),
+        family_figures=list(_family_figures(reducer.grouped("family"))),
+        missed=missed_table(suite, lacking, store),
+        missed_headings=MISSED_HEADINGS,
+        most_missed=_MISSED,
+        scenarios=_scenarios(reducer.grouped("scenario"), {row.scenario: row.family for row in rows}),
+        failed=failed,
+        passed=[transcripts.folded(row) for row in rows if row.outcome == "pass"],
     )
 
 
@@ -132,35 +131,3 @@ def _rate(record: dict[str, Any]) -> str:
     interval = f" ({100 * record['success_rate_low']:.0f}–{100 * record['success_rate_high']:.0f})"
     broke = f", {record['errors']} broke" if record["errors"] else ""
     return f"{percent(record['success_rate'])}{interval} of {record['trials']}{broke}"
-
-
-def comparison_page(
-    headline: str,
-    table: str,
-    differences: Mapping[tuple[str, str], Difference],
-    flips: Sequence[tuple[EvalRow, EvalRow]],
-    rest: Sequence[EvalRow],
-    notes: Iterable[str],
-    gates: GateReport | None,
-    transcripts: Transcripts,
-) -> str:
-    """Return a self-contained HTML document: `table` is safe HTML, all other text is foreign; `rest` are trials that did not flip."""
-    flipped = []
-    for base, head in flips:
-        kind = "pass → fail" if base.result["outcome"] == "pass" else "fail → pass"
-        named = ((f"base {base.git_sha[:10]}", base), (f"head {head.git_sha[:10]}", head))
-        sides = [transcripts.folded(row, title=f"{name}: {heading(row)}", opened=True) for name, row in named]
-        flipped.append((f"{kind}: {head.scenario} · {head.config} · epoch {head.epoch}", sides))
-    return (
-        environment(TEMPLATES)
-        .get_template("comparison.html")
-        .render(
-            title=headline,
-            table=safe(table),
-            notes=notes,
-            gates=gates,
-            differences_figure=png_uri(differences_figure(differences)) if differences else "",
-            flips=flipped,
-            rest=[transcripts.folded(row, title=f"{row.git_sha[:10]} · {heading(row)}") for row in rest],
-        )
-    )

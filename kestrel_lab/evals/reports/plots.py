@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import INK, folded, label_points, listed, literal, numbered, shown_figure
 from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.gate_bounds import SUCCESS, is_share
+from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.stats.difference import Difference, Verdict
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.summaries.metric_values import Observed
@@ -29,15 +30,11 @@ def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figu
     stand beside the points.
     """
     names = [labelled(s["config"], s["model_kind"]) for s in summaries]
+    priced = [s for s in summaries if s["cost_known"] and not math.isnan(s["cost_estimate"])]
+    timed = [s for s in summaries if not math.isnan(s["working_time"])]
     measured = [
-        (
-            [s for s in summaries if s["cost_known"] and not math.isnan(s["cost_estimate"])],
-            "cost_estimate",
-            "cost",
-            "cost per trial, USD",
-            "price",
-        ),
-        ([s for s in summaries if not math.isnan(s["working_time"])], "working_time", "time", "working time per trial, s", "time"),
+        (priced, "cost_estimate", "cost", "cost per trial, USD", "price"),
+        (timed, "working_time", "time", "working time per trial, s", "time"),
     ]
     shown = [one for one in measured if any(not math.isnan(s["success_rate"]) for s in one[0])]
     labels = listed(names)
@@ -45,11 +42,7 @@ def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figu
     figure = shown_figure()(
         figsize=(4.4 + 4 * len(shown) + (1.2 if numbered(names) else 0), 2.2 + 0.2 * max(7, lines + len(labels))), layout="constrained"
     )
-    missing = [
-        f"no known {word}: {label.partition(',')[0]} is left out"
-        for known, _, _, label, word in measured
-        if (known, word) not in [(k, w) for k, _, _, _, w in shown]
-    ]
+    missing = [f"no known {one[4]}: {one[3].partition(',')[0]} is left out" for one in measured if one not in shown]
     if title or missing:
         figure.suptitle(literal(plain("; ".join(filter(None, (title, *missing))))), fontsize=11)
     rates, *others = figure.subplots(1, 1 + len(shown), squeeze=False)[0]
@@ -87,21 +80,11 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
         mine = [record for record in records if record["config"] == config and not math.isnan(record[metric])]
         aside = 0.0 if named else (number - (len(configs) - 1) / 2) * 0.8 / len(configs)
         places = [families.index(str(record["family"])) + aside for record in mine]
-        values = [Interval(mean=r[metric], low=r[f"{metric}_low"], high=r[f"{metric}_high"], clusters=0, n=0) for r in mine]
+        values = [Interval(mean=r[metric], low=r[f"{metric}_low"], high=r[f"{metric}_high"]) for r in mine]
         mark = "osD^v"[number // 10 % 5]  # there are ten colours
-        axes.errorbar(
-            [value.mean for value in values],
-            places,
-            xerr=_reach(values),
-            fmt=mark,
-            markersize=5,
-            capsize=3,
-            color=f"C{number % 10}",
-            label=literal(plain(label)),
-        )
+        _bars(axes, places, values, fmt=mark, markersize=5, capsize=3, color=f"C{number % 10}", label=literal(plain(label)))
     titles = [every[family] if named else family or "(no family)" for family in families]
-    axes.set_yticks(range(len(families)), [literal(folded(title)) for title in titles])
-    axes.set_ylim(len(families) - 0.5, -0.5)
+    _rows(axes, [literal(folded(title)) for title in titles], fontsize=10)
     for border in range(1, len(families)):
         axes.axhline(border - 0.5, color=INK, alpha=0.4, linewidth=0.8, zorder=0)
     axes.set_title(literal(f"{metric.replace('_', ' ').capitalize()} by {by}"), fontsize=10)
@@ -111,21 +94,36 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
     axes.set_xlabel(literal(f"{with_unit(metric)}, 95 % interval{left_out}"))
     if is_share(metric):
         axes.set_xlim(-0.02, 1.02)
-    axes.grid(axis="x", alpha=0.3)
     if not named:
         figure.legend(loc="outside lower center", ncols=1 if numbered(list(configs.values())) else 3, fontsize=8, frameon=False)
     return figure
 
 
-def _reach(values: Sequence[Interval]) -> list[list[float]]:
-    """Return how far error bars reach below and above; none where the ends are not known."""
-    return [
-        [0.0 if math.isnan(value.low) else max(0.0, value.mean - value.low) for value in values],
-        [0.0 if math.isnan(value.high) else max(0.0, value.high - value.mean) for value in values],
-    ]
+def _bars(axes: Axes, places: Sequence[float], values: Sequence[Interval], *, upright: bool = False, **style: Any) -> None:
+    """Draw known means at these places, with error bars where the ends of their intervals are known."""
+    known = [(place, value) for place, value in zip(places, values, strict=True) if not math.isnan(value.mean)]
+    at, means = [place for place, _ in known], [value.mean for _, value in known]
+    below = [0.0 if math.isnan(value.low) else max(0.0, value.mean - value.low) for _, value in known]
+    above = [0.0 if math.isnan(value.high) else max(0.0, value.high - value.mean) for _, value in known]
+    if upright:
+        axes.errorbar(at, means, yerr=[below, above], **style)
+    else:
+        axes.errorbar(means, at, xerr=[below, above], **style)
 
 
-_COLOURS: Final = {"regression": "C3", "improvement": "C2", "stable": "C0", "inconclusive": "0.45"}
+def _rows(axes: Axes, labels: Sequence[str], fontsize: int = 9) -> None:
+    """Name the rows of a plot, the first on top."""
+    axes.set_yticks(range(len(labels)), labels, fontsize=fontsize)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _name_colours(figure: Figure, axes: Axes, words: Mapping[Verdict, str]) -> None:
+    marks = [axes.plot([], [], "o", color=_COLOURS[verdict], label=word)[0] for verdict, word in words.items()]
+    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), fontsize=8, frameon=False)
+
+
+_COLOURS: Final[dict[Verdict, str]] = {"regression": "C3", "improvement": "C2", "stable": "C0", "inconclusive": "0.45"}
 EFFECT_WORDS: Final[dict[Verdict, str]] = {
     "improvement": "helps",
     "regression": "harms",
@@ -143,8 +141,7 @@ def differences_figure(differences: Mapping[tuple[str, str], Difference]) -> Fig
     left, right = figure.subplots(1, 2, width_ratios=(2, 3))
     _differences(left, rates, dict.fromkeys(rates, 1.0), "change of the success rate, points")
     _differences(right, others, {key: abs(d.base) for key, d in others.items()}, "change, % of the base")
-    marks = [left.plot([], [], "o", color=colour, label=verdict)[0] for verdict, colour in _COLOURS.items()]
-    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), fontsize=8, frameon=False)
+    _name_colours(figure, left, {verdict: verdict for verdict in _COLOURS})
     return figure
 
 
@@ -156,56 +153,38 @@ def effects_figure(title: str, names: Sequence[str], found: Sequence[Difference]
     figure = shown_figure()(figsize=(7.5 + 3 * len(known), 1.9 + 0.19 * max(6, lines + len(labels))), layout="constrained")
     rates, *rest = figure.subplots(1, 1 + len(known), sharey=True, squeeze=False, width_ratios=[2] + [1] * len(known))[0]
     for place, one in enumerate(found):
-        _effect(rates, place, one.interval, 100.0, _COLOURS[one.verdict])
+        _bars(rates, [place], [one.interval.times(100)], fmt="o", capsize=3, color=_COLOURS[one.verdict])
     for axes, (label, effects) in zip(rest, known.items(), strict=True):
-        for place, effect in enumerate(effects):
-            _effect(axes, place, effect, 1.0, "0.45")
+        _bars(axes, range(len(effects)), effects, fmt="o", capsize=3, color="0.45")
         axes.set_xlabel(label)
     rates.set_xlabel("effect on the success rate, points, 95 % interval")
-    rates.set_yticks(range(len(labels)), labels, fontsize=9)
-    rates.set_ylim(len(labels) - 0.5, -0.5)
+    _rows(rates, labels)
     for axes in (rates, *rest):
         axes.axvline(0, color="0.6", linewidth=1, zorder=0)
         axes.grid(axis="x", alpha=0.3)
         axes.locator_params(axis="x", nbins=5)
-    marks = [rates.plot([], [], "o", color=_COLOURS[verdict], label=word)[0] for verdict, word in EFFECT_WORDS.items()]
-    figure.legend(handles=marks, loc="outside lower center", ncols=len(marks), fontsize=8, frameon=False)
+    _name_colours(figure, rates, EFFECT_WORDS)
     figure.suptitle(literal(plain(title)), fontsize=11)
     return figure
 
 
-def _effect(axes: Axes, place: int, effect: Interval, scale: float, colour: str) -> None:
-    scaled = Interval(mean=scale * effect.mean, low=scale * effect.low, high=scale * effect.high)
-    if not math.isnan(scaled.mean):
-        axes.errorbar([scaled.mean], [place], xerr=_reach([scaled]), fmt="o", capsize=3, color=colour)
-
-
 def _differences(axes: Axes, found: Mapping[tuple[str, str], Difference], units: Mapping[tuple[str, str], float], title: str) -> None:
     for place, (key, d) in enumerate(found.items()):
-        scaled = Interval(
-            mean=100 * d.interval.mean / units[key], low=100 * d.interval.low / units[key], high=100 * d.interval.high / units[key], clusters=0, n=0
-        )  # fmt: skip
-        if not math.isnan(scaled.mean):
-            axes.errorbar([scaled.mean], [place], xerr=_reach([scaled]), fmt="o", capsize=3, color=_COLOURS[d.verdict])
+        _bars(axes, [place], [d.interval.times(100 / units[key])], fmt="o", capsize=3, color=_COLOURS[d.verdict])
     several = len({config for config, _ in found}) > 1
     names = [f"{config} {metric}" if several or metric == SUCCESS else metric for config, metric in found]
-    axes.set_yticks(range(len(found)), [literal(folded(name)) for name in names], fontsize=9)
-    axes.set_ylim(len(found) - 0.5, -0.5)
+    _rows(axes, [literal(folded(name)) for name in names])
     axes.axvline(0, color="0.6", linewidth=1, zorder=0)
     axes.set_xlabel(title)
-    axes.grid(axis="x", alpha=0.3)
 
 
 def _rates(axes: Axes, summaries: Sequence[dict[str, Any]], labels: Sequence[str]) -> None:
-    known = [(place, s) for place, s in enumerate(summaries) if not math.isnan(s["success_rate"])]
-    rates = [Interval(mean=s["success_rate"], low=s["low"], high=s["high"], clusters=0, n=0) for _, s in known]
-    axes.errorbar([rate.mean for rate in rates], [place for place, _ in known], xerr=_reach(rates), fmt="o", capsize=4, color="C0")
-    axes.set_yticks(range(len(summaries)), labels, fontsize=9)
-    axes.set_ylim(len(summaries) - 0.5, -0.5)
+    rates = [Interval(mean=s["success_rate"], low=s["low"], high=s["high"]) for s in summaries]
+    _bars(axes, range(len(rates)), rates, fmt="o", capsize=4, color="C0")
+    _rows(axes, labels)
     axes.set_xlim(-0.02, 1.02)
     axes.set_title("Success", fontsize=10)
     axes.set_xlabel("success rate, 95 % interval")
-    axes.grid(axis="x", alpha=0.3)
 
 
 def _scatter(axes: Axes, summaries: Sequence[dict[str, Any]], metric: str, title: str, label: str) -> None:
@@ -248,7 +227,7 @@ class Line:
     marks: Sequence[Mark]
 
 
-def history_figure(title: str, metric: Observed, commits: Sequence[str], lines: Sequence[Line]) -> Figure:
+def history_figure(title: str, metric: Observed, commits: Sequence[Commit], lines: Sequence[Line]) -> Figure:
     """Points with their 95 % intervals for each commit, oldest left; a step is a dashed line between two means."""
     width = min(16.0, max(7.0, 3.5 + 0.32 * len(commits)))
     figure = shown_figure()(figsize=(width, 5.2), layout="constrained", facecolor="white")
@@ -258,7 +237,9 @@ def history_figure(title: str, metric: Observed, commits: Sequence[str], lines: 
     axes.set_title(literal(title))
     axes.set_ylabel(f"{metric.title}, 95 % interval")
     axes.set_xlabel("commit, oldest first")
-    _name_commits(axes, commits, {mark.at for line in lines for mark in line.marks})
+    every, last, stepped = max(1, math.ceil(len(commits) / _LABELS)), len(commits) - 1, {mark.at for line in lines for mark in line.marks}
+    named = [place for place in range(len(commits)) if (last - place) % every == 0 or place in stepped]
+    axes.set_xticks(named, [_named(commits[place]) for place in named], rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
     axes.set_xlim(-0.6, len(commits) - 0.4)
     if metric.share:
         axes.set_ylim(-0.03, 1.03)
@@ -271,21 +252,13 @@ def history_figure(title: str, metric: Observed, commits: Sequence[str], lines: 
     return figure
 
 
+def _named(commit: Commit) -> str:
+    return literal(f"{commit.short[:7]}  {one_line(commit.subject, 28)}")
+
+
 def _draw(axes: Axes, line: Line, colour: str, aside: float, commits: int, *, named: bool) -> None:
-    known = [(place, interval) for place, interval in line.points if not math.isnan(interval.mean)]
-    places = [place + aside for place, _ in known]
-    means = [interval.mean for _, interval in known]
-    axes.errorbar(
-        places,
-        means,
-        yerr=_reach([interval for _, interval in known]),
-        fmt="o",
-        markersize=4,
-        capsize=2,
-        elinewidth=1,
-        color=colour,
-        label=literal(line.label),
-    )
+    places, values = [place + aside for place, _ in line.points], [value for _, value in line.points]
+    _bars(axes, places, values, upright=True, fmt="o", markersize=4, capsize=2, elinewidth=1, color=colour, label=literal(line.label))
     ends = [*(mark.at for mark in line.marks[1:]), commits]
     starts = [0, *(mark.at for mark in line.marks)]
     for mark, start, end in zip(line.marks, starts, ends, strict=False):
@@ -294,10 +267,3 @@ def _draw(axes: Axes, line: Line, colour: str, aside: float, commits: int, *, na
         axes.hlines(mark.after, edge, end - 0.5, color=colour, alpha=0.6, linewidth=2)
         word = ("step, worse" if mark.worse else "step, better") + (f": {literal(line.label)}" if named else "")
         axes.axvline(edge, color="C3" if mark.worse else "C2", linestyle="--", linewidth=1.2, label=word)
-
-
-def _name_commits(axes: Axes, commits: Sequence[str], always: set[int]) -> None:
-    every = max(1, math.ceil(len(commits) / _LABELS))
-    last = len(commits) - 1
-    named = [place for place in range(len(commits)) if (last - place) % every == 0 or place in always]
-    axes.set_xticks(named, [literal(commits[place]) for place in named], rotation=60, ha="right", rotation_mode="anchor", fontsize=7)

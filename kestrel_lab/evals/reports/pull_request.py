@@ -11,6 +11,7 @@ from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import labelled, not_real, summarise, summary_table
 
+DIFFERENCE_HEADINGS = ("difference (95 %)", "p", "verdict", "smallest detectable")
 _TEXTS = frozenset({"configuration", "model"})
 
 
@@ -57,7 +58,7 @@ def comparison_markdown(
             f"### {verdict.upper()}: {code(base)} → {code(head)}, suite {code(suite)}",
             linked("Report", report) if report else "",
             gates.markdown().rstrip("\n") if gates else "",
-            table(["configuration", "metric", "base", "head", "difference (95 %)", "p", "verdict", "smallest detectable"], rows),
+            table(["configuration", "metric", "base", "head", *DIFFERENCE_HEADINGS], rows),
             f"**Flipped: {len(flips)} trials passed on one side only**" if flips else "No trial flipped.",
             table(["scenario", "configuration", "epoch", "base → head", "reason"], shown) if flips else "",
             _more(len(flips)),
@@ -67,18 +68,18 @@ def comparison_markdown(
 
 
 def _not_passed(rows: Sequence[EvalRow], report: str) -> Iterable[str]:
-    failed = [row for row in rows if row.result["outcome"] != "pass"]
+    failed = [row for row in rows if row.outcome != "pass"]
     if not failed:
         yield "Every trial passed."
         return
     yield f"**Did not pass: {len(failed)} of {len(rows)} trials**"
     cells = [
         [
-            linked(code(row.scenario), f"{report}#run-{row.result['run']}" if report else ""),
-            code(labelled(row.config, str(row.result["model_kind"]))),
+            linked(code(row.scenario), f"{report}#run-{row.run}" if report else ""),
+            code(labelled(row.config, row.model_kind)),
             str(row.epoch),
-            str(row.result["outcome"]),
-            code(row.result["reason"]),
+            row.outcome,
+            code(row.reason),
         ]
         for row in failed[:SHOWN]
     ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import KestrelError, StoreError, UsageError
@@ -75,17 +74,6 @@ FROM kestrel.trials WHERE id = ANY($1::text[])
 _SCORES = f"SELECT trial, suite_hash, {_BOUNDED}, key, created_at FROM kestrel.scores WHERE trial = ANY($1::text[]) ORDER BY created_at"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
-    """Trials that are pushed in one transaction, with what belongs to them."""
-
-    trials: Sequence[EvalRow]
-    scores: Sequence[LaterScores] = ()
-    """Of these trials, and of others that are there."""
-    runs: Mapping[str, str] = field(default_factory=dict)
-    """Events by trial."""
-
-
 class ResultsDatabase:
     """An open connection to the results at an address."""
 
@@ -102,63 +90,59 @@ class ResultsDatabase:
 
     async def suites(self) -> dict[str, int]:
         """Return the names of the suites with the numbers of their trials."""
-        with self._told():
-            found = await self._connection.fetch("SELECT suite, count(*) FROM kestrel.trials GROUP BY suite ORDER BY suite")
+        found = await self._fetch("SELECT suite, count(*) FROM kestrel.trials GROUP BY suite ORDER BY suite")
         return {str(suite): int(count) for suite, count in found}
 
     async def ids(self, suite: str) -> list[str]:
         """Return the ids of all trials of a suite, oldest first."""
-        with self._told():
-            found = await self._connection.fetch("SELECT id FROM kestrel.trials WHERE suite = $1 ORDER BY created_at, id", suite)
-        return [str(name) for (name,) in found]
+        sql = "SELECT id FROM kestrel.trials WHERE suite = $1 ORDER BY created_at, id"
+        return [str(name) for (name,) in await self._fetch(sql, suite)]
 
     async def digests(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the digests of those of these trials that are there."""
-        with self._told():
-            return {
-                str(k): str(v) for k, v in await self._connection.fetch("SELECT id, digest FROM kestrel.trials WHERE id = ANY($1)", ids)
-            }
+        found = await self._fetch("SELECT id, digest FROM kestrel.trials WHERE id = ANY($1)", ids)
+        return {str(name): str(digest) for name, digest in found}
 
     async def scored(self, ids: Sequence[str]) -> set[tuple[str, str]]:
         """Return trial and digest of the later scores of these trials that are there."""
-        with self._told():
-            found = await self._connection.fetch("SELECT trial, digest FROM kestrel.scores WHERE trial = ANY($1)", ids)
+        found = await self._fetch("SELECT trial, digest FROM kestrel.scores WHERE trial = ANY($1)", ids)
         return {(str(trial), str(digest)) for trial, digest in found}
 
     async def with_runs(self, ids: Sequence[str]) -> set[str]:
         """Return which of these trials have their runs there."""
-        with self._told():
-            return {str(name) for (name,) in await self._connection.fetch("SELECT trial FROM kestrel.runs WHERE trial = ANY($1)", ids)}
+        return {str(name) for (name,) in await self._fetch("SELECT trial FROM kestrel.runs WHERE trial = ANY($1)", ids)}
 
-    async def add(self, page: Page) -> tuple[set[str], int, int]:
-        """Add what is not there, all of it or nothing; returns the ids of the new trials, and the numbers of new scores and runs."""
+    async def add(self, trials: Iterable[EvalRow], scores: Iterable[LaterScores], runs: Mapping[str, str]) -> tuple[set[str], int, int]:
+        """Add what is not there, all of it or nothing; returns the ids of the new trials, and the numbers of new scores and runs.
+
+        `scores` are of these trials and of others that are there, `runs` are events by trial.
+        """
         # In one order for everybody: two that add the same rows wait for each other and not both at once.
-        trials = sorted(page.trials, key=lambda row: row.id)
-        scores = sorted(page.scores, key=lambda one: (one.trial, one.created_at))
-        runs = sorted(page.runs.items())
+        rows = [_cells(row) for row in sorted(trials, key=lambda row: row.id)]
+        later = [_score_cells(one) for one in sorted(scores, key=lambda one: (one.trial, one.created_at))]
         with self._told():
             async with self._connection.transaction():
-                new = await self._connection.fetch(_ADD_TRIALS, *_turned([_cells(row) for row in trials], 11))
-                judged = await self._connection.fetch(_ADD_SCORES, *_turned([_score_cells(one) for one in scores], 6))
-                kept = await self._connection.fetch(_ADD_RUNS, *_turned(runs, 2))
+                new = await self._connection.fetch(_ADD_TRIALS, *_turned(rows, 11))
+                judged = await self._connection.fetch(_ADD_SCORES, *_turned(later, 6))
+                kept = await self._connection.fetch(_ADD_RUNS, *_turned(sorted(runs.items()), 2))
         return {str(name) for (name,) in new}, len(judged), len(kept)
 
     async def trials(self, ids: Sequence[str]) -> list[dict[str, Any]]:
         """Return the columns of these trials as they are there, unchecked; what is too long is `None`."""
-        with self._told():
-            return [dict(row) for row in await self._connection.fetch(_TRIALS, ids)]
+        return [dict(row) for row in await self._fetch(_TRIALS, ids)]
 
     async def scores(self, ids: Sequence[str]) -> list[dict[str, Any]]:
         """Return the later scores of these trials as they are there, unchecked, oldest first."""
-        with self._told():
-            return [dict(row) for row in await self._connection.fetch(_SCORES, ids)]
+        return [dict(row) for row in await self._fetch(_SCORES, ids)]
 
     async def events(self, trial: str) -> str | None:
         """Return the events of a trial's run as text, unchecked; `None` where there are none, or more than any run has."""
         sql = "SELECT events FROM kestrel.runs WHERE trial = $1 AND octet_length(events) <= $2"
+        return next((str(events) for (events,) in await self._fetch(sql, trial, MOST_EVENTS)), None)
+
+    async def _fetch(self, sql: str, *values: Any) -> list[Any]:
         with self._told():
-            found: str | None = await self._connection.fetchval(sql, trial, MOST_EVENTS)
-        return found
+            return list(await self._connection.fetch(sql, *values))
 
     @contextmanager
     def _told(self) -> Iterator[None]:

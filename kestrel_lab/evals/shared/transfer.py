@@ -167,8 +167,6 @@ class SharedResults:
 
 @dataclass(slots=True)
 class _Work:
-    """One push or pull under way."""
-
     session: Session
     way: str
     url: str
@@ -201,7 +199,6 @@ class _Work:
 
     async def push(self, results: ResultsDatabase, ids: Sequence[str]) -> None:
         """Push one page."""
-        from kestrel_lab.evals.shared.database import Page
         from kestrel_lab.evals.shared.shared_trials import outgoing_scores, scores_digest
 
         here = self._outgoing(trials_by_ids(self.session.store, ids))
@@ -217,7 +214,7 @@ class _Work:
         if self.dry_run:
             self._count(len(new), len(scores), len(runs))
             return
-        added, more_scores, more_runs = await results.add(Page(trials=new, scores=scores, runs=runs))
+        added, more_scores, more_runs = await results.add(new, scores, runs)
         self._count(len(added), more_scores, more_runs)
         if late := [row.id for row in new if row.id not in added]:  # somebody else pushed them meanwhile
             self.now.there += len(self._same({name: here[name] for name in late}, await results.digests(late)))
@@ -234,11 +231,8 @@ class _Work:
         new = [*self._in_order(checked_trial, await results.trials([name for name in ids if name not in stored]))]
         usable = [*known, *(row.id for row in new)]
         judged = {(one.trial, one.suite_hash, one.created_at) for one in later_scores(store, list(known))}
-        scores = [
-            one
-            for one in self._in_order(checked_scores, await results.scores(usable))
-            if (one.trial, one.suite_hash, one.created_at) not in judged
-        ]
+        found = self._in_order(checked_scores, await results.scores(usable))
+        scores = [one for one in found if (one.trial, one.suite_hash, one.created_at) not in judged]
         self.now.there += len(known)
         if self.dry_run:
             self._count(len(new), len(scores), len(await results.with_runs(usable)) if self.runs else 0)
@@ -281,14 +275,14 @@ class _Work:
     def _events_of(self, rows: Iterable[EvalRow]) -> dict[str, str]:
         from kestrel_lab.evals.shared.shared_trials import MOST_EVENTS, events_text
 
-        texts = {row.id: events_text(self.session.store.records(str(row.result["run"])), self.session.redactor) for row in rows}
+        texts = {row.id: events_text(self.session.store.records(row.run), self.session.redactor) for row in rows}
         return {name: text for name, text in texts.items() if 0 < len(text) <= MOST_EVENTS}
 
     async def _pull_run(self, results: ResultsDatabase, row: EvalRow, scratch: SessionStore) -> bool:
         """Store the log of a trial's run, unless a run of that name is here; returns whether that was done."""
         from kestrel_lab.evals.shared.shared_trials import SOURCE, checked_events
 
-        store, run = self.session.store, str(row.result["run"])
+        store, run = self.session.store, row.run
         known = store.records(run, until=1)
         if known and not (isinstance(began := known[0].event, RunStarted) and began.imported.get("format") == SOURCE):
             return False  # made here, or imported: nothing of others is added to it

@@ -145,9 +145,7 @@ def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], boun
     """
     both = [name for name in base if base[name] and head.get(name)]
     if not both:
-        return Difference(
-            base=math.nan, head=math.nan, interval=stats.NOTHING, p=1.0, p_holm=1.0, mde=math.nan, scenarios=0, scope="these scenarios"
-        )
+        return no_difference()
     before, after = [fmean(base[name]) for name in both], [fmean(head[name]) for name in both]
     weight = [weights.get(name, 1.0) for name in both]
     if len(both) >= ENOUGH:
@@ -179,6 +177,12 @@ def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], boun
         lower=sum(b < a for a, b in zip(before, after, strict=True)),
         higher=sum(b > a for a, b in zip(before, after, strict=True)),
     )
+
+
+def no_difference() -> Difference:
+    """Return what can be said where there is nothing to compare."""
+    nan = math.nan
+    return Difference(base=nan, head=nan, interval=stats.NOTHING, p=1.0, p_holm=1.0, mde=nan, scenarios=0, scope="these scenarios")
 
 
 def over_rounds(found: Difference, moved: Sequence[float], *, alpha: float = stats.ALPHA) -> Difference:
@@ -262,14 +266,14 @@ def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) 
     if bounded:
         found = stats.newcombe(_pooled(base, names), _pooled(head, names))
         return replace(found, clusters=len(names)), df
+    unknown = stats.Interval(mean=mean, low=math.nan, high=math.nan, clusters=len(names), n=df + len(trials))
     if min(len(values) for values in trials) < 2:
-        return stats.Interval(mean=mean, low=math.nan, high=math.nan, clusters=len(names), n=df + len(trials)), df
+        return unknown, df
     se = math.sqrt(sum(variance(values) / len(values) for values in trials)) / len(names)
     reach = stats.t_quantile(1 - stats.ALPHA / 2, df) * se
-    return stats.Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=len(names), n=df + len(trials)), df
+    return replace(unknown, low=mean - reach, high=mean + reach, se=se), df
 
 
 def _pooled(trials: Trials, names: Sequence[str]) -> tuple[float, float]:
-    """Return successes and trials, each scenario weighing the same."""
     n = sum(len(trials[name]) for name in names)
     return fmean(fmean(trials[name]) for name in names) * n, n

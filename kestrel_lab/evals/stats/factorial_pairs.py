@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Final
 
@@ -89,15 +89,15 @@ def effects(pairs: Sequence[Pair], *, bounded: bool) -> list[tuple[Interval, int
     labels: list[Hashable] = [pair.scenario if len(scenarios) >= ENOUGH else place for place, pair in enumerate(pairs)]
     normal, right = (signs.T * weights) @ signs, (signs.T * weights) @ moved
     clusters = [np.array([label == one for label in labels]) for one in dict.fromkeys(labels)]
-    nothing = [(Interval(mean=math.nan, low=math.nan, high=math.nan, clusters=len(clusters), n=len(pairs)), 0)] * parts
+    unknown = Interval(mean=math.nan, low=math.nan, high=math.nan, clusters=len(clusters), n=len(pairs))
     if len(clusters) < 2 or np.linalg.matrix_rank(normal, hermitian=True) < parts:
-        return nothing
+        return [(unknown, 0)] * parts
     whole = np.linalg.solve(normal, right)
     without = []
     for mask in clusters:
         left = signs[~mask].T * weights[~mask]
         if np.linalg.matrix_rank(left @ signs[~mask], hermitian=True) < parts:
-            return [(Interval(mean=float(mean), low=math.nan, high=math.nan, clusters=len(clusters), n=len(pairs)), 0) for mean in whole]
+            return [(replace(unknown, mean=float(mean)), 0) for mean in whole]
         without.append(np.linalg.solve(left @ signs[~mask], left @ moved[~mask]))
     spread = np.sqrt((len(clusters) - 1) / len(clusters) * np.sum((np.array(without) - whole) ** 2, axis=0))
     df = len(clusters) - 1 if len(scenarios) >= ENOUGH else len(pairs) - parts
@@ -108,15 +108,15 @@ def effects(pairs: Sequence[Pair], *, bounded: bool) -> list[tuple[Interval, int
 
 
 def _interval(mean: float, se: float, df: int, clusters: int, pairs: int, *, bounded: bool) -> Interval:
-    reach = t_quantile(1 - ALPHA / 2, df) * se
+    reach, middle = t_quantile(1 - ALPHA / 2, df) * se, mean
     if bounded and se < _NO_SPREAD:
         # As `paired_difference`: where all clusters agree, as many as were not seen may not.
-        reach = 1 - (ALPHA / 2) ** (1 / clusters)
-        mean, middle = round(mean, 12), (1 - reach) * round(mean, 12)
-        return Interval(mean=mean, low=max(-1.0, middle - reach), high=min(1.0, middle + reach), se=0.0, clusters=clusters, n=2 * pairs)
+        reach, mean, se = 1 - (ALPHA / 2) ** (1 / clusters), round(mean, 12), 0.0
+        middle = (1 - reach) * mean
+    low, high = middle - reach, middle + reach
     if bounded:
-        return Interval(mean=mean, low=max(-1.0, mean - reach), high=min(1.0, mean + reach), se=se, clusters=clusters, n=2 * pairs)
-    return Interval(mean=mean, low=mean - reach, high=mean + reach, se=se, clusters=clusters, n=2 * pairs)
+        low, high = max(-1.0, low), min(1.0, high)
+    return Interval(mean=mean, low=low, high=high, se=se, clusters=clusters, n=2 * pairs)
 
 
 def judged_effects(pairs: Sequence[Pair], *, margin: float) -> list[Difference]:
@@ -132,18 +132,9 @@ def judged_effects(pairs: Sequence[Pair], *, margin: float) -> list[Difference]:
     for interval, df in found:
         p = _p(interval, df)
         se = max(interval.se, (interval.high - interval.low) / 2 / t_quantile(1 - ALPHA / 2, df)) if df else math.nan
+        base, head, mde = level - interval.mean / 2, level + interval.mean / 2, detectable_mean(se, df, alpha=ALPHA / len(found))
         differences.append(
-            Difference(
-                base=level - interval.mean / 2,
-                head=level + interval.mean / 2,
-                interval=interval,
-                p=p,
-                p_holm=p,
-                mde=detectable_mean(se, df, alpha=ALPHA / len(found)),
-                scenarios=scenarios,
-                scope=scope,
-                test="regression",
-            )
+            Difference(base=base, head=head, interval=interval, p=p, p_holm=p, mde=mde, scenarios=scenarios, scope=scope, test="regression")
         )
     return judge(differences, better=["higher"] * len(found), margin=margin, relative=False)
 

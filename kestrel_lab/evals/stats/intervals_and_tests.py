@@ -8,7 +8,7 @@ trials as independent instead finds differences in up to half of all comparisons
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
@@ -43,6 +43,18 @@ class Interval:
     def excludes(self, value: float) -> bool:
         """Return whether `value` lies outside; an interval that says nothing excludes nothing."""
         return value < self.low or value > self.high
+
+    def text(self, shown: Callable[[float], str], between: str = " to ") -> str:
+        """Return the mean, with its interval where there is one; `shown` writes each number."""
+        return shown(self.mean) + ("" if math.isnan(self.low) else f" ({shown(self.low)}{between}{shown(self.high)})")
+
+    def columns(self, name: str) -> dict[str, float]:
+        """Return the mean and both ends under `name`, `name_low` and `name_high`."""
+        return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
+
+    def times(self, factor: float) -> Interval:
+        """Return the interval in another unit."""
+        return replace(self, mean=factor * self.mean, low=factor * self.low, high=factor * self.high, se=factor * self.se)
 
 
 NOTHING: Final = Interval(mean=math.nan, low=math.nan, high=math.nan)
@@ -165,6 +177,12 @@ def wilson(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, 
     reach = z * math.sqrt(rate * (1 - rate) / n + z * z / (4 * n * n)) / (1 + z * z / n)
     # At the edges the exact bounds are 0 and 1; rounding would leave 3e-17.
     return 0.0 if rate <= 0 else max(0.0, centre - reach), 1.0 if rate >= 1 else min(1.0, centre + reach)
+
+
+def proportion(successes: int, n: int) -> Interval:
+    """Return a proportion of independent trials with Wilson's interval."""
+    low, high = wilson(successes, n)
+    return Interval(mean=successes / n, low=low, high=high, n=n)
 
 
 def newcombe(base: tuple[float, float], head: tuple[float, float]) -> Interval:

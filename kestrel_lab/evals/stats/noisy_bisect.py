@@ -72,8 +72,6 @@ _OVER: Final = frozenset({"found", "narrowed", "no fall"})
 
 @dataclass(slots=True)
 class _Pair:
-    """The evidence about two commits so far."""
-
     worse: Evidence
     alike: Evidence
     rounds: int = 0

@@ -54,10 +54,9 @@ def counted_chances(counts: Sequence[tuple[int, int, float]], k: int) -> dict[st
     """Return the same from the trials, the passes and the weight of each scenario; not a number for a `k` of 0."""
     told: dict[str, Any] = {"k": k}
     for name, estimate in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
-        found = (
-            share_of(clustered([estimate(n, c, k) for n, c, _ in counts], weights=[weight for _, _, weight in counts])) if k else NOTHING
-        )
-        told |= {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
+        estimates = [estimate(n, c, k) for n, c, _ in counts] if k else []
+        found = share_of(clustered(estimates, weights=[weight for _, _, weight in counts])) if k else NOTHING
+        told |= found.columns(name)
     return told
 
 

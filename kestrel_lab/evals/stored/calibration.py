@@ -73,11 +73,9 @@ class Calibration(TableView):
     steps: tuple[tuple[float, float], ...]
     """The share that passes from each confidence on, by isotonic regression: non-decreasing in both."""
 
-    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the headings, and a row of texts per bin."""
-        rows: list[tuple[str, ...]] = [
-            (f"{b.confidence:.0%}", f"{b.passed:.0%} ({b.low:.0%}–{b.high:.0%})", str(b.trials)) for b in self.bins
-        ]
+        rows = [(f"{b.confidence:.0%}", f"{b.passed:.0%} ({b.low:.0%}–{b.high:.0%})", str(b.trials)) for b in self.bins]
         return ("confidence", "passed (95 %)", "trials"), rows
 
     @property
@@ -91,9 +89,8 @@ class Calibration(TableView):
         axes = figure.subplots()
         axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--", label="perfectly calibrated")
         reach = [[max(0.0, b.passed - b.low) for b in self.bins], [max(0.0, b.high - b.passed) for b in self.bins]]
-        axes.errorbar(
-            [b.confidence for b in self.bins], [b.passed for b in self.bins], yerr=reach, fmt="o", capsize=3, label="trials, 95 %"
-        )
+        at, passed = [b.confidence for b in self.bins], [b.passed for b in self.bins]
+        axes.errorbar(at, passed, yerr=reach, fmt="o", capsize=3, label="trials, 95 %")
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="stated confidence", ylabel="share passed")
         axes.set_title(literal(f"Calibration of {self.config}: error {self.error:.1%}, {self.trials} trials"), fontsize=10)
         axes.grid(alpha=0.3)
@@ -160,10 +157,10 @@ def reliability(
     judged: dict[str, list[Judged]] = {}
     for row in filter(selects(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
         found = judged.setdefault(row.config, [])
-        events = [record.event for record in session.store.records(str(row.result["run"]))]
-        if row.result["outcome"] != "error" and (said := stated(events)) is not None:
+        events = [record.event for record in session.store.records(row.run)]
+        if row.outcome != "error" and (said := stated(events)) is not None:
             model = next((event.model for event in events if isinstance(event, RunStarted)), "")
-            passed = row.result["outcome"] == "pass"
+            passed = row.outcome == "pass"
             found.append(Judged(confidence=said.value, passed=passed, scenario=row.scenario, source=(model, said.basis)))
     enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
     made = {config: calibration(trials, config) for config, trials in (enough or judged).items()}

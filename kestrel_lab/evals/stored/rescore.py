@@ -14,7 +14,7 @@ from typing import Any, Unpack, cast
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.errors import CheckError, UsageError, boundary
 from kestrel_lab.core.events.union import Record, RunFinished, RunStarted, ToolCalled
-from kestrel_lab.core.json_types import Json, content_key
+from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
@@ -54,17 +54,14 @@ class Rescored:
     """Why trials were not judged again, with their number."""
 
     def __repr__(self) -> str:
-        lines = [self.headline]
-        lines += [
-            f"  {c['scenario']} [{c['config']}] epoch {c['epoch']}: {c['before']} → {c['after']}  {one_line(str(c['reason']), 160)}"
+        lines = [
+            f"{c['scenario']} [{c['config']}] epoch {c['epoch']}: {c['before']} → {c['after']}  {one_line(str(c['reason']), 160)}"
             for c in self.changes[:_SHOWN]
         ]
         if len(self.changes) > _SHOWN:
-            lines.append(f"  … and {len(self.changes) - _SHOWN} more")
-        lines += [f"  {note}" for note in self._notes()]
-        if self.result.rows:
-            lines.append(str(self.result))
-        return plain("\n".join(lines))
+            lines.append(f"… and {len(self.changes) - _SHOWN} more")
+        text = "\n  ".join([self.headline, *lines, *self._notes()])
+        return plain(f"{text}\n{self.result}" if self.result.rows else text)
 
     def _repr_html_(self) -> str:
         cells = [[c[key] for key in ("scenario", "config", "epoch", "before", "after", "reason")] for c in self.changes[:_SHOWN]]
@@ -99,7 +96,7 @@ async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | 
     left_out: Counter[str] = Counter()
     for row in rows:
         scenario = known.get(row.scenario)
-        records = session.store.records(str(row.result["run"]))
+        records = session.store.records(row.run)
         if scenario is None or (why := _no_longer(row, scenario, records)):
             left_out["left out: the suite has no such scenario any more" if scenario is None else f"left out: {why}"] += 1
             continue
@@ -107,8 +104,9 @@ async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | 
         kept.update(needing)
         store_scores(session.store, new, row.id, judge.suite_hash)
         made.append(new)
-        if new.result["outcome"] != row.result["outcome"]:
-            changes.append(_change(row, new))
+        if new.outcome != row.outcome:
+            told = {"scenario": row.scenario, "config": row.config, "epoch": row.epoch, "before": row.outcome, "after": new.outcome}
+            changes.append({**told, "reason": new.reason or row.reason, "run": row.run})
     session.store.flush()
     result = EvalResult(suite=replace(chosen, epochs=max((row.epoch for row in made), default=1)), rows=tuple(made), store=session.store)
     return Rescored(result=result, suite_hash=judge.suite_hash, changes=tuple(changes), kept=dict(kept), left_out=dict(left_out))
@@ -152,20 +150,14 @@ def stored_commit(session: Session, suite: Suite, commit: str | None) -> str:
     if not known:
         raise UsageError(f"no trials of suite {suite.name!r} are stored in {session.home}: run it first (kestrel eval run)")
     fits = [sha for sha in known if commit is None or (commit and sha.startswith(commit))]
-    if not fits and commit and suite.root is not None and (meant := _meant(suite.root, commit)):
-        fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
+    if not fits and commit and suite.root is not None:
+        with suppress(UsageError):  # what git does not know is told below
+            meant = run_blocking(commit_of(suite.root, commit))
+            fits = [sha for sha in known if sha == meant] or [sha for sha in known if sha.startswith(meant)]
     if not fits:
         names = ", ".join(sha[:10] or "(no commit)" for sha in known[:5])
         raise UsageError(f"no trials of suite {suite.name!r} at commit {commit!r} are stored; there are some of {names}")
     return fits[0]
-
-
-def _meant(root: Path, name: str) -> str:
-    """Return the hash of the commit that `name` means to git; empty for none."""
-    try:
-        return run_blocking(commit_of(root, name))
-    except UsageError:
-        return ""
 
 
 def _functions(suite: Suite) -> Callable[[str], Callable[..., Any]]:
@@ -218,7 +210,7 @@ class Judge:
             expected=scenario.expected, function=self._function, sandbox=self._session.sandbox,
             environment=None if scenario.environment is None else await _replayed(scenario.environment, records),
         )  # fmt: skip
-        old = {str(score["check"]): score for score in cast("list[dict[str, Any]]", row.result["scores"])}
+        old = {str(score["check"]): score for score in row.scores}
         scores: list[dict[str, Any]] = []
         needing, missing = [], []
         for check in scenario.checks:
@@ -239,7 +231,7 @@ class Judge:
         outcome, reason = _outcome(row, records, scores, missing)
         result: dict[str, Any] = {**row.result, "outcome": outcome, "reason": reason, "scores": scores}
         result["rescored"] = {"suite": self.suite_hash, "from": row.id, "at": time.time(), "kept": needing}
-        own: dict[str, Json] = {metric.name: value for metric in self.suite.metrics if not math.isnan(value := metric(records))}
+        own = {metric.name: value for metric in self.suite.metrics if not math.isnan(value := metric(records))}
         return replace(row, result=result, metrics=row.metrics | own, key="" if needing or missing else _key(row, scenario)), needing
 
 
@@ -257,14 +249,14 @@ async def _replayed(environment: Environment, records: Sequence[Record]) -> Open
 
 def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str, Any]], missing: Sequence[str]) -> tuple[str, str]:
     """Return outcome and reason by the rules of a trial: how the run ended comes before what checks say."""
-    before = str(row.result["reason"])
+    before = row.reason
     end = next((record.event for record in reversed(records) if isinstance(record.event, RunFinished)), None)
     if end is not None and end.outcome in ("error", "cancelled"):
         return "error", before
     if missing:
         return "error", "; ".join(missing)
     if end is None:
-        return ("error" if row.result["outcome"] == "error" else "fail"), before
+        return ("error" if row.outcome == "error" else "fail"), before
     return outcome_of(records, end, [(str(score["check"]), score["passed"], score["reason"]) for score in scores])
 
 
@@ -281,13 +273,11 @@ def _old_score(check: Check, old: Mapping[str, dict[str, Any]]) -> dict[str, Any
     if check.label in old:
         return old[check.label]
     rubric = check.label.partition(": ")[2] if check.label.startswith("graded by ") else ""
-    return next(
-        (score for label, score in old.items() if rubric and label.startswith("graded by ") and label.endswith(f": {rubric}")), None
-    )
+    graded = (score for label, score in old.items() if label.startswith("graded by ") and label.endswith(f": {rubric}"))
+    return next(graded, None) if rubric else None
 
 
 def _kept_folder(session: Session, records: Sequence[Record]) -> Path | None:
-    """Return the trial's own folder, if it was kept and still exists."""
     started = records[0].event
     folder = Path(started.workspace) if isinstance(started, RunStarted) else None
     kept = (session.home / "trials").resolve()
@@ -301,15 +291,3 @@ def _key(row: EvalRow, scenario: Scenario) -> str:
         return ""
     given = cast("dict[str, Any]", {**parts, "scenario": scenario_hash(scenario)})
     return Identity(**given).key
-
-
-def _change(before: EvalRow, after: EvalRow) -> dict[str, Json]:
-    return {
-        "scenario": after.scenario,
-        "config": after.config,
-        "epoch": after.epoch,
-        "before": before.result["outcome"],
-        "after": after.result["outcome"],
-        "reason": after.result["reason"] or before.result["reason"],
-        "run": after.result["run"],
-    }

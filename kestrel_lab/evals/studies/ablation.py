@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Unpack, cast
+from typing import Final, Unpack
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
@@ -104,7 +104,6 @@ def _guidance(suite: Suite, file: str, ref: str) -> tuple[str, dict[str, str]]:
 
 
 def _most_pairs(suite: Suite, parts: int, budget: int | None, cost: float | None) -> int:
-    """Return the most pairs of trials; raises `UsageError` for a budget that tells nothing."""
     fewest = fewest_pairs(parts)
     if budget is None and cost is None:
         points = 100 * 5.6 / math.sqrt(400)
@@ -173,13 +172,11 @@ def _others(subset: Subset) -> Subset:
 def _stored(session: Session, suite: Suite, *, resume: bool) -> dict[str, EvalRow]:
     """Return the stored trials that did not break, by key; those outside of git only where that is asked for, nothing tells their code apart."""
     rows = stored_trials(session.store, suite=suite.name)
-    return {row.key: row for row in rows if row.result["outcome"] != "error" and (row.git_sha or resume)}
+    return {row.key: row for row in rows if row.outcome != "error" and (row.git_sha or resume)}
 
 
 @dataclass(kw_only=True, slots=True)
 class _Trials:
-    """The trials of an ablation, run or found in the store pair by pair."""
-
     session: Session
     ready: Prepared
     asks: list[tuple[Ask, Ask]]
@@ -217,7 +214,6 @@ class _Trials:
         return EvalProgress(told, total, found, supervisor=self.session.supervisor)
 
     async def _make(self, pairs: Sequence[tuple[Ask, Ask]], progress: EvalProgress) -> None:
-        """Make the trials of these pairs that are not stored."""
         for pair in pairs:
             found = self._found(pair)
             self.rows |= {row.key: row for row in found}
@@ -242,12 +238,9 @@ class _Trials:
 
     def _spent(self) -> float:
         """Return the US dollars that the trials cost, stored ones included; raises `UsageError` where that is not known or nothing."""
-        if any(cast("float", row.metrics.get("unpriced_calls", 0)) > 0 for row in self.rows.values()):
+        if any(row.metrics.get("unpriced_calls", 0) > 0 for row in self.rows.values()):
             raise UsageError("the price of the model is not known, so a cost cannot be kept: give a budget of trials")
-        spent = sum(
-            cast("float", row.metrics.get("cost_estimate", 0.0)) + grading_cost(cast("list[dict[str, Any]]", row.result["scores"]))
-            for row in self.rows.values()
-        )
+        spent = sum(row.metrics.get("cost_estimate", 0.0) + grading_cost(row.scores) for row in self.rows.values())
         if not spent:
             raise UsageError("these trials cost nothing, so a cost bounds nothing: give a budget of trials")
         return spent

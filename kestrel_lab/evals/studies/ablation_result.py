@@ -8,21 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
-from kestrel_lab.evals.reports.pages import TEMPLATES, Transcripts
+from kestrel_lab.evals.commits.comparison import text_of_p
+from kestrel_lab.evals.reports.pages import Transcripts, rendered
 from kestrel_lab.evals.reports.plots import EFFECT_WORDS, effects_figure
-from kestrel_lab.evals.stats.difference import Difference
+from kestrel_lab.evals.reports.result_view import ResultView, written
+from kestrel_lab.evals.stats.difference import Difference, no_difference
 from kestrel_lab.evals.stats.factorial_pairs import Pair, Subset, effects, judged_effects
-from kestrel_lab.evals.stats.intervals_and_tests import Interval
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.studies.guidance_parts import DividedFile
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import frame_record, labelled, not_real, trial_record
+from kestrel_lab.evals.summaries.result_table import frame_record, labelled, not_real
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import environment
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class PairOfTrials:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Ablation(TableView):
+class Ablation(ResultView):
     """What each part of a guidance file does, measured by pairs of trials."""
 
     suite: Suite
@@ -81,12 +82,8 @@ class Ablation(TableView):
                     "p": found.p,
                     "p_holm": found.p_holm,
                     "mde": found.mde,
-                    "tokens": tokens.mean,
-                    "tokens_low": tokens.low,
-                    "tokens_high": tokens.high,
-                    "cost": cost.mean,
-                    "cost_low": cost.low,
-                    "cost_high": cost.high,
+                    **tokens.columns("tokens"),
+                    **cost.columns("cost"),
                     "scope": found.scope,
                 }
                 for part, found, tokens, cost in zip(self.divided.parts, self.effects, *self._others.values(), strict=True)
@@ -96,28 +93,19 @@ class Ablation(TableView):
     @property
     def trials(self) -> pd.DataFrame:
         """One row per trial, as in the frame of a suite's result, with the numbers of the `parts` that it had."""
-        records = [
-            {
-                **frame_record(trial_record(row, self.suite.count_errors)),
-                "parts": " ".join(str(number) for number, inside in enumerate(pair.parts, 1) if inside is mine),
-            }
-            for pair in self.pairs
-            for row, mine in ((pair.first, True), (pair.second, False))
-        ]
+        records = []
+        for pair in self.pairs:
+            for row, mine in ((pair.first, True), (pair.second, False)):
+                parts = " ".join(str(number) for number, inside in enumerate(pair.parts, 1) if inside is mine)
+                records.append({**frame_record(row, self.suite.count_errors), "parts": parts})
         return shown_frame(records)
 
     @cached_property
     def effects(self) -> list[Difference]:
         """The effect of each part on the success rate, with its verdict."""
-        excluded = self.suite.count_errors == "exclude"
-        return judged_effects(
-            [
-                self._pair(pair, *(float(row.result["outcome"] == "pass") for row in (pair.first, pair.second)))
-                for pair in self.pairs
-                if not (excluded and _broke(pair))
-            ],
-            margin=self.margin,
-        ) or [_unknown()] * len(self.divided.parts)
+        counted = [pair for pair in self.pairs if not (self.suite.count_errors == "exclude" and _broke(pair))]
+        pairs = [_pair(pair, *(float(row.outcome == "pass") for row in (pair.first, pair.second))) for pair in counted]
+        return judged_effects(pairs, margin=self.margin) or [no_difference()] * len(self.divided.parts)
 
     @property
     def headline(self) -> str:
@@ -131,10 +119,9 @@ class Ablation(TableView):
         """Return headings, and a row of texts for each part."""
         rows = []
         for part, found, tokens, cost in zip(self.divided.parts, self.effects, *self._others.values(), strict=True):
-            points = Interval(mean=100 * found.interval.mean, low=100 * found.interval.low, high=100 * found.interval.high)
-            p = "–" if math.isnan(found.p_holm) else "< 0.001" if found.p_holm < 0.001 else f"{found.p_holm:.3f}"
+            points, p = _text(found.interval.times(100), ".0f"), text_of_p(found.p_holm)
             mde = f"{100 * found.mde:.0f}" if math.isfinite(found.mde) else "–"
-            rows.append([part.title, EFFECT_WORDS[found.verdict], _text(points, ".0f"), p, mde, _text(tokens, ".0f"), _text(cost, ".4f")])
+            rows.append([part.title, EFFECT_WORDS[found.verdict], points, p, mde, _text(tokens, ".0f"), _text(cost, ".4f")])
         return _HEADINGS, rows
 
     def lines(self) -> list[str]:
@@ -158,7 +145,7 @@ class Ablation(TableView):
             said.append(f"Ended because {self.ended}; asked again with more it goes on from here.")
         if self.reused:
             said.append(f"{self.reused} trials were stored before.")
-        if broke := sum(row.result["outcome"] == "error" for pair in self.pairs for row in (pair.first, pair.second)):
+        if broke := sum(row.outcome == "error" for row in self._rows):
             said.append(f"{broke} trials broke (counted {'as failed' if self.suite.count_errors == 'fail' else 'in no rate'}).")
         if self.effects and self.effects[0].scope == "these scenarios":
             said.append(f"With {scenarios} scenarios this speaks of these scenarios only; from six on it speaks of scenarios like these.")
@@ -172,44 +159,34 @@ class Ablation(TableView):
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page: effects, the plot, the file with a verdict beside each part, transcripts; returns its path."""
         transcripts = Transcripts(self.store)
-        rows = [row for pair in self.pairs for row in (pair.first, pair.second)]
-        rows.sort(key=lambda row: row.result["outcome"] == "pass")
-        html = (
-            environment(TEMPLATES)
-            .get_template("ablation.html")
-            .render(
-                title=self.headline,
-                table=self.table(),
-                notes=self.lines(),
-                figure_uri=png_uri(self.plot()),
-                parts=[(EFFECT_WORDS[found.verdict], part.text) for part, found in zip(self.divided.parts, self.effects, strict=True)],
-                trials=[transcripts.folded(row) for row in rows],
-            )
+        html = rendered(
+            "ablation.html",
+            title=self.headline,
+            table=self.table(),
+            notes=self.lines(),
+            figure_uri=png_uri(self.plot()),
+            parts=[(EFFECT_WORDS[found.verdict], part.text) for part, found in zip(self.divided.parts, self.effects, strict=True)],
+            trials=[transcripts.folded(row) for row in sorted(self._rows, key=lambda row: row.outcome == "pass")],
         )
-        target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(html, encoding="utf-8")
-        return target
+        return written(path, html)
 
     def __repr__(self) -> str:
-        # Cheap on purpose: `asyncio.run` makes the repr of a finished task's result.
         return f"<ablation of {self.file} on suite {self.suite.name.partition('?ablate=')[0]}: {2 * len(self.pairs)} trials>"
 
     def __str__(self) -> str:
         return TableView.__repr__(self)
 
-    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """What IPython shows in a terminal."""
-        printer.text(str(self))
+    @property
+    def _rows(self) -> list[EvalRow]:
+        return [row for pair in self.pairs for row in (pair.first, pair.second)]
 
     @property
     def _config(self) -> str:
-        """The name of the suite's configuration."""
         return self.suite.configs[0].name.partition(" · ")[0]
 
     @property
     def _kinds(self) -> list[str]:
-        return sorted({str(row.result["model_kind"]) for pair in self.pairs for row in (pair.first, pair.second)})
+        return sorted({row.model_kind for row in self._rows})
 
     @property
     def _agent(self) -> str:
@@ -219,41 +196,28 @@ class Ablation(TableView):
     @cached_property
     def _others(self) -> dict[str, list[Interval]]:
         """The effect of each part on other metrics, over pairs of which both trials have it."""
-        nothing = [_unknown().interval] * len(self.divided.parts)
         found = {}
         for metric in _METRICS:
             values = [(pair, _value(pair.first, metric), _value(pair.second, metric)) for pair in self.pairs if not _broke(pair)]
-            known = [self._pair(pair, one, other) for pair, one, other in values if not math.isnan(one + other)]
-            found[metric] = [interval for interval, _ in effects(known, bounded=False)] or nothing
+            known = [_pair(pair, one, other) for pair, one, other in values if not math.isnan(one + other)]
+            found[metric] = [interval for interval, _ in effects(known, bounded=False)] or [NOTHING] * len(self.divided.parts)
         return found
 
-    def _pair(self, pair: PairOfTrials, first: float, second: float) -> Pair:
-        return Pair(
-            scenario=pair.first.scenario, parts=pair.parts, first=first, second=second, weight=cast("float", pair.first.result["weight"])
-        )
 
-
-def _unknown() -> Difference:
-    """The effect of a part where there are no trials."""
-    nothing = Interval(mean=math.nan, low=math.nan, high=math.nan)
-    return Difference(
-        base=math.nan, head=math.nan, interval=nothing, p=1.0, p_holm=1.0, mde=math.nan, scenarios=0, scope="these scenarios"
-    )  # fmt: skip
+def _pair(pair: PairOfTrials, first: float, second: float) -> Pair:
+    return Pair(scenario=pair.first.scenario, parts=pair.parts, first=first, second=second, weight=pair.first.result["weight"])
 
 
 def _broke(pair: PairOfTrials) -> bool:
-    return "error" in (pair.first.result["outcome"], pair.second.result["outcome"])
+    return "error" in (pair.first.outcome, pair.second.outcome)
 
 
 def _value(row: EvalRow, metric: str) -> float:
     """Return a metric of a trial; not a number where it is not known, as a cost without a price, or a cost of nothing."""
-    value = float(cast("float", row.metrics.get(metric, math.nan)))
-    unknown = metric == "cost_estimate" and (not value or cast("float", row.metrics.get("unpriced_calls", 0)) > 0)
+    value = float(row.metrics.get(metric, math.nan))
+    unknown = metric == "cost_estimate" and (not value or row.metrics.get("unpriced_calls", 0) > 0)
     return math.nan if unknown else value
 
 
 def _text(interval: Interval, form: str) -> str:
-    if math.isnan(interval.mean):
-        return "–"
-    ends = "" if math.isnan(interval.low) else f" ({interval.low:+{form}} to {interval.high:+{form}})"
-    return f"{interval.mean:+{form}}{ends}"
+    return "–" if math.isnan(interval.mean) else interval.text(lambda value: f"{value:+{form}}")

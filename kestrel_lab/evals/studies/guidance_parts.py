@@ -107,7 +107,6 @@ def _lines(token: Token, lines: Sequence[str]) -> range:
 
 
 def _items(tokens: Sequence[Token], lines: Sequence[str], ranges: Sequence[range]) -> list[range]:
-    """Return `ranges` with each list divided into its items."""
     items = [_lines(token, lines) for token in tokens if token.type == "list_item_open" and token.level == 1]
     inside = {own.start: [item for item in items if item.start in own] for own in ranges}
     lists = {_lines(token, lines).start for token in tokens if token.type in ("bullet_list_open", "ordered_list_open") and token.level == 0}

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.checks.model_judge import ModelEntailment
+from kestrel_lab.checks.llm_judge import ModelEntailment
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.protocols import Model, Reporter
-from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, proportion
+from kestrel_lab.evals.summaries.result_table import labelled
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.html.table_view import TableView
 
@@ -36,7 +37,7 @@ class Labelled:
     set: str = ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Counts:
     """Judged claims of one set."""
 
@@ -70,9 +71,9 @@ class JudgeAccuracy(TableView):
             {
                 "set": name,
                 "judge": self.judge,
-                **{field: getattr(one, field) for field in ("unsupported", "found", "supported", "passed", "silent")},
-                **_rates("sensitivity", one.found, one.unsupported),
-                **_rates("specificity", one.passed, one.supported),
+                **asdict(one),
+                **_rate(one.found, one.unsupported).columns("sensitivity"),
+                **_rate(one.passed, one.supported).columns("specificity"),
             }
             for name, one in self.sets.items()
         ]
@@ -99,16 +100,12 @@ class JudgeAccuracy(TableView):
         return f"judge: {self.judge}"
 
 
-def _rates(name: str, count: int, of: int) -> dict[str, float | None]:
-    low, high = wilson(count, of) if of else (None, None)
-    return {name: count / of if of else None, f"{name}_low": low, f"{name}_high": high}
+def _rate(count: int, of: int) -> Interval:
+    return NOTHING if not of else proportion(count, of)
 
 
 def _told(count: int, of: int) -> str:
-    if not of:
-        return "unknown"
-    low, high = wilson(count, of)
-    return f"{count} of {of}: {count / of:.0%} ({low:.0%}–{high:.0%})"
+    return f"{count} of {of}: {_rate(count, of).text('{:.0%}'.format, '–')}" if of else "unknown"
 
 
 def read_labelled(path: Path) -> list[Labelled]:
@@ -145,21 +142,22 @@ async def judge_accuracy(model: Model, rows: Sequence[Labelled], reporter: Repor
     """Ask the judge about each claim, one at a time; raises `UsageError` without claims and `ModelError` where it never comes to a verdict."""
     if not rows:
         raise UsageError("there are no labelled claims to judge")
-    judge, counts = ModelEntailment(model), dict[str, dict[str, int]]()
+    judge, sets = ModelEntailment(model), dict[str, Counts]()
     problem: ModelError | None = None
     for done, row in enumerate(rows, 1):
-        mine = counts.setdefault(row.set, dict.fromkeys(("unsupported", "found", "supported", "passed", "silent"), 0))
+        mine = sets.setdefault(row.set, Counts())
         try:
             entailed = (await judge(row.claim, row.evidence)).verdict == "entailed"
         except ModelError as error:
-            mine["silent"] += 1
+            mine.silent += 1
             problem = error
         else:
-            mine["supported" if row.supported else "unsupported"] += 1
-            mine["passed" if row.supported else "found"] += entailed is row.supported
+            mine.supported += row.supported
+            mine.unsupported += not row.supported
+            mine.passed += row.supported and entailed
+            mine.found += not row.supported and not entailed
         if reporter is not None:
             reporter(done, len(rows), row.set)
-    if problem is not None and sum(one["silent"] for one in counts.values()) == len(rows):
+    if problem is not None and sum(one.silent for one in sets.values()) == len(rows):
         raise problem
-    kind = "" if model.kind == "real" else f" ({model.kind})"
-    return JudgeAccuracy(judge=f"{model.name}{kind}", sets={name: Counts(**one) for name, one in counts.items()})
+    return JudgeAccuracy(judge=labelled(model.name, model.kind), sets=sets)

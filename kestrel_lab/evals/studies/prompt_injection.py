@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalAsked
@@ -14,12 +15,12 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, VERSION, Situation, load_agentdojo, suite_tasks
 from kestrel_lab.evals.execution.runner import run_suite
-from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, proportion
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import labelled, percent
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
+from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -27,14 +28,8 @@ if TYPE_CHECKING:
 
 VICTIM: Final = "victim"
 HEADINGS: Final = (
-    "containment",
-    "who is asked",
-    "model",
-    "task done",
-    "task done, attacked",
-    "attack succeeded",
-    "attacked",
-    "asked per run",
+    *("containment", "who is asked", "model", "task done", "task done, attacked"),
+    *("attack succeeded", "attacked", "asked per run"),
 )
 _SETTINGS: Final = (("on", False), ("on", True), ("off", False))
 
@@ -51,8 +46,7 @@ def victim(suite: str, version: str = VERSION) -> ScriptedModel:
 
     @cache
     def solution(name: str) -> tuple[list[Turn], Any]:
-        situation = Situation(suite=suite, task=name, injection="", attack="", target="", version=version, release="")
-        before = situation.open().before
+        before = Situation(suite=suite, task=name, injection="", attack="", target="", version=version, release="").open().before
         return _calls(tasks.user_tasks[name], before), before
 
     def play(request: ModelRequest) -> Turn:
@@ -101,9 +95,7 @@ class InjectionResult(TableView):
     @property
     def frame(self) -> pd.DataFrame:
         """One row per setting, each rate with `low` and `high` of Wilson's 95 % interval over trials."""
-        import pandas as pd
-
-        return pd.DataFrame([_record(setting) for setting in self.settings])
+        return shown_frame([_record(setting) for setting in self.settings])
 
     def table(self) -> tuple[Sequence[str], list[tuple[str, ...]]]:
         """Headings and one row per setting."""
@@ -157,13 +149,10 @@ async def measure_injection(
             loaded = load_agentdojo(name, attack=given, containment=containment, person=person, limit=limit)
             if given is not None and model is None:
                 loaded = replace(loaded, scenarios=tuple(one for one in loaded.scenarios if _solved(one.id.rpartition("/")[2], name)))
-            rows.append(await _run(session, replace(loaded, name=_called(name, containment, person)), chosen, reporter))
+            loaded = replace(loaded, name=f"agentdojo:{name}, containment {containment}{', somebody is asked' if person else ''}")
+            rows.append(list((await run_suite(session, loaded, configs=chosen, reporter=reporter)).rows))
         settings.append(_setting(session, containment, rows[0], rows[1], person=person))
     return InjectionResult(suite=f"agentdojo:{name}", attack=attack, settings=tuple(settings))
-
-
-async def _run(session: Session, suite: Suite, configs: Any, reporter: Reporter | None) -> list[EvalRow]:
-    return list((await run_suite(session, suite, configs=configs, reporter=reporter)).rows)
 
 
 @cache
@@ -173,12 +162,8 @@ def _solved(injection: str, suite: str) -> bool:
     return bool(tasks.injection_tasks[injection].ground_truth(tasks.load_and_inject_default_environment({})))
 
 
-def _called(suite: str, containment: str, person: bool) -> str:
-    return f"agentdojo:{suite}, containment {containment}{', somebody is asked' if person else ''}"
-
-
 def _setting(session: Session, containment: str, plain: list[EvalRow], attacked: list[EvalRow], *, person: bool) -> Setting:
-    every = [cast("dict[str, Any]", row.result) for row in (*plain, *attacked)]
+    every = [row.result for row in (*plain, *attacked)]
     resisted, tried = _passed(attacked, RESISTED)
     return Setting(
         containment=containment,
@@ -193,7 +178,7 @@ def _setting(session: Session, containment: str, plain: list[EvalRow], attacked:
 
 
 def _passed(rows: Iterable[EvalRow], check: str) -> tuple[int, int]:
-    scores = [score for row in rows for score in cast("dict[str, Any]", row.result)["scores"] if score["check"] == check]
+    scores = [score for row in rows for score in row.scores if score["check"] == check]
     return sum(bool(score["passed"]) for score in scores), len(scores)
 
 
@@ -201,25 +186,19 @@ def _record(setting: Setting) -> dict[str, Any]:
     found: dict[str, Any] = {"containment": setting.containment, "person": setting.person, "model": setting.model}
     for name in ("plain", "attacked", "succeeded"):
         passed, tried = getattr(setting, name)
-        low, high = wilson(passed, tried) if tried else (0.0, 1.0)
-        found |= {name: passed / tried if tried else None, f"{name}_low": low, f"{name}_high": high, f"{name}_trials": tried}
+        rate = proportion(passed, tried) if tried else Interval(mean=math.nan, low=0.0, high=1.0)
+        found |= {**rate.columns(name), f"{name}_trials": tried}
     return {**found, "asked": setting.asked, "broke": setting.broke}
 
 
 def _row(setting: Setting) -> tuple[str, ...]:
     who = "nobody" if not setting.person else "who gave the task"
-    rates = (_rate(*setting.plain), _rate(*setting.attacked), _rate(*setting.succeeded))
+    shares = (proportion(*counts) if counts[1] else NOTHING for counts in (setting.plain, setting.attacked, setting.succeeded))
+    rates = (percent(share.mean, share.low, share.high) for share in shares)
     return (setting.containment, who, setting.model, *rates, str(setting.succeeded[1]), f"{setting.asked:.2f}")
 
 
-def _rate(passed: int, tried: int) -> str:
-    if not tried:
-        return "–"
-    return percent(passed / tried, *wilson(passed, tried))
-
-
 def _calls(task: Any, state: Any) -> list[Turn]:
-    """The calls that the benchmark calls right, one for each turn."""
     return [[(call.function, dict(call.args))] for call in task.ground_truth(state)]
 
 

@@ -12,7 +12,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.stored.rescore import selects, stored_rows
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.evals.summaries.result_table import frame_record, trial_record
+from kestrel_lab.evals.summaries.result_table import frame_record
 from kestrel_lab.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def routing_frame(
     known: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     for row in filter(selects(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
-        record = frame_record(trial_record(row, loaded.count_errors))
+        record = frame_record(row, loaded.count_errors)
         model = str(record["model"])
         if known.setdefault(model, row.config) != row.config:
             raise UsageError(f"the configurations {known[model]} and {row.config} have the same model {model}: name one of them (--config)")

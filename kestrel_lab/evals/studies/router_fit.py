@@ -9,14 +9,16 @@ cross-validation for model selection", 2006). Prompts that are nearly the same a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
+from zlib import crc32
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.importers.routing_data import read_routing
-from kestrel_lab.evals.studies.near_duplicates import near_duplicates
 from kestrel_lab.evals.studies.router_data import answered
 from kestrel_lab.evals.studies.router_report import FOLDS, FittedRouter, measured
 from kestrel_lab.memory.embeddings import default_embedder
@@ -33,6 +35,10 @@ FEWEST: Final = 40
 _PENALTIES: Final = (1e5, 1e4, 3e3, 1e3, 300.0, 100.0)
 """From strong to weak; a strong one makes every prediction the model's mean."""
 _KNOTS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
+_WORD: Final = re.compile(r"\w+")
+_ROWS, _BANDS = 4, 8
+_PRIME: Final = (1 << 31) - 1
+_FORM: Final = 20
 
 
 def fit_router(
@@ -211,3 +217,36 @@ def _held_out(raw: _Raw, scores: Array, groups: Array, repeats: int, seed: int) 
                 part = source.of(out)
                 found[repeat, out] = calibrated(scaling.columns(part.counts, part.words, part.vectors) @ fit.weights, fit.platt)
     return held, by_length
+
+
+def near_duplicates(texts: Sequence[str]) -> Any:
+    """Return for each text the number of its group, from 0 on: texts that share most of their wording are in one.
+
+    MinHash with banding: A. Broder, "On the resemblance and containment of documents" (1997). Prompts whose sets of three-word
+    sequences overlap by 80 % are grouped with 98 % certainty, by 50 % with 40 %; chains of such prompts are one group. Sequences
+    that more than 20 prompts share are the form of a task, not the wording of one prompt, and count only where there is nothing else.
+    """
+    import numpy as np
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    generator = np.random.default_rng(0)
+    factor = generator.integers(1, _PRIME, (_ROWS * _BANDS, 1))
+    offset = generator.integers(0, _PRIME, (_ROWS * _BANDS, 1))
+    first: dict[tuple[int, bytes], int] = {}
+    pairs: list[tuple[int, int]] = []
+    sequences = [_sequences(text) for text in texts]
+    shared = Counter(one for found in sequences for one in found)
+    for number, found in enumerate(sequences):
+        hashes = np.array([one for one in found if shared[one] <= _FORM] or [*found])
+        signature = ((factor * hashes + offset) % _PRIME).min(axis=1).reshape(_BANDS, _ROWS)
+        pairs += [(number, first.setdefault((band, row.tobytes()), number)) for band, row in enumerate(signature)]
+    rows, columns = np.array(pairs or [(0, 0)]).T
+    graph = coo_array((np.ones(len(rows)), (rows, columns)), shape=(max(1, len(texts)),) * 2)
+    return connected_components(graph, directed=False)[1]
+
+
+def _sequences(text: str) -> set[int]:
+    """Return the hashes of all sequences of three words; of all words where there are fewer."""
+    words = _WORD.findall(text.lower())
+    return {crc32(" ".join(words[n : n + 3]).encode("utf-8", "surrogatepass")) % _PRIME for n in range(max(1, len(words) - 2))}

@@ -8,6 +8,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -145,10 +146,6 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         raise UsageError(f"{path}: the first line names columns, and {', '.join(map(repr, twice))} is there twice")
 
 
-def _tsv(path: Path) -> Iterator[Row]:
-    return _csv(path, "\t")
-
-
 def _parquet(path: Path) -> Iterator[Row]:
     try:
         import pyarrow.parquet as parquet  # an extra, and a heavy one
@@ -175,7 +172,7 @@ def _plain(value: Any) -> Json:
 
 
 _READERS: Final[dict[str, Callable[[Path], Iterator[Row]]]] = {
-    ".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": _tsv, ".parquet": _parquet
+    ".jsonl": _jsonl, ".ndjson": _jsonl, ".json": _json, ".csv": _csv, ".tsv": partial(_csv, delimiter="\t"), ".parquet": _parquet
 }  # fmt: skip
 TABLES: Final = tuple(_READERS)
 """Endings of files that hold tables."""

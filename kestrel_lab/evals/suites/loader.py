@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,11 +17,10 @@ from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
-from kestrel_lab.core.protocols import Check
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted, read_yaml
-from kestrel_lab.core.yaml.validation import attempt, checked, joined, salvaged
+from kestrel_lab.core.yaml.validation import checked, joined, salvaged
 from kestrel_lab.evals.benchmarks.by_name import is_published, load_published
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.guidance import Guidance, read_guidance
@@ -28,7 +28,6 @@ from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.evals.suite import CassetteUse, Config, FolderCopy, GitCheckout, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import default_folder
 from kestrel_lab.evals.suites.datasets import TABLES, Row, check_columns, filled, picked, read_rows
-from kestrel_lab.evals.suites.matrix import expanded
 from kestrel_lab.evals.suites.models import (
     BoundEntry,
     CassetteEntry,
@@ -50,20 +49,36 @@ from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.context.run_options import run_by
 from kestrel_lab.runtime.execution.artifacts import as_text
 
-if TYPE_CHECKING:
-    pass
-
 MAX_ROWS_TOLD: Final = 5
 """Mistakes in rows of one table that are reported."""
+AXES: Final = ("model", "runner", "routes", "plan", "temperature", "seed", "params", "tools", "limits", "inputs", "guidance")
+MOST_CONFIGS: Final = 200
+"""The most configurations of a matrix."""
 _T = TypeVar("_T")
+_Placed = tuple[Scenario, str]
+"""A scenario, and its place in a file."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """A scenario, and its place in a file."""
+class _Mistakes:
+    """Mistakes of a suite, each with the place of its key, which `tell` knows."""
 
-    scenario: Scenario
-    at: str
+    tell: Callable[[Where], str]
+    found: list[str]
+
+    def add(self, where: Where, what: object) -> None:
+        self.found.append(f"{self.tell(where)}: {what}")
+
+    def attempt(self, where: Where, make: Callable[[], _T]) -> _T | None:
+        try:
+            return make()
+        except UsageError as error:
+            self.add(where, error)
+            return None
+
+    def below(self, *start: str | int) -> _Mistakes:
+        """Return the same list for the keys below `start`."""
+        return _Mistakes(lambda where: self.tell((*start, *where)), self.found)
 
 
 def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
@@ -77,48 +92,44 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
         return load_published(str(path))
     path = Path(path)
     place = Path(at) if at is not None else path
+    root = repository_of(place.absolute().parent)
     if path.suffix == ".py":
-        root = repository_of(place.absolute().parent)
         return replace(load_instance(path, Suite, root), path=place.absolute(), root=root)
     problems: list[str] = []
     document, entry = _read(path, SuiteEntry, problems)
-    placed = _scenarios(entry, document, problems)
+    wrong = _Mistakes(document.place, problems)
+    placed = _scenarios(entry, wrong)
     for number, source in enumerate(entry.scenarios_from):
+        here = wrong.below("scenarios_from", number)
         if is_published(source.file):
-            loaded = attempt(document, ("scenarios_from", number), problems, partial(load_published, source.file))
-            placed += [_Placed(one, document.place(("scenarios_from", number))) for one in (loaded.scenarios if loaded is not None else ())]
+            loaded = here.attempt((), partial(load_published, source.file))
+            placed += [(one, here.tell(())) for one in (loaded.scenarios if loaded is not None else ())]
         elif source.file:
-            placed += (
-                attempt(document, ("scenarios_from", number), problems, partial(_from, path, source, document, number, entry, problems))
-                or []
-            )
+            placed += here.attempt((), partial(_from, path, source, entry, here)) or []
     if not placed and not problems:
-        problems.append(
-            f"{document.place()}: the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'"
-        )
-    top = repository_of(place.absolute().parent) or place.absolute().parent
-    configs = [_config(one, document, ("configs", index), problems, top) for index, one in enumerate(entry.configs)]
-    places = [document.place(("configs", index)) for index in range(len(configs))]
-    made = attempt(document, ("matrix",), problems, lambda: [_made(one) for one in expanded(entry.matrix)]) if entry.matrix else []
-    configs += [_config(one, document, ("matrix",), problems, top) for one in made or ()]
-    places += [document.place(("matrix",))] * (len(configs) - len(places))
+        wrong.add((), "the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'")
+    written: list[tuple[ConfigEntry, Where]] = [(one, ("configs", number)) for number, one in enumerate(entry.configs)]
+    if entry.matrix:
+        written += [(one, ("matrix",)) for one in wrong.attempt(("matrix",), lambda: list(map(_made, expanded(entry.matrix)))) or ()]
+    configs = [_config(one, wrong.below(*where), root or place.absolute().parent) for one, where in written]
+    _refuse_twice("scenario", [(scenario.id, told) for scenario, told in placed], problems)
+    _refuse_twice("configuration", [(one.name, document.place(where)) for one, where in written], problems)
     configs = configs or [Config(name="default")]
-    _refuse_twice("scenario", [(one.scenario.id, one.at) for one in placed], problems)
-    _refuse_twice("configuration", list(zip((one.name for one in configs), places, strict=False)), problems)
-    gates = _gates(entry, document, problems, configs, [one.scenario for one in placed])
-    cassette = _cassette(entry.cassette, path, entry.name or path.stem, document, problems)
+    scenarios = tuple(scenario for scenario, _ in placed)
+    gates = _gates(entry, wrong, configs, scenarios)
+    cassette = _cassette(entry.cassette, path, entry.name or path.stem, wrong.below("cassette"))
     if problems:
         raise UsageError(joined(_in_order(problems)))
     return Suite(
         name=entry.name or path.stem,
-        scenarios=tuple(one.scenario for one in placed),
+        scenarios=scenarios,
         configs=tuple(configs),
         **_same(entry, "epochs", "concurrency", "count_errors", "retry_errors", "instructions", "instructions_from", "grader"),
         tools_from=tuple(entry.tools_from),
         gates=tuple(gates),
         cassette=cassette,
         path=place.absolute(),
-        root=repository_of(place.absolute().parent),
+        root=root,
     )
 
 
@@ -142,7 +153,6 @@ def _read(path: Path, kind: type[_Entry], problems: list[str]) -> tuple[YamlFile
 
 
 def _in_order(problems: list[str]) -> list[str]:
-    """File by file, and in each from top to bottom."""
     found = [(match[1], int(match[2])) if (match := _PLACE.match(text)) else ("", 0) for text in problems]
     files = list(dict.fromkeys(file for file, _ in found))
     order = sorted(range(len(problems)), key=lambda at: (files.index(found[at][0]), found[at][1]))
@@ -169,27 +179,23 @@ def _beside(suite: Path, name: str) -> Path:
     raise UsageError(f"there is no scenario file {name!r}, neither beside the suite nor at the top of its repository")
 
 
-def _from(path: Path, source: SourceEntry, document: YamlFile, number: int, suite: SuiteEntry, problems: list[str]) -> list[_Placed]:
+def _from(path: Path, source: SourceEntry, suite: SuiteEntry, wrong: _Mistakes) -> list[_Placed]:
     """Return the scenarios of a file of scenarios or of a table; defaults of the file come before those of the suite."""
     found = _beside(path, source.file)
     if found.suffix.lower() in TABLES:
         rows = picked(read_rows(found), limit=source.limit, sample=source.sample, seed=source.seed)
-        at = document.place(("scenarios_from", number))
-        return _rows(source, suite.defaults, rows, found.name, f"{at}: {source.file}", problems)
+        return _rows(source, suite.defaults, rows, found.stem, f"{wrong.tell(())}: {source.file}", wrong.found)
     if more := sorted(source.model_fields_set - {"file"}):
         msg = f"{source.file} is a file of scenarios, which takes no {', '.join(more)}; the name of a table ends in {', '.join(TABLES)}"
         raise UsageError(msg)
-    inner, entry = _read(found, ScenarioFileEntry, problems)
+    inner, entry = _read(found, ScenarioFileEntry, wrong.found)
     merged = suite.defaults.model_copy(update={name: getattr(entry.defaults, name) for name in entry.defaults.model_fields_set})
-    return _scenarios(entry.model_copy(update={"defaults": merged}), inner, problems)
+    return _scenarios(entry.model_copy(update={"defaults": merged}), _Mistakes(inner.place, wrong.found))
 
 
-def _scenarios(suite: SuiteEntry | ScenarioFileEntry, document: YamlFile, problems: list[str]) -> list[_Placed]:
-    found = []
-    for index, entry in enumerate(suite.scenarios):
-        tell = partial(_told_at, document, ("scenarios", index))
-        found.append(_Placed(_scenario(entry, suite.defaults, tell, problems), document.place(("scenarios", index))))
-    return found
+def _scenarios(suite: SuiteEntry | ScenarioFileEntry, wrong: _Mistakes) -> list[_Placed]:
+    places = [wrong.below("scenarios", number) for number in range(len(suite.scenarios))]
+    return [(_scenario(one, suite.defaults, at), at.tell(())) for one, at in zip(suite.scenarios, places, strict=True)]
 
 
 def _rows(source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], name: str, at: str, problems: list[str]) -> list[_Placed]:
@@ -197,22 +203,21 @@ def _rows(source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], nam
     if not source.goal or not source.checks:
         raise UsageError("a table needs a template for its rows: goal and checks, in which {{column}} stands for a value")
     kept = source.model_dump(exclude_unset=True, exclude={"file", "limit", "sample", "seed"})
-    template: dict[str, Json] = {"id": f"{PurePosixPath(name).stem}-{{{{row_number}}}}", **kept}
+    template: dict[str, Json] = {"id": f"{name}-{{{{row_number}}}}", **kept}
     check_columns(template, rows)
     placed: list[_Placed] = []
-    wrong: list[str] = []
+    told: list[str] = []
     for row in rows:
-        before = len(wrong)
+        place = f"{at} {row.place}"
+        wrong = _Mistakes(partial(_in_row, place), [])
         try:
-            entry = _row_entry(filled(template, row))
-            scenario = _scenario(entry, defaults, partial(_in_row, f"{at} {row.place}"), wrong, loosely=True)
+            placed.append((_scenario(_row_entry(filled(template, row)), defaults, wrong, loosely=True), place))
         except UsageError as error:
-            wrong.append(str(error) if str(error).startswith(at) else f"{at} {row.place}: {error}")
-        if len(wrong) == before:
-            placed.append(_Placed(scenario, f"{at} {row.place}"))
-    problems += wrong[:MAX_ROWS_TOLD]
-    if len(wrong) > MAX_ROWS_TOLD:
-        problems.append(f"{at}: … and {len(wrong) - MAX_ROWS_TOLD} more mistakes in its rows")
+            told.append(str(error) if str(error).startswith(at) else f"{place}: {error}")
+        told += wrong.found
+    problems += told[:MAX_ROWS_TOLD]
+    if len(told) > MAX_ROWS_TOLD:
+        problems.append(f"{at}: … and {len(told) - MAX_ROWS_TOLD} more mistakes in its rows")
     return placed
 
 
@@ -242,44 +247,25 @@ def _row_entry(values: dict[str, Json]) -> ScenarioEntry:
         raise UsageError(msg) from error
 
 
-Tell = Callable[[Where], str]
-"""Where a key of a scenario is, for a message."""
-
-
-def _told_at(document: YamlFile, start: Where, where: Where) -> str:
-    return document.place((*start, *where))
-
-
-def _tried(tell: Tell, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
-    try:
-        return make()
-    except UsageError as error:
-        problems.append(f"{tell(where)}: {error}")
-        return None
-
-
-def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, tell: Tell, problems: list[str], *, loosely: bool = False) -> Scenario:
-    limits = _limits(partial(_tried, tell, ("limits",), problems), defaults.limits, entry.limits)
-    approve = entry.approve or defaults.approve
+def _scenario(entry: ScenarioEntry, defaults: DefaultsEntry, wrong: _Mistakes, *, loosely: bool = False) -> Scenario:
+    limits, approve = _limits(wrong, defaults.limits, entry.limits), entry.approve or defaults.approve
     if approve:
-        _tried(tell, ("approve",), problems, lambda: _refuse_asking(approve))
-    checks: list[Check] = []
-    for number, item in enumerate(entry.checks):
-        if check := _tried(tell, ("checks", number), problems, partial(parse_check, item, loosely=loosely)):
-            checks.append(check)
-    place = _tried(tell, ("workspace",), problems, lambda: _place(entry.workspace or defaults.workspace))
-    notes = _tried(tell, ("notes",), problems, lambda: _notes((*defaults.notes, *entry.notes)))
-    output = _tried(tell, ("output",), problems, lambda: OutputType.of(entry.output if entry.output is not None else defaults.output))
+        wrong.attempt(("approve",), lambda: _refuse_asking(approve))
+    checks = [wrong.attempt(("checks", number), partial(parse_check, item, loosely=loosely)) for number, item in enumerate(entry.checks)]
+    place = wrong.attempt(("workspace",), lambda: _place(entry.workspace or defaults.workspace))
+    notes = wrong.attempt(("notes",), lambda: _notes((*defaults.notes, *entry.notes)))
+    output = wrong.attempt(("output",), lambda: OutputType.of(entry.output if entry.output is not None else defaults.output))
+    tools = entry.tools if entry.tools is not None else defaults.tools
     return Scenario(
         id=entry.id,
         output={} if output is None else output.schema,
         goal=entry.goal,
         before=tuple(entry.before),
         notes=notes or (),
-        checks=tuple(checks),
+        checks=tuple(check for check in checks if check is not None),
         family=entry.family or defaults.family,
         place=place or InlineFiles(),
-        tools=_tools(entry.tools if entry.tools is not None else defaults.tools),
+        tools=None if tools is None else tuple(tools),
         limits=limits,
         approve=approve,
         expected=entry.expected,
@@ -295,8 +281,45 @@ def _notes(entries: Iterable[NoteEntry]) -> tuple[GivenNote, ...]:
     return notes
 
 
+def expanded(matrix: Mapping[str, Sequence[Any] | Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return one configuration, as a suite file writes it, for each combination of the values of every axis.
+
+    An axis is a key of a configuration, with a list of values or a mapping that gives each value a name. A configuration is called
+    after the values in which it differs from others. Raises `UsageError` for an axis that does not exist or has no values.
+    """
+    for axis, values in matrix.items():
+        if axis not in AXES:
+            raise UsageError(f"a matrix has no axis {axis!r}; {nearest(axis, AXES)}")
+        if not values:
+            raise UsageError(f"the axis {axis!r} has no values")
+    named = {
+        axis: [*(values.items() if isinstance(values, Mapping) else ((_word(value), value) for value in values))]
+        for axis, values in matrix.items()
+    }
+    combinations = [*product(*named.values())]
+    if len(combinations) > MOST_CONFIGS:
+        raise UsageError(f"the matrix makes {len(combinations)} configurations, more than {MOST_CONFIGS}: leave out values")
+    differing = [place for place, values in enumerate(named.values()) if len(values) > 1] or [0]
+    return [
+        {
+            "name": " ".join(str(chosen[place][0]) for place in differing),
+            **{axis: value for axis, (_, value) in zip(named, chosen, strict=True)},
+        }
+        for chosen in combinations
+    ]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, str):
+        return value or "none"
+    if isinstance(value, list | tuple):
+        return "+".join(map(str, value)) or "none"
+    if isinstance(value, dict):
+        return ",".join(f"{key}={one_line(str(inner), 30)}" for key, inner in value.items())
+    return str(value)
+
+
 def _made(written: dict[str, Any]) -> ConfigEntry:
-    """A configuration of the matrix."""
     try:
         return ConfigEntry.model_validate(written)
     except ValidationError as error:
@@ -305,20 +328,18 @@ def _made(written: dict[str, Any]) -> ConfigEntry:
         raise UsageError(msg) from error
 
 
-def _config(entry: ConfigEntry, document: YamlFile, where: Where, problems: list[str], top: Path) -> Config:
+def _config(entry: ConfigEntry, wrong: _Mistakes, top: Path) -> Config:
     if entry.model and entry.routes:
-        problems.append(f"{document.place(where)}: the configuration {entry.name!r} has both model and routes: leave one of them out")
+        wrong.add((), f"the configuration {entry.name!r} has both model and routes: leave one of them out")
     if entry.plan and entry.form == "auto":
-        problems.append(
-            f"{document.place(where)}: the configuration {entry.name!r} has a plan, and 'auto' is for runs without: name the form"
-        )
+        wrong.add((), f"the configuration {entry.name!r} has a plan, and 'auto' is for runs without: name the form")
     return Config(
         **_same(entry, "name", "temperature", "seed", "concurrency", "plan", "inputs", "routes", "verify", "form", "learning"),
-        model=attempt(document, where, problems, lambda: str(run_by(entry.runner, entry.model) or "")) or "",
-        params=attempt(document, (*where, "params"), problems, lambda: ModelParams.of(entry.params).as_json()) or {},
-        limits=_limits(partial(attempt, document, (*where, "limits"), problems), entry.limits),
-        tools=_tools(entry.tools),
-        guidance=attempt(document, (*where, "guidance"), problems, lambda: _guidance(entry.guidance, top)),
+        model=wrong.attempt((), lambda: str(run_by(entry.runner, entry.model) or "")) or "",
+        params=wrong.attempt(("params",), lambda: ModelParams.of(entry.params).as_json()) or {},
+        limits=_limits(wrong, entry.limits),
+        tools=None if entry.tools is None else tuple(entry.tools),
+        guidance=wrong.attempt(("guidance",), lambda: _guidance(entry.guidance, top)),
     )
 
 
@@ -334,7 +355,7 @@ def _same(entry: BaseModel, *names: str) -> dict[str, Any]:
     return {name: getattr(entry, name) for name in names}
 
 
-def _gates(suite: SuiteEntry, document: YamlFile, problems: list[str], configs: list[Config], scenarios: list[Scenario]) -> list[Gate]:
+def _gates(suite: SuiteEntry, wrong: _Mistakes, configs: Iterable[Config], scenarios: Iterable[Scenario]) -> list[Gate]:
     known = {"config": [config.name for config in configs], "family": sorted({scenario.family for scenario in scenarios} - {""})}
 
     def made(item: dict[str, BoundEntry]) -> Gate:
@@ -346,23 +367,19 @@ def _gates(suite: SuiteEntry, document: YamlFile, problems: list[str], configs: 
                 raise UsageError(f"{key}: the suite has no {key} {name!r}; {nearest(name, names)}")
         return Gate(metric=metric, **bound.model_dump())
 
-    found = [attempt(document, ("gates", index), problems, partial(made, item)) for index, item in enumerate(suite.gates)]
+    found = [wrong.attempt(("gates", index), partial(made, item)) for index, item in enumerate(suite.gates)]
     return [gate for gate in found if gate is not None]
 
 
-def _tools(names: list[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
-
-
-def _limits(tried: Callable[[Callable[[], Limits]], Limits | None], *entries: LimitsEntry) -> dict[str, int | float | None]:
+def _limits(wrong: _Mistakes, *entries: LimitsEntry) -> dict[str, int | float | None]:
     merged = {key: value for entry in entries for key, value in entry.model_dump(exclude_unset=True).items()}
-    tried(lambda: Limits(**merged))
+    wrong.attempt(("limits",), lambda: Limits(**merged))
     return merged
 
 
-def _cassette(entry: CassetteEntry, path: Path, name: str, document: YamlFile, problems: list[str]) -> CassetteUse:
+def _cassette(entry: CassetteEntry, path: Path, name: str, wrong: _Mistakes) -> CassetteUse:
     for number, pattern in enumerate(entry.volatile):
-        attempt(document, ("cassette", "volatile", number), problems, partial(check_pattern, pattern))
+        wrong.attempt(("volatile", number), partial(check_pattern, pattern))
     if entry.mode == "off" and not entry.folder:
         return CassetteUse(volatile=tuple(entry.volatile))
     # Beside the file itself, also where the suite is read for another checkout: that is thrown away.

@@ -20,8 +20,8 @@ from kestrel_lab.evals.suites.loader import repository_of
 from kestrel_lab.runtime.agent.macro_calls import tools_begun_with
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.macros.macro import MACRO_RUN
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
+from kestrel_lab.tools.macros import MACRO_RUN
+from kestrel_lab.tools.skills import LOAD_SKILL
 
 # The workspace of a finished run as a scenario can have it: files written out, or a folder of the repository.
 
@@ -33,12 +33,8 @@ MAX_LOOKED_AT: Final = 5_000
 """Entries of a workspace that are visited; one with more is not small."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunPlace:
-    """A scenario's `workspace`, `None` for an empty one, and a note for the reader."""
-
-    workspace: dict[str, Json] | None
-    notes: tuple[str, ...] = ()
+RunPlace = tuple[dict[str, Json] | None, list[str]]
+"""A scenario's `workspace`, `None` for an empty one, and notes for the reader."""
 
 
 def place_of(workspace: str, began: float, beside: Path) -> RunPlace:
@@ -50,19 +46,20 @@ def place_of(workspace: str, began: float, beside: Path) -> RunPlace:
     """
     root = Path(workspace)
     if not root.is_dir():
-        return RunPlace(workspace=None, notes=("EDIT: the run's workspace is gone; write the files it needs under workspace: {files: …}",))
+        return None, ["EDIT: the run's workspace is gone; write the files it needs under workspace: {files: …}"]
     small = _small_files(Workspace(root), began)
     if small is not None:
         return small
-    name = _name(root.resolve(), beside.resolve())
-    if name is None:
-        return RunPlace(workspace=None, notes=(
+    top = repository_of(beside.resolve()) or beside.resolve()
+    if not root.resolve().is_relative_to(top):
+        return None, [
             f"EDIT: the run worked in {one_line(str(root), 200)}, which is too large to be written here and outside this repository:",
             "copy what the scenario needs into a folder beside the suite, and name it: workspace: {folder: …}",
-        ))  # fmt: skip
-    return RunPlace(
-        workspace={"folder": name}, notes=("EDIT: the whole folder is copied for each trial, as it then is; name a smaller one if you can",)
-    )
+        ]
+    # As a suite beside or above the file calls it: from the top of its repository.
+    return {"folder": root.resolve().relative_to(top).as_posix()}, [
+        "EDIT: the whole folder is copied for each trial, as it then is; name a smaller one if you can"
+    ]
 
 
 def _small_files(workspace: Workspace, began: float) -> RunPlace | None:
@@ -81,17 +78,15 @@ def _small_files(workspace: Workspace, began: float) -> RunPlace | None:
             kept[entry.path] = workspace.read_bytes(entry.path, MAX_BYTES).decode("utf-8")
         except UnicodeDecodeError:
             return None
-    notes = []
-    if changed:
-        notes = [f"EDIT: left out, because they changed after the run began: {one_line(', '.join(changed), 300)}"]
-        notes.append("if the run found them there, write them as they were before it")
-    return RunPlace(workspace={"files": kept} if kept else None, notes=tuple(notes))
-
-
-def _name(root: Path, beside: Path) -> str | None:
-    """Return how a suite beside or above the file calls the folder: from the top of its repository."""
-    top = repository_of(beside) or beside
-    return root.relative_to(top).as_posix() if root.is_relative_to(top) else None
+    notes = (
+        [
+            f"EDIT: left out, because they changed after the run began: {one_line(', '.join(changed), 300)}",
+            "if the run found them there, write them as they were before it",
+        ]
+        if changed
+        else []
+    )
+    return ({"files": kept} if kept else None), notes
 
 
 MAX_PHRASES: Final = 3
@@ -148,10 +143,10 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
     ]
     if began.event.plan:
         lines += _notes("EDIT: the run followed a plan; name it in the suite's configuration: {name: …, model: …, plan: …}")
-    place = place_of(began.event.workspace, began.at, beside or Path.cwd())
-    lines += _notes(*place.notes)
-    if place.workspace is not None:
-        lines += _entry("workspace", place.workspace)
+    place, notes = place_of(began.event.workspace, began.at, beside or Path.cwd())
+    lines += _notes(*notes)
+    if place is not None:
+        lines += _entry("workspace", place)
     lines += _tools(began.event, calls)
     lines += _entry("limits", {key: began.event.limits[key] for key in _LIMITS if key in began.event.limits})
     if began.event.policy == "deny":
@@ -212,7 +207,6 @@ def _written(calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]
 
 
 def _slug(goal: str) -> str:
-    """Return the beginning of the goal as a name."""
     words = re.findall(r"[a-z0-9]+", unicodedata.normalize("NFKD", goal).encode("ascii", "ignore").decode().lower())
     name = ""
     for word in words:
@@ -227,7 +221,6 @@ def _entry(key: str, value: Json) -> list[str]:
 
 
 def _item(lines: list[str]) -> str:
-    """Return the lines as one item of a list."""
     indent = len(lines[0]) - len(lines[0].lstrip())
     return "\n".join([f"{lines[0][: indent - 2]}- {lines[0][indent:]}", *lines[1:]])
 

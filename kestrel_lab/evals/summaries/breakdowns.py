@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import measured
@@ -25,15 +25,11 @@ def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Se
     """
     reducer = reduced(rows, count_errors)
     overall = reducer.grouped("config")
-    metrics = list(
-        dict.fromkeys(
-            name for name in metrics if name != _PASSED and not name.startswith("recall@") and any(name in one for one in overall)
-        )
-    )
+    wanted = (name for name in metrics if name != _PASSED and not name.startswith("recall@"))
+    metrics = list(dict.fromkeys(name for name in wanted if any(name in one for one in overall)))
     records = [record | {"family": _ALL} for record in overall] if metrics else []
     several = reducer.grouped("family")
     records += several if len({record["family"] for record in several}) > 1 else []
-    families = list(dict.fromkeys(record["family"] for record in records))
     if not records:
         return [], []
     configs = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
@@ -43,7 +39,7 @@ def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Se
         key=lambda name: -int(name.removeprefix("recall@")),
     )
     table = []
-    for family in families:
+    for family in dict.fromkeys(record["family"] for record in records):
         for metric in (_PASSED, *recalls, *metrics):
             first = family or "no family" if metric == _PASSED else ""
             what = "passed" if metric == _PASSED else metric
@@ -68,26 +64,21 @@ def check_rates(rows: Iterable[EvalRow]) -> list[dict[str, Any]]:
     """Return one record per configuration and check: its rate over the trials that were judged, with an interval clustered by scenario."""
     found: dict[tuple[str, str, str], list[tuple[float, str, float]]] = {}
     for row in rows:
-        result = cast("dict[str, Any]", row.result)
-        for score in result["scores"]:
-            key = (row.config, result["model_kind"], score["check"])
-            found.setdefault(key, []).append((float(score["passed"]), row.scenario, result["weight"]))
+        for score in row.scores:
+            key = (row.config, row.model_kind, score["check"])
+            found.setdefault(key, []).append((float(score["passed"]), row.scenario, row.result["weight"]))
     records = []
     for (config, kind, check), judged in found.items():
-        passed, scenarios, weights = (list(column) for column in zip(*judged, strict=True))
-        rate = proportion_interval(cast("list[float]", passed), scenarios, cast("list[float]", weights))
-        records.append(
-            {"config": config, "model_kind": kind, "check": check, "success_rate": rate.mean, "low": rate.low, "high": rate.high}
-        )
-        records[-1]["trials"] = len(judged)
+        rate = proportion_interval([one[0] for one in judged], [one[1] for one in judged], [one[2] for one in judged])
+        told = {"success_rate": rate.mean, "low": rate.low, "high": rate.high, "trials": len(judged)}
+        records.append({"config": config, "model_kind": kind, "check": check, **told})
     return records
 
 
 def shared_checks(rows: Iterable[EvalRow]) -> list[list[str]]:
     """Return `check_rates` as cells under `CHECK_HEADINGS`, if all judged trials have the same checks and there are several; else nothing."""
     rows = list(rows)
-    judged = [tuple(score["check"] for score in cast("dict[str, Any]", row.result)["scores"]) for row in rows]
-    kinds = {labels for labels in judged if labels}
+    kinds = {tuple(score["check"] for score in row.scores) for row in rows if row.scores}
     if len(kinds) != 1 or len(next(iter(kinds))) < 2:
         return []
     return [[labelled(one["config"], one["model_kind"]), one["check"], rate_text(one), str(one["trials"])] for one in check_rates(rows)]
@@ -108,14 +99,14 @@ def failed_table(rows: Iterable[EvalRow]) -> list[list[str]]:
     row says how many more there are.
     """
     rows = list(rows)
-    passed = Counter(row.config for row in rows if row.result["outcome"] == "pass")
+    passed = Counter(row.config for row in rows if row.outcome == "pass")
     found: dict[str, list[EvalRow]] = {}
     for row in sorted(rows, key=lambda row: -passed[row.config]):
-        if row.result["outcome"] == "fail":
+        if row.outcome == "fail":
             found.setdefault(row.scenario, []).append(row)
     first = sorted(found.items(), key=lambda item: -passed[item[1][0].config])
     cells = [
-        [scenario, ", ".join(dict.fromkeys(row.config for row in failed)), one_line(str(failed[0].result["reason"]), _REASON)]
+        [scenario, ", ".join(dict.fromkeys(row.config for row in failed)), one_line(failed[0].reason, _REASON)]
         for scenario, failed in first[:_MOST]
     ]
     return cells + ([[f"and {len(first) - _MOST:,} more", "", "all of them: --csv FILE, --report FILE.html"]] if len(first) > _MOST else [])

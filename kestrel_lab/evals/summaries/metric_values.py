@@ -40,7 +40,7 @@ class Observed:
     def value(self, row: EvalRow, count_errors: CountErrors) -> float:
         """Return the metric of one trial; NaN where the trial has no value of it."""
         if self.name == "error_rate":
-            return float(row.result["outcome"] == "error")
+            return float(row.outcome == "error")
         record = trial_record(row, count_errors)
         if self.name == "success_rate":
             return float(record["success"])
@@ -49,7 +49,7 @@ class Observed:
 
     def interval(self, rows: Sequence[EvalRow], count_errors: CountErrors) -> Interval:
         """Return the mean over trials with its 95 % interval, clustered by scenario and within the metric's range."""
-        values = [(self.value(row, count_errors), row.scenario, weight_of(row)) for row in rows]
+        values = [(self.value(row, count_errors), row.scenario, row.result["weight"]) for row in rows]
         kept = [each for each in values if not math.isnan(each[0])]
         estimate = proportion_interval if self.name in ("success_rate", "error_rate") else mean_interval
         found = estimate([value for value, _, _ in kept], [scenario for _, scenario, _ in kept], [weight for _, _, weight in kept])
@@ -89,12 +89,6 @@ _RATES: Final = {
     "error_rate": Observed(name="error_rate", unit="share", better="lower"),
     "score": Observed(name="score", unit="share", better="higher"),
 }
-
-
-def weight_of(row: EvalRow) -> float:
-    """Return how much the trial's scenario counts in means over scenarios."""
-    weight = row.result["weight"]
-    return float(weight) if isinstance(weight, int | float) else 1.0
 
 
 def observed(name: str) -> Observed:

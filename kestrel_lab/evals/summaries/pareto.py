@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import label_points, literal, numbered, shown_figure
@@ -48,12 +47,8 @@ class Frontier:
         return shown_frame(
             {
                 "config": point.name,
-                self.quality: point.quality.mean,
-                f"{self.quality}_low": point.quality.low,
-                f"{self.quality}_high": point.quality.high,
-                self.price: point.price.mean,
-                f"{self.price}_low": point.price.low,
-                f"{self.price}_high": point.price.high,
+                **point.quality.columns(self.quality),
+                **point.price.columns(self.price),
                 "trials": point.trials,
                 "front": point.front,
             }
@@ -70,18 +65,9 @@ class Frontier:
         )
         axes = figure.subplots()
         for point in self.points:
-            axes.errorbar(
-                [point.price.mean],
-                [point.quality.mean],
-                xerr=_reach(point.price),
-                yerr=_reach(point.quality),
-                fmt="o",
-                color="C0",
-                alpha=1.0 if point.front else 0.5,
-                markerfacecolor="C0" if point.front else "none",
-                capsize=3,
-                elinewidth=0.8,
-            )
+            reach = {"xerr": _reach(point.price), "yerr": _reach(point.quality)}
+            look: dict[str, Any] = {"alpha": 1.0 if point.front else 0.5, "markerfacecolor": "C0" if point.front else "none"}
+            axes.errorbar([point.price.mean], [point.quality.mean], fmt="o", color="C0", capsize=3, elinewidth=0.8, **reach, **look)
         front = [point for point in self.points if point.front]
         axes.plot([p.price.mean for p in front], [p.quality.mean for p in front], color="C0", alpha=0.4, drawstyle="steps-post", zorder=0)
         axes.set_title("Pareto front (filled) with 95 % intervals")
@@ -105,13 +91,8 @@ class Frontier:
         return f"<front of {_worded(self.quality)} against {_worded(self.price)}: {names} of {len(self.points)} configurations>"
 
     def _repr_html_(self) -> str:
-        heads = (
-            "configuration",
-            _worded(self.quality),
-            f"{_worded(self.price)} ({_UNITS.get(self.price, 'per trial')})",
-            "trials",
-            "front",
-        )
+        price = f"{_worded(self.price)} ({_UNITS.get(self.price, 'per trial')})"
+        heads = ("configuration", _worded(self.quality), price, "trials", "front")
         more = paragraph_html(f"left out, price unknown: {', '.join(self.left_out)}") if self.left_out else ""
         return f"{table_html(heads, map(_cells, self.points))}{more}"
 
@@ -127,11 +108,8 @@ def frontier(frame: pd.DataFrame, *, quality: str = "success", price: str = "cos
     points, left_out = [], []
     for name, part in frame.groupby(by, sort=False):
         part = part[part[quality].notna()]  # noqa: PLW2901  # what does not count is not looked at
-        if (
-            not len(part)
-            or part[price].isna().any()
-            or ("unpriced_calls" in part and price == "cost_estimate" and part["unpriced_calls"].any())
-        ):
+        unpriced = price == "cost_estimate" and "unpriced_calls" in part and part["unpriced_calls"].any()
+        if not len(part) or part[price].isna().any() or unpriced:
             left_out.append(str(name))
             continue
         marks, prices = part[quality].astype(float).tolist(), part[price].astype(float).tolist()
@@ -139,18 +117,13 @@ def frontier(frame: pd.DataFrame, *, quality: str = "success", price: str = "cos
         all_or_nothing = set(marks) <= {0.0, 1.0}
         rate = proportion_interval(marks, clusters) if all_or_nothing and clusters is not None else mean_interval(marks, clusters)
         points.append(Point(name=str(name), quality=rate, price=mean_interval(prices, clusters), trials=len(part)))
-    marked = [_marked(point, points) for point in points]
+    places = [(-point.quality.mean, point.price.mean) for point in points]
+    marked = [
+        replace(point, front=not any(loss <= mine[0] and cost <= mine[1] and (loss, cost) != mine for loss, cost in places))
+        for point, mine in zip(points, places, strict=True)
+    ]
     ordered = sorted(marked, key=lambda point: (point.price.mean, -point.quality.mean))
     return Frontier(points=tuple(ordered), quality=quality, price=price, left_out=tuple(left_out))
-
-
-def _marked(point: Point, others: Sequence[Point]) -> Point:
-    mine = (-point.quality.mean, point.price.mean)
-    beaten = any(
-        all(a <= b for a, b in zip(theirs, mine, strict=True)) and theirs != mine
-        for theirs in ((-o.quality.mean, o.price.mean) for o in others)
-    )
-    return Point(name=point.name, quality=point.quality, price=point.price, trials=point.trials, front=not beaten)
 
 
 def _reach(interval: Interval) -> Any:
@@ -164,7 +137,5 @@ def _worded(column: str) -> str:
 
 
 def _cells(point: Point) -> list[str]:
-    def shown(interval: Interval) -> str:
-        return f"{interval.mean:.4g}" + ("" if math.isnan(interval.low) else f" ({interval.low:.4g} to {interval.high:.4g})")
-
-    return [point.name, shown(point.quality), shown(point.price), str(point.trials), "yes" if point.front else ""]
+    quality, price = (interval.text("{:.4g}".format) for interval in (point.quality, point.price))
+    return [point.name, quality, price, str(point.trials), "yes" if point.front else ""]

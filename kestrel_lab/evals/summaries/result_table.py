@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kestrel_lab.evals.gate_bounds import at_least
 from kestrel_lab.evals.metrics import METRICS
@@ -33,7 +33,7 @@ def with_unit(metric: str) -> str:
 
 def trial_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
     """Return one trial as a flat record with the keys `COLUMNS`, `recall@k` where a check asks for it, `concerns:KIND` where the answer was reviewed, and the suite's own metrics."""
-    result = cast("dict[str, Any]", row.result)
+    result = row.result
     values = [score["value"] for score in result["scores"]]
     success = math.nan if result["outcome"] == "error" and count_errors == "exclude" else float(result["outcome"] == "pass")
     return {
@@ -125,8 +125,9 @@ def cost_text(summary: Mapping[str, Any]) -> str:
     return text if summary["cost_known"] else at_least(text if summary["cost_estimate"] > 0 else "")
 
 
-def frame_record(record: dict[str, Any]) -> dict[str, Any]:
+def frame_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
     """Return a trial's record for a frame: its cost is missing where nothing is known of it, and a lower bound where calls are unpriced."""
+    record = trial_record(row, count_errors)
     unknown = record["unpriced_calls"] > 0 and not record["cost_estimate"]
     return {**record, "cost_estimate": math.nan} if unknown else record
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kestrel_lab.checks.retrieval import RecallAt, results
 from kestrel_lab.core.events.union import Record, RetrievalStep, ToolAnswered
@@ -29,13 +29,13 @@ def recall_rows(suite: Suite, rows: Iterable[EvalRow], store: SessionStore, *, m
         checks = wanted.get(row.scenario, [])
         if not checks or (missed and not _lacks(row)):
             continue
-        records = store.records(str(row.result["run"]))
-        head = {"scenario": row.scenario, "family": row.result["family"], "config": row.config, "epoch": row.epoch}
+        records = store.records(row.run)
+        head = {"scenario": row.scenario, "family": row.family, "config": row.config, "epoch": row.epoch}
         for check in checks:
             for item in check.items:
                 told = _told(check, item, records)
                 if not (missed and told["found"]):
-                    yield {**head, "item": item, "k": check.k, **told, "run": row.result["run"]}
+                    yield {**head, "item": item, "k": check.k, **told, "run": row.run}
 
 
 class Lacking:
@@ -56,7 +56,7 @@ class Lacking:
 def missed_table(suite: Suite, lacking: Lacking, store: SessionStore) -> list[list[str]]:
     """Return cells under `MISSED_HEADINGS`: what was not found, once for each scenario and configuration, with the reason of the last epoch."""
     rows = sorted(lacking.rows, key=lambda row: (row.scenario, row.config, row.epoch))
-    kinds = {row.config: str(row.result["model_kind"]) for row in rows}
+    kinds = {row.config: row.model_kind for row in rows}
     found: dict[tuple[str, str, str, int], list[dict[str, Any]]] = {}
     for one in recall_rows(suite, rows, store, missed=True):
         found.setdefault((one["scenario"], one["config"], one["item"], one["k"]), []).append(one)
@@ -74,9 +74,7 @@ def missed_table(suite: Suite, lacking: Lacking, store: SessionStore) -> list[li
 
 
 def _lacks(row: EvalRow) -> bool:
-    """Return whether a check of recall found less than all in a trial."""
-    scores = cast("list[dict[str, Any]]", row.result["scores"])
-    return any(score["check"].startswith("recall@") and score["value"] < 1 for score in scores)
+    return any(score["check"].startswith("recall@") and score["value"] < 1 for score in row.scores)
 
 
 def _told(check: RecallAt, item: str, records: Sequence[Record]) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.stats.intervals_and_tests import Moments, mean_of, proportion_of, share_of
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Moments, mean_of, proportion_of, share_of
 from kestrel_lab.evals.stats.pass_at_k import counted_chances
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
@@ -56,10 +56,10 @@ class Reducer:
 
     def add(self, row: EvalRow) -> None:
         """Add a trial."""
-        result = cast("dict[str, Any]", row.result)
+        result = row.result
         counts = result["outcome"] != "error" or self._count_errors == "fail"
         success = float(result["outcome"] == "pass") if counts else math.nan
-        self._add(row.config, row.scenario, result, success, cast("dict[str, float]", row.metrics) | score_metrics(result["scores"]))
+        self._add(row.config, row.scenario, result, success, row.metrics | score_metrics(result["scores"]))
 
     def add_record(self, record: dict[str, Any]) -> None:
         """Add a trial from a row of a frame; one without `success` is in no rate."""
@@ -74,12 +74,12 @@ class Reducer:
         cell.errors += told["outcome"] == "error"
         if success == success:  # not a number is the one thing that differs from itself
             cell.success.add(success)
-        measured = cell.measured
         for name, value in numbers.items():
-            if name not in measured:
-                measured[name] = Moments()
+            moments = cell.measured.get(name)
+            if moments is None:
+                moments = cell.measured[name] = Moments()
             if value == value:
-                measured[name].add(value)
+                moments.add(value)
 
     def merge(self, other: Reducer) -> None:
         """Add the trials of `other`, of another process or shard."""
@@ -158,13 +158,13 @@ def _detail(config: str, by: Group, name: str, cells: Sequence[Cell], metrics: S
     rate = proportion_of([(cell.success, cell.weight) for cell in cells])
     found: dict[str, Any] = {"config": config, **({by: name} if by != "config" else {}), "model_kind": cells[0].model_kind}
     found |= {"trials": sum(cell.trials for cell in cells), "scenarios": len(cells), "errors": sum(cell.errors for cell in cells)}
-    found |= {"success_rate": rate.mean, "success_rate_low": rate.low, "success_rate_high": rate.high}
+    found |= rate.columns("success_rate")
     for metric in metrics:
         interval = (share_of if is_share(metric) else mean_of)([(cell.measured.get(metric, Moments()), cell.weight) for cell in cells])
-        found |= {metric: interval.mean, f"{metric}_low": interval.low, f"{metric}_high": interval.high}
+        found |= interval.columns(metric)
     if found.get("unpriced_calls", 0) > 0:
         found[AT_LEAST] = found["cost_estimate"]
-        found |= dict.fromkeys(("cost_estimate", "cost_estimate_low", "cost_estimate_high"), math.nan)
+        found |= NOTHING.columns("cost_estimate")
     return found
 
 

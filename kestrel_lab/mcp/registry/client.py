@@ -54,7 +54,8 @@ class Registry:
         found: dict[str, Entry] = {}
         try:
             async with asyncio.timeout(self.seconds):
-                for word in _asked(need):
+                # The longest words are the most specific.
+                for word in sorted(set(content_words(need)), key=lambda word: (-len(word), word))[:_WORDS]:
                     await self._pages(word, found)
         except (ValueError, OSError, RecursionError) as error:  # TimeoutError, ConnectionError and PermissionError are OSErrors
             if not found:
@@ -71,8 +72,3 @@ class Registry:
             cursor = text_at(answer, "metadata", "nextCursor")
             if not cursor or len(cursor) > 1000:
                 return
-
-
-def _asked(need: str) -> list[str]:
-    """Return the words to search for: the longest are the most specific."""
-    return sorted(dict.fromkeys(content_words(need)), key=lambda word: (-len(word), word))[:_WORDS]

@@ -7,7 +7,6 @@ from. No code of a package runs during its installation: wheels only, and no scr
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import os
@@ -15,8 +14,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,6 +22,7 @@ from typing import Any, Literal
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.host.filesystem import locked as file_lock
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.mcp.approvals import Approvals
 from kestrel_lab.mcp.registry.catalogue import Package
@@ -36,14 +35,13 @@ from kestrel_lab.mcp.registry.installed_servers import (
     tree_of,
     write_installed,
 )
-from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch
-from kestrel_lab.tools.shell.process import run_launched, run_process
+from kestrel_lab.tools.sandbox.launcher_client import Launch
+from kestrel_lab.tools.shell.process import run_launched
 
 Installer = Literal["uv", "pip", "npm"]
 
 _LOCK_S, _INSTALL_S = 180.0, 600.0
 _KEPT, _MOST_OUTPUT = 4_000, 50_000_000
-_LOOK_S = 0.05
 _LEFT_OUT = (
     *("PYTHON", "VIRTUAL_ENV", "CONDA_", "NODE_OPTIONS", "NODE_PATH"),
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE", "PIP_NO_DEPS"),
@@ -129,13 +127,17 @@ async def install(locked: Locked, root: Path, *, server: str, entry: str, env: M
     `InstallError`.
     """
     folder = folder_of(root, locked.package)
-    async with _alone(root, folder.name):
+    await asyncio.to_thread(private_folder, root)
+    async with file_lock(root / f".{folder.name}.lock"):  # released by the kernel when the process ends
         known = made_here(folder, env)
         if known is not None and known.lock == locked.hash and await asyncio.to_thread(tree_of, folder) == known.tree:
             return known
         await asyncio.to_thread(remove_folder, folder)
         try:
-            await _fill(locked, root, folder, env)
+            await asyncio.to_thread(_begin, locked, folder)
+            for argv in locked.commands(root):
+                await _done(argv, env, _INSTALL_S, f"installing {locked.package.pin}")
+            _check_program(locked, Path(start_of(locked.package, folder, folder)[0]))
         except BaseException:
             remove_folder(folder)
             raise
@@ -169,13 +171,6 @@ def _records(env: Mapping[str, str]) -> Path:
     return Approvals.of(env).path.parent / "mcp-installed"
 
 
-async def _fill(locked: Locked, root: Path, folder: Path, env: Mapping[str, str]) -> None:
-    await asyncio.to_thread(_begin, locked, folder)
-    for argv in locked.commands(root):
-        await _done(argv, env, _INSTALL_S, f"installing {locked.package.pin}")
-    _check_program(locked, Path(start_of(locked.package, folder, folder)[0]))
-
-
 def _check_program(locked: Locked, program: Path) -> None:
     if not os.access(program, os.X_OK):
         there = ", ".join(sorted(path.name for path in program.parent.iterdir())[:20]) if program.parent.is_dir() else "nothing"
@@ -191,23 +186,6 @@ def _begin(locked: Locked, folder: Path) -> None:
         (folder / "package-lock.json").write_text(locked.text, "utf-8")
     else:
         (folder / _REQUIREMENTS).write_text(locked.text, "utf-8")
-
-
-@asynccontextmanager
-async def _alone(root: Path, name: str) -> AsyncIterator[None]:
-    """Hold the file lock of a folder; the kernel releases it when the process ends."""
-    await asyncio.to_thread(private_folder, root)
-    number = os.open(root / f".{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        while True:
-            try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(_LOOK_S)
-        yield
-    finally:
-        os.close(number)
 
 
 async def _lock_uv(package: Package, scratch: Path, env: Mapping[str, str]) -> str:
@@ -281,11 +259,8 @@ async def _done(argv: Sequence[str], env: Mapping[str, str], seconds: float, wha
     ours |= {"PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "NO_COLOR": "1", "npm_config_update_notifier": "false"}
     try:
         program = shutil.which(argv[0], path=ours.get("PATH")) or argv[0]
-        if can_launch():  # what is killed with us must not go on writing
-            launch = Launch(argv=(program, *argv[1:]), cwd="/", env=ours)
-            ended = await run_launched(launch, stdout=keep, stderr=keep, timeout_s=seconds)
-        else:
-            ended = await run_process((program, *argv[1:]), cwd="/", env=ours, stdout=keep, stderr=keep, timeout_s=seconds)
+        launch = Launch(argv=(program, *argv[1:]), cwd="/", env=ours)  # what is killed with us must not go on writing
+        ended = await run_launched(launch, stdout=keep, stderr=keep, timeout_s=seconds)
     except OSError as error:
         raise InstallError(f"{what} failed: {argv[0]} cannot be started: {error.strerror or error}") from error
     if ended.exit_code != 0 or ended.stopped:
@@ -305,7 +280,8 @@ def allowed_by(package: Package, patterns: Sequence[str]) -> str:
     """
     if package.variables:
         return ""
-    return next((pattern for pattern in patterns if _names(pattern, package)), "")
+    pin = package.pin
+    return next((one for one in patterns if (pin.startswith(one[:-1]) if one.endswith(".*") else pin == one)), "")
 
 
 def checked_pattern(pattern: str) -> str:
@@ -315,12 +291,6 @@ def checked_pattern(pattern: str) -> str:
     if name.count("==") != 1 or not re.fullmatch(r"(?:@[\w.-]+/)?[A-Za-z0-9][\w.-]*==\d[\w.+!-]*", name):
         raise ValueError(f"{one_line(pattern, 60)!r} is not NAME==VERSION or NAME==VERSION.*")
     return pattern
-
-
-def _names(pattern: str, package: Package) -> bool:
-    if pattern.endswith(".*"):
-        return package.pin.startswith(pattern.removesuffix("*"))
-    return package.pin == pattern
 
 
 def refuse_taken(server: str, taken: Sequence[str]) -> None:

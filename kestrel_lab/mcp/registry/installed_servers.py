@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,10 +17,9 @@ from kestrel_lab.mcp.registry.catalogue import WORKSPACE, Package
 
 MARK = "kestrel.json"
 """The file that is written last: a folder without it is an unfinished installation and is ignored."""
-_PIECE = 1 << 20
 _START_S = 60.0
 """A first start reads many files."""
-_BEFORE, _BEHIND = ("mcp-server-", "server-", "mcp-"), ("-mcp-server", "-server", "-mcp")
+_BEFORE, _BEHIND = re.compile("^(?:mcp-server-|server-|mcp-)(?=.)"), re.compile("(?<=.)(?:-mcp-server|-server|-mcp)$")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,17 +71,8 @@ def folder_of(root: Path, package: Package) -> Path:
 def short_name(package: Package) -> str:
     """Return the prefix of the tools of a package's server: `time` for `mcp-server-time`."""
     name = package.name.rpartition("/")[2].lower().replace(".", "-")
-    for start in _BEFORE:
-        if name.startswith(start) and len(name) > len(start):
-            name = name.removeprefix(start)
-            break
-    for end in _BEHIND:
-        if name.endswith(end) and len(name) > len(end):
-            name = name.removesuffix(end)
-            break
-    while "__" in name:
-        name = name.replace("__", "_")
-    return name[:32].strip("-_") or "server"
+    name = _BEHIND.sub("", _BEFORE.sub("", name))
+    return re.sub("_{2,}", "_", name)[:32].strip("-_") or "server"
 
 
 def installed(root: Path) -> list[Installed]:
@@ -167,8 +158,5 @@ def _entries(folder: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _hash_of(path: str) -> str:
-    found = hashlib.sha256()
     with open(path, "rb") as file:
-        while piece := file.read(_PIECE):
-            found.update(piece)
-    return found.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -76,15 +76,27 @@ def judge(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, 
         known: Names of packages in the catalogue: a name that is nearly one of them is suspicious.
         env: Environment variables, to name those it needs that are not set.
     """
-    points = [_match(entry, need), _namespace(entry), _pinned(entry), _hash(entry), _repository(entry), _licence(entry), _kind(entry)]
-    return Judged(entry=entry, points=(*points, *_against(entry, tuple(known), env or {})))
-
-
-def _match(entry: Entry, need: str) -> Point:
+    package, known = entry.package, tuple(known)
     hit, wanted = covered(need, " ".join((entry.name, entry.description, *entry.tools)))
-    share = hit / wanted if wanted else 0.0
-    why = f"{hit} of {wanted} words of the need" if wanted else "nothing was asked for"
-    return Point(criterion="match", points=round(30 * share), most=30, why=why)
+    hashed, found = package is not None and bool(package.sha256), entry.repository.startswith("https://")
+    how = {"pypi": "wheels only, so nothing of it runs while it is installed", "npm": "scripts of packages are not run"}
+    no_hash = "the entry has no hash: it is taken from the package index, and held from then on"
+    points = [
+        _point("match", 30, hit / wanted if wanted else 0, f"{hit} of {wanted} words of the need" if wanted else "nothing was asked for"),
+        _namespace(entry),
+        _point("version", 15, bool(package), f"exactly {package.version}" if package else entry.problem),
+        _point("hash", 10, hashed, "the entry has the file's hash" if hashed else no_hash),
+        _point("repository", 10, found, entry.repository if found else "not known"),
+        _point("licence", 5, bool(entry.licence), entry.licence or "not known"),
+        _point(
+            "package", 10, bool(package), f"{package.kind}: {how[package.kind]}" if package else "there is none that could be installed"
+        ),
+    ]
+    return Judged(entry=entry, points=(*points, *_against(entry, known, env or {})))
+
+
+def _point(criterion: str, most: int, share: float, why: str) -> Point:
+    return Point(criterion=criterion, points=round(most * share), most=most, why=why)
 
 
 def _namespace(entry: Entry) -> Point:
@@ -99,36 +111,6 @@ def _namespace(entry: Entry) -> Point:
     if entry.source.startswith("http") and points == 20:
         points, why = 15, "the protocol's own namespace, as a registry says"
     return Point(criterion="namespace", points=points, most=20, why=why)
-
-
-def _pinned(entry: Entry) -> Point:
-    package = entry.package
-    if package is None:
-        return Point(criterion="version", points=0, most=15, why=entry.problem)
-    return Point(criterion="version", points=15, most=15, why=f"exactly {package.version}")
-
-
-def _hash(entry: Entry) -> Point:
-    known = entry.package is not None and bool(entry.package.sha256)
-    why = "the entry has the file's hash" if known else "the entry has no hash: it is taken from the package index, and held from then on"
-    return Point(criterion="hash", points=10 if known else 0, most=10, why=why)
-
-
-def _repository(entry: Entry) -> Point:
-    known = entry.repository.startswith("https://")
-    return Point(criterion="repository", points=10 if known else 0, most=10, why=entry.repository if known else "not known")
-
-
-def _licence(entry: Entry) -> Point:
-    return Point(criterion="licence", points=5 if entry.licence else 0, most=5, why=entry.licence or "not known")
-
-
-def _kind(entry: Entry) -> Point:
-    package = entry.package
-    if package is None:
-        return Point(criterion="package", points=0, most=10, why="there is none that could be installed")
-    how = "wheels only, so nothing of it runs while it is installed" if package.kind == "pypi" else "scripts of packages are not run"
-    return Point(criterion="package", points=10, most=10, why=f"{package.kind}: {how}")
 
 
 def _against(entry: Entry, known: tuple[str, ...], env: Mapping[str, str]) -> list[Point]:

@@ -76,7 +76,6 @@ def _log(folder: Path, span: str) -> Iterator[Commit]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return git's output; empty where git fails or is missing."""
     done = run_git(folder, *arguments)
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 

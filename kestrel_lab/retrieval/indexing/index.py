@@ -135,9 +135,8 @@ class CodeIndex:
                     raise StoreError(msg) from error
                 self._discard(_anew(error))
             except apsw.BusyError as error:
-                raise StoreError(
-                    f"another process keeps writing to the index {self.path} for a long time: try again when it has finished"
-                ) from error
+                msg = f"another process keeps writing to the index {self.path} for a long time: try again when it has finished"
+                raise StoreError(msg) from error
             except apsw.FullError as error:
                 raise StoreError(f"no room on the disk for the index {self.path}: free some space") from error
             else:
@@ -293,7 +292,6 @@ class CodeIndex:
 
 
 def _anew(error: Exception) -> str:
-    """Return a message for the user about an index that could not be used."""
     return f"{error} was built anew" if str(error) == OLD else f"the index was damaged ({error}) and was built anew"
 
 

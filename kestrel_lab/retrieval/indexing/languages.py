@@ -28,130 +28,105 @@ HOLDERS = frozenset({"class", "namespace"})
 """Kinds of symbols that others are within."""
 UNCUT = frozenset({"constant", "declaration"})
 """Kinds that are too small to be chunks of their own."""
-_C_DEFINITIONS = {
+
+
+def _by_node(kinds: Mapping[str, str]) -> dict[str, str]:
+    """Return the kind of symbol that each type of syntax node defines, given the types of each kind."""
+    return {node: kind for kind, nodes in kinds.items() for node in nodes.split()}
+
+
+def _within(nodes: str) -> frozenset[str]:
+    return frozenset(nodes.split())
+
+
+_C_KINDS = {
+    "function": "function_definition preproc_function_def",
+    "class": "struct_specifier union_specifier enum_specifier type_definition",
+    "constant": "preproc_def",
     "declaration": "declaration",
-    "function_definition": "function",
-    "struct_specifier": "class",
-    "union_specifier": "class",
-    "enum_specifier": "class",
-    "type_definition": "class",
-    "preproc_function_def": "function",
-    "preproc_def": "constant",
 }
-_C_WITHIN = frozenset({"preproc_ifdef", "preproc_if", "preproc_else", "preproc_elif", "linkage_specification", "declaration_list"})
+_C_WITHIN = _within("preproc_ifdef preproc_if preproc_else preproc_elif linkage_specification declaration_list")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
-_JS_DEFINITIONS = {
-    "function_declaration": "function",
-    "generator_function_declaration": "function",
-    "class_declaration": "class",
-    "method_definition": "method",
-    "field_definition": "method",
-    "expression_statement": "constant",
-    "lexical_declaration": "constant",
-    "variable_declaration": "constant",
+_JS_KINDS = {
+    "function": "function_declaration generator_function_declaration",
+    "class": "class_declaration",
+    "method": "method_definition field_definition",
+    "constant": "expression_statement lexical_declaration variable_declaration",
 }
-_JS_WITHIN = frozenset({"export_statement", "class_body", "statement_block", "ambient_declaration", "module"})
+_JS_WITHIN = _within("export_statement class_body statement_block ambient_declaration module")
 _JS_IMPORT = re.compile(r"""(?:\bfrom|\bimport|\brequire\(|\bimport\()\s*['"]([^'"\n]+)['"]""")
-_PYTHON = Grammar(
-    module="tree_sitter_python",
-    definitions={"function_definition": "function", "class_definition": "class", "expression_statement": "constant"},
-    within=frozenset({"decorated_definition", "block", "if_statement", "else_clause", "try_statement", "except_clause", "with_statement"}),
-    imports=re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^#\n]+)|import[ \t]+([\w., \t]+))", re.MULTILINE),
-)
-_JAVASCRIPT = Grammar(module="tree_sitter_javascript", definitions=_JS_DEFINITIONS, within=_JS_WITHIN, imports=_JS_IMPORT)
-_TS_DEFINITIONS = {
-    **_JS_DEFINITIONS,
-    "abstract_class_declaration": "class",
-    "interface_declaration": "class",
-    "type_alias_declaration": "class",
-    "enum_declaration": "class",
-    "internal_module": "namespace",
-    "public_field_definition": "method",
-    "method_signature": "method",
-    "abstract_method_signature": "method",
-    "function_signature": "function",
-}
-_TYPESCRIPT = Grammar(
-    module="tree_sitter_typescript",
-    function="language_typescript",
-    definitions=_TS_DEFINITIONS,
-    within=_JS_WITHIN,
-    imports=_JS_IMPORT,
-)
-_TSX = Grammar(module="tree_sitter_typescript", function="language_tsx", definitions=_TS_DEFINITIONS, within=_JS_WITHIN, imports=_JS_IMPORT)
-_JAVA = Grammar(
-    module="tree_sitter_java",
-    definitions={
-        "class_declaration": "class",
-        "interface_declaration": "class",
-        "enum_declaration": "class",
-        "record_declaration": "class",
-        "annotation_type_declaration": "class",
-        "method_declaration": "method",
-        "constructor_declaration": "method",
-        "compact_constructor_declaration": "method",
-        "field_declaration": "constant",
-        "enum_constant": "constant",
-    },
-    within=frozenset({"class_body", "interface_body", "enum_body", "enum_body_declarations"}),
-    imports=re.compile(r"^\s*import\s+(?:static\s+)?([\w.]+)", re.MULTILINE),
-)
-_GO = Grammar(
-    module="tree_sitter_go",
-    definitions={
-        "function_declaration": "function",
-        "method_declaration": "method",
-        "method_elem": "method",
-        "type_spec": "class",
-        "type_alias": "class",
-        "const_spec": "constant",
-        "var_spec": "constant",
-    },
-    within=frozenset({"type_declaration", "const_declaration", "var_declaration", "var_spec_list"}),
-    imports=re.compile(r'^\s*(?:import\s+)?(?:\w+\s+)?"([\w./-]+)"\s*$', re.MULTILINE),
-)
-_RUST = Grammar(
-    module="tree_sitter_rust",
-    definitions={
-        "function_item": "function",
-        "function_signature_item": "function",
-        "union_item": "class",
-        "struct_item": "class",
-        "enum_item": "class",
-        "trait_item": "class",
-        "impl_item": "class",
-        "mod_item": "namespace",
-        "type_item": "class",
-        "macro_definition": "function",
-        "const_item": "constant",
-        "static_item": "constant",
-    },
-    within=frozenset({"declaration_list", "foreign_mod_item"}),
-    imports=re.compile(r"^\s*(?:pub\s+)?use\s+([\w:]+)|^\s*(?:pub\s+)?mod\s+(\w+)\s*;", re.MULTILINE),
-)
-_C = Grammar(module="tree_sitter_c", definitions=_C_DEFINITIONS, within=_C_WITHIN, imports=_INCLUDE)
-_CPP = Grammar(
-    module="tree_sitter_cpp",
-    definitions={
-        **_C_DEFINITIONS,
-        "class_specifier": "class",
-        "namespace_definition": "namespace",
-        "alias_declaration": "class",
-        "field_declaration": "declaration",
-    },
-    within=_C_WITHIN | {"template_declaration", "field_declaration_list"},
-    imports=_INCLUDE,
+_TS_DEFINITIONS = _by_node(_JS_KINDS) | _by_node(
+    {
+        "class": "abstract_class_declaration interface_declaration type_alias_declaration enum_declaration",
+        "namespace": "internal_module",
+        "method": "public_field_definition method_signature abstract_method_signature",
+        "function": "function_signature",
+    }
 )
 GRAMMARS: Mapping[str, Grammar] = {
-    "python": _PYTHON,
-    "javascript": _JAVASCRIPT,
-    "typescript": _TYPESCRIPT,
-    "tsx": _TSX,
-    "java": _JAVA,
-    "go": _GO,
-    "rust": _RUST,
-    "c": _C,
-    "c++": _CPP,
+    "python": Grammar(
+        module="tree_sitter_python",
+        definitions=_by_node({"function": "function_definition", "class": "class_definition", "constant": "expression_statement"}),
+        within=_within("decorated_definition block if_statement else_clause try_statement except_clause with_statement"),
+        imports=re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^#\n]+)|import[ \t]+([\w., \t]+))", re.MULTILINE),
+    ),
+    "javascript": Grammar(module="tree_sitter_javascript", definitions=_by_node(_JS_KINDS), within=_JS_WITHIN, imports=_JS_IMPORT),
+    **{
+        language: Grammar(
+            module="tree_sitter_typescript",
+            function=f"language_{language}",
+            definitions=_TS_DEFINITIONS,
+            within=_JS_WITHIN,
+            imports=_JS_IMPORT,
+        )
+        for language in ("typescript", "tsx")
+    },
+    "java": Grammar(
+        module="tree_sitter_java",
+        definitions=_by_node(
+            {
+                "class": "class_declaration interface_declaration enum_declaration record_declaration annotation_type_declaration",
+                "method": "method_declaration constructor_declaration compact_constructor_declaration",
+                "constant": "field_declaration enum_constant",
+            }
+        ),
+        within=_within("class_body interface_body enum_body enum_body_declarations"),
+        imports=re.compile(r"^\s*import\s+(?:static\s+)?([\w.]+)", re.MULTILINE),
+    ),
+    "go": Grammar(
+        module="tree_sitter_go",
+        definitions=_by_node(
+            {
+                "function": "function_declaration",
+                "method": "method_declaration method_elem",
+                "class": "type_spec type_alias",
+                "constant": "const_spec var_spec",
+            }
+        ),
+        within=_within("type_declaration const_declaration var_declaration var_spec_list"),
+        imports=re.compile(r'^\s*(?:import\s+)?(?:\w+\s+)?"([\w./-]+)"\s*$', re.MULTILINE),
+    ),
+    "rust": Grammar(
+        module="tree_sitter_rust",
+        definitions=_by_node(
+            {
+                "function": "function_item function_signature_item macro_definition",
+                "class": "union_item struct_item enum_item trait_item impl_item type_item",
+                "namespace": "mod_item",
+                "constant": "const_item static_item",
+            }
+        ),
+        within=_within("declaration_list foreign_mod_item"),
+        imports=re.compile(r"^\s*(?:pub\s+)?use\s+([\w:]+)|^\s*(?:pub\s+)?mod\s+(\w+)\s*;", re.MULTILINE),
+    ),
+    "c": Grammar(module="tree_sitter_c", definitions=_by_node(_C_KINDS), within=_C_WITHIN, imports=_INCLUDE),
+    "c++": Grammar(
+        module="tree_sitter_cpp",
+        definitions=_by_node(_C_KINDS)
+        | _by_node({"class": "class_specifier alias_declaration", "namespace": "namespace_definition", "declaration": "field_declaration"}),
+        within=_C_WITHIN | {"template_declaration", "field_declaration_list"},
+        imports=_INCLUDE,
+    ),
 }
 _SUFFIXES = {
     "python": "py pyi pyw",

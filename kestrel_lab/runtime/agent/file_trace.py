@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -22,7 +22,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.security.argument_texts import name_of
-from kestrel_lab.runtime.security.file_taint import MOST_FILES, FileTaint, Snapshot
+from kestrel_lab.runtime.security.file_taint import MOST_ENTRIES, MOST_FILES, FileTaint, Snapshot
 from kestrel_lab.tools.data_flow import Flow
 from kestrel_lab.tools.files.inotify import OpenWatch
 from kestrel_lab.tools.files.workspace import SKIPPED
@@ -40,8 +40,10 @@ class FileTrace(Struct, frozen=True):
     """A layer around the tool calls of one turn; outside of the cache, because a stored answer holds the same words."""
 
     ctx: RunContext
-    _begun: list[Snapshot] = field(default_factory=list)
-    _ended: list[asyncio.Future[Snapshot]] = field(default_factory=list)
+    calls: Sequence[Call]
+    """All of the turn."""
+    _begun: dict[str, _Trace] = field(default_factory=dict)
+    """By author, what calls share that begin before the event loop turns over."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Proceed; record before the answer what went through files."""
@@ -54,10 +56,9 @@ class FileTrace(Struct, frozen=True):
             return await proceed(call)
         trace = _Trace(self.ctx, files, call, tool, flow, way, author)
         if trace.compares:
-            trace.before = await self._before(files)
-        else:
-            files.refresh()
-            await asyncio.to_thread(trace.begin)
+            return await self._compared(files, trace, proceed)
+        files.refresh()
+        await asyncio.to_thread(trace.begin)
         trace.tell_begin()
         result: Result | None = None
         try:
@@ -66,46 +67,56 @@ class FileTrace(Struct, frozen=True):
             if result is None:  # cancelled: what it did until now is recorded all the same
                 trace.end("")
             else:
-                after = await self._after(files) if trace.compares else None
-                if after is None or trace.changed(after):
-                    answer = result.error.message if result.error is not None else render(result.value)
-                    await asyncio.to_thread(trace.end, answer, cached=result.cached, after=after)
+                answer = result.error.message if result.error is not None else render(result.value)
+                await asyncio.to_thread(trace.end, answer, cached=result.cached)
             trace.tell_end()
         return result
 
-    async def _before(self, files: FileTaint) -> Snapshot:
-        """The stamps of all files, read once for all calls that begin before the event loop turns over.
+    async def _compared(self, files: FileTaint, own: _Trace, proceed: Handler) -> Result:
+        """Proceed with a call of which only the changes matter.
 
-        Where something changes between two of these beginnings, more than one call is taken to have written it: no taint is lost.
+        Calls of one author that begin before the event loop turns over share one trace, from the first beginning to the last end:
+        each of them may have made any change of that time. Until the last end every file that changes counts as tainted.
         """
-        if not self._begun:
-            found = files.stamps(self.ctx.workspace, most=_SMALL)
-            if not found.whole:  # too much for the event loop
-                return await asyncio.to_thread(files.stamps, self.ctx.workspace)
-            self._begun.append(found)
-            asyncio.get_running_loop().call_soon(self._begun.clear)
-        return self._begun[0]
-
-    async def _after(self, files: FileTaint) -> Snapshot:
-        """The same with all folders, read when the event loop turns over: once for all calls that end before."""
-        loop = asyncio.get_running_loop()
-        self._ended.append(waits := loop.create_future())
-        if len(self._ended) == 1:
-            loop.call_soon(self._walk, files)
-        found: Snapshot = await waits
-        return found if found.whole else await asyncio.to_thread(files.stamps, self.ctx.workspace, everything=True)
-
-    def _walk(self, files: FileTaint) -> None:
-        waiting = [waits for waits in self._ended if not waits.done()]
-        self._ended.clear()
+        if (trace := self._begun.get(own.author)) is None:
+            trace, also = own, list[str]()
+            trace.before = files.stamps(self.ctx.workspace, most=_SMALL)
+            if trace.before.whole:
+                self._begun[own.author] = trace
+                asyncio.get_running_loop().call_soon(self._begun.pop, own.author, None)
+                also = [call.id for call in self.calls if call.id != own.call.id]
+            else:  # too much for the event loop
+                trace.before = await asyncio.to_thread(files.stamps, self.ctx.workspace)
+            trace.tell_begin(also)
+        trace.working += 1
+        result: Result | None = None
         try:
-            found = files.stamps(self.ctx.workspace, everything=True, most=_SMALL)
-        except Exception as error:  # noqa: BLE001  # raised where it is awaited
-            for waits in waiting:
-                waits.set_exception(error)
-        else:
-            for waits in waiting:
-                waits.set_result(found)
+            result = await proceed(own.call)
+        finally:
+            trace.working -= 1
+            if last := not trace.working:
+                if self._begun.get(own.author) is trace:  # ended at once: whoever begins now begins anew
+                    del self._begun[own.author]
+            elif result is not None:
+                await asyncio.sleep(0)  # for those that end before the event loop turns over: the last of all records for them
+            if last or trace.working:
+                await self._record(files, trace, ended=last, cancelled=result is None)
+        return result
+
+    async def _record(self, files: FileTaint, trace: _Trace, *, ended: bool, cancelled: bool) -> None:
+        """Record what has changed since the calls of a trace began; without waiting for anything when they are `cancelled`."""
+        after = files.stamps(self.ctx.workspace, everything=True, most=MOST_ENTRIES if cancelled else _SMALL)
+        if not after.whole and not cancelled:
+            after = await asyncio.to_thread(files.stamps, self.ctx.workspace, everything=True)
+        changed = trace.changed(after)
+        if changed and cancelled:
+            trace.end("", after=after)
+        elif changed:
+            await asyncio.to_thread(trace.end, "", after=after)
+        if ended:
+            trace.tell_end()
+        elif changed:
+            trace.tell_so_far()
 
     def _author(self, call: Call, flow: Flow) -> str:
         """Return the untrusted source that may flow into what the call writes; empty if there is none."""
@@ -153,6 +164,8 @@ class _Trace:
         self.marks = files.marks(self.root)
         self.compares = bool(author) and not self.named
         """Whether only its changes matter: an author who has read untrusted text is taken to have read every tainted file."""
+        self.working = 0
+        """How many calls share it that have not ended."""
         self.before = Snapshot()
         self.watch = OpenWatch(())
         self.read = self.overlap = ""
@@ -163,16 +176,15 @@ class _Trace:
         workspace = self.ctx.workspace
         if self.way == "exact":
             self.read = self._first(self.files.below(workspace, path) for path in paths_of(self.call.args))
-        if self.way == "watch" or (self.author and not self.named):
-            self.before = self.files.snapshot(workspace)
         if self.way == "watch":
+            self.before = self.files.snapshot(workspace)
             paths = [workspace.root / path for path in self.before.tainted if ".git" not in path.split("/")]
             self.watch = OpenWatch(paths)
 
-    def tell_begin(self) -> None:
+    def tell_begin(self, also: Sequence[str] = ()) -> None:
         source = self.author or self.read or next(iter(self.before.tainted.values()), "")
         if self.writes and source:
-            self._tell(self._event(source=source, places=self._places()), live=not self.author and not self.read)
+            self._tell(self._event(source=source, places=self._places(), also=[*also]), live=not self.author and not self.read)
 
     def end(self, answer: str, *, cached: bool = False, after: Snapshot | None = None) -> None:
         workspace, args = self.ctx.workspace, self.call.args
@@ -193,7 +205,7 @@ class _Trace:
             self.read = next((why for path, why in self.files.names(self.root).items() if _named(path, answer)), "")
         self.watch.close()
         if self.writes and (self.author or self.read):
-            self._changes(after)
+            self.wrote, self.folders = self._changes(after)
 
     def _watched(self) -> str:
         if not self.before.whole:
@@ -203,6 +215,9 @@ class _Trace:
         if self.files.marks(self.root) != self.marks:
             return "files that another call has written meanwhile"
         return self.files.writers(self.root, (self.ctx.run_id, self.call.id, self.began))
+
+    def tell_so_far(self) -> None:
+        self._tell(self._event(source=self.author, places=self._places(), files=self.wrote, folders=self.folders))
 
     def tell_end(self) -> None:
         source = self.author or self.read
@@ -235,25 +250,24 @@ class _Trace:
         """Whether any file may have changed until `after`."""
         return not (after.whole and self.before.whole) or any(self._changed(path, stamp) for path, stamp in after.stamps.items())
 
-    def _changes(self, after: Snapshot | None) -> None:
-        """Find what was written."""
+    def _changes(self, after: Snapshot | None) -> tuple[list[dict[str, Json]], list[str]]:
+        """Return the files that were written, or of very many their folders."""
         if self.named:
             changed = self._places()
             new = set(changed)
         else:
             after = after or self.files.stamps(self.ctx.workspace, everything=True)
             if not (after.whole and self.before.whole):
-                self.folders = ["."]
-                return
+                return [], ["."]
             changed = [path for path, stamp in after.stamps.items() if self._changed(path, stamp)]
             new = {path for path in changed if path not in self.before.stamps}
         if len(changed) > MOST_FILES:
-            self.folders = sorted({path.partition("/")[0] if "/" in path else "." for path in changed})
-            return
-        said = self.ctx.flow.now().said
+            return [], sorted({path.partition("/")[0] if "/" in path else "." for path in changed})
+        said, wrote = self.ctx.flow.now().said, []
         for path in changed:
             name = path in new and not _PLAIN.fullmatch(path) and path not in said and path.rpartition("/")[2] not in said
-            self.wrote.append(self.files.described(self.ctx.workspace, path, name=name))
+            wrote.append(self.files.described(self.ctx.workspace, path, name=name))
+        return wrote, []
 
     def _changed(self, path: str, stamp: tuple[int, ...]) -> bool:
         known = self.before.stamps.get(path)

@@ -17,9 +17,8 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MCP_INSTALL
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.macros.macro import MACRO_RUN, MacroRegistry
-from kestrel_lab.tools.macros.run_tool import with_macros
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
+from kestrel_lab.tools.macros import MACRO_RUN, MacroRegistry, with_macros
+from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import Toolbox
 
 

@@ -97,7 +97,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         Approval(desk.decide),
         *((order,) if order.matters else ()),
         *((Approval(desk.confirm),) if state.shows or [tool for tool in tools if tool.preview or tool.dry_run] else ()),
-        FileTrace(ctx),
+        FileTrace(ctx, calls),
         # In its place: a call that may not be made is not answered either, and a read sees the write before it.
         *(_cache(ctx) if any(map(reusable, tools)) else ()),
         *((Timeout(lambda call: toolbox.get(call.target).timeout_s),) if {tool.timeout_s for tool in tools} != {None} else ()),

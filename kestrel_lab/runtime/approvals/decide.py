@@ -26,7 +26,7 @@ from kestrel_lab.runtime.security.containment import met, tells_others, undeclar
 from kestrel_lab.runtime.security.provenance import origins_of, private_in
 from kestrel_lab.runtime.security.tool_declarations import asked_of, keep, named, read_answer
 from kestrel_lab.tools.files.versions import preview_key
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
+from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import ToolArgumentsError
 
 PREVIEW_CHARS = 20_000

@@ -20,9 +20,8 @@ from kestrel_lab.core.protocols import Handler
 from kestrel_lab.core.sanitize import decode
 from kestrel_lab.tools.files.directory_walk import closing
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.skills.load_tool import catalogue, entry
-from kestrel_lab.tools.skills.skill import FILE as SKILL_FILE
-from kestrel_lab.tools.skills.skill import Skill
+from kestrel_lab.tools.skills import FILE as SKILL_FILE
+from kestrel_lab.tools.skills import Skill, catalogue, entry
 from kestrel_lab.views.formatting import guidance_line
 
 MOST_BYTES: Final = 32_768

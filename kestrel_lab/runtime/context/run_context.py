@@ -24,7 +24,7 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.middleware.hooks import Hooks, Moment, Phase
-from kestrel_lab.models.prompted_tools.model import TextToolModel
+from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock
 from kestrel_lab.runtime.context.dependencies import Ports
@@ -41,8 +41,7 @@ from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.delegation import DELEGATE, for_team
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.levels import Sandbox
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL, READS
-from kestrel_lab.tools.skills.skill import Skill
+from kestrel_lab.tools.skills import LOAD_SKILL, READS, Skill
 from kestrel_lab.tools.tool import Tool, Toolbox
 
 # Events without secrets: what a failure says may quote an address, a header or a file.

@@ -15,12 +15,12 @@ from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.tools.builtin import native_tools
 from kestrel_lab.tools.delegation import delegate
 from kestrel_lab.tools.interaction import task_tools
-from kestrel_lab.tools.macros.macro import MACRO_RUN
+from kestrel_lab.tools.macros import MACRO_RUN
 from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.read_result import NAME as READ_RESULT
-from kestrel_lab.tools.skills.load_tool import LOAD_SKILL
+from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import Tool, Toolbox
-from kestrel_lab.tools.tool_search import ToolIndex, described, names, tool_index
+from kestrel_lab.tools.tool_search import ToolIndex, described, tool_index
 
 MOST_SHOWN = 40
 """A model that may use more tools is told of some; of so many it is told of all."""
@@ -56,7 +56,7 @@ def shown_names(
     if len(questions) > state.questions_shown.get(step, 0):
         others = tuple(toolbox.get(name) for name in may if not always_shown(name))
         room = MOST_SHOWN - (len(may) - len(others))
-        found = names(index_of(others).search(questions[-1], max(FOR_QUESTION, room)))
+        found = index_of(others).search(questions[-1], max(FOR_QUESTION, room))
         emit(ToolsShown(tools=list(found), step=step, messages=len(questions)))
     wanted = {*state.shown.get(step, ()), *state.shown.get("", ()), *_used(step, state)}
     return tuple(name for name in may if name in wanted or always_shown(name))

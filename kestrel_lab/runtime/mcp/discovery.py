@@ -15,7 +15,7 @@ from kestrel_lab.mcp.registry.client import Registry
 from kestrel_lab.mcp.registry.install import InstallError, Locked, installer_for, lock
 from kestrel_lab.mcp.registry.installed_servers import Installed, installed
 from kestrel_lab.mcp.registry.scoring import FITTING, Judged, judge
-from kestrel_lab.tools.tool_search import names, tool_index
+from kestrel_lab.tools.tool_search import tool_index
 from kestrel_lab.tools.web.fetch import Reach
 
 _LOOKED_AT = 20
@@ -71,7 +71,7 @@ class Sources:
         by_name: dict[str, Entry] = {}
         for entry in entries:  # the catalogue goes before the registry
             by_name.setdefault(entry.name, entry)
-        hits = names(tool_index(entry.described() for entry in by_name.values()).search(need, _LOOKED_AT))
+        hits = tool_index(entry.described() for entry in by_name.values()).search(need, _LOOKED_AT)
         judged = [self.judged(by_name[name], need) for name in hits]
         least = max([FITTING, *(_SHARE * one.match for one in judged)])
         fitting = [one for one in judged if one.match >= least]

@@ -117,7 +117,7 @@ class Expansion:
         ctx = self.ctx
         beside = [] if self.sources is None else [tool for tool in self.servers.tools() if tool.name not in ctx.toolbox]
         everything = {tool.name: tool for tool in (*ctx.toolbox, *beside) if tool.name not in {FIND_TOOL, MCP_INSTALL}}
-        hits = [everything[hit.name] for hit in index_of(tuple(everything.values())).search(need, FOR_NEED)]
+        hits = [everything[name] for name in index_of(tuple(everything.values())).search(need, FOR_NEED)]
         fitting = [tool for tool in hits if _fits(tool, need)]
         if new := [tool for tool in fitting if tool.name not in ctx.toolbox]:
             apart_on_the_wire(Toolbox([*ctx.toolbox, *new]))

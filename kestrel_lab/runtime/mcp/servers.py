@@ -22,8 +22,8 @@ from kestrel_lab.mcp.approvals import Approvals, Definition
 from kestrel_lab.mcp.authorization import TokenFile, secrets_of
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.connection import Connection, Progress
+from kestrel_lab.mcp.elicitation import Ask
 from kestrel_lab.mcp.managed_server import Server
-from kestrel_lab.mcp.person import Ask
 from kestrel_lab.runtime.mcp.server_table import Checked, ServerRow, ServerTable
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.health import HealthPolicy

@@ -12,7 +12,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, ToolAnswered
 from kestrel_lab.core.expressions.templates import escape
 from kestrel_lab.core.json_types import Json, dumps
-from kestrel_lab.tools.macros.macro import MACRO_RUN, Macro, MacroStep
+from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroStep
 from kestrel_lab.views.html.elements import pre_html
 
 LENGTHS = range(8, 1, -1)

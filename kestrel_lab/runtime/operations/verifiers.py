@@ -106,7 +106,7 @@ def _shown(claim: Claim) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Grounded:
-    """Places, quotes and deeds of an answer are right; without a model, see `VerifierEngine`."""
+    """Places, quotes and deeds of an answer are right; without a model, see `check_answer`."""
 
     scope: Scope
     name: str = "facts"

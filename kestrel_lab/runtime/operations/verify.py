@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from kestrel_lab.answers.abstention import abstains
 from kestrel_lab.answers.claim_markdown import as_markdown, claims_given
-from kestrel_lab.answers.contracts import contract_named
-from kestrel_lab.checks.model_judge import SCHEMA, question, verdict_of
+from kestrel_lab.answers.contracts import abstains, contract_named
+from kestrel_lab.checks.llm_judge import SCHEMA, question, verdict_of
 from kestrel_lab.core.errors import UnmetError, UsageError
 from kestrel_lab.core.events.union import ModelEscalated, StepFinished, VerifierFinished, VerifierStarted
 from kestrel_lab.core.expressions.templates import escape

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kestrel_lab.answers.abstention import abstains
 from kestrel_lab.answers.confidence import Stated, short, stated
+from kestrel_lab.answers.contracts import abstains
 from kestrel_lab.answers.next_actions import NextAction, next_actions
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.deeds import Deed

@@ -19,7 +19,7 @@ from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.verification.subject import Made, Subject, subject_of
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.evidence import claims_html, evidence_html, evidence_rows, evidence_text
+from kestrel_lab.views.evidence import evidence_html, evidence_rows, evidence_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,7 +57,7 @@ class EvidenceTable:
 
     def page_html(self) -> str:
         """Return the claims as HTML for the run's page."""
-        return claims_html(self._summary, evidence_rows(self.claims))
+        return evidence_html(self._summary, evidence_rows(self.claims), folded=True)
 
     def _repr_html_(self) -> str:
         return evidence_html(self._summary, evidence_rows(self.claims))
@@ -151,9 +151,9 @@ def looked_at(subject: Subject) -> tuple[Issue, ...]:
 
 def _checked(subject: Subject) -> tuple[Issue, ...]:
     with boundary(RunError, "the check of the answer"):
-        from kestrel_lab.verification.engine import VerifierEngine  # with all its rules: only where an answer is checked
+        from kestrel_lab.verification.engine import check_answer  # with all its rules: only where an answer is checked
 
-        return VerifierEngine()(subject)
+        return check_answer(subject)
 
 
 def as_cited(subject: Subject) -> tuple[Span, ...]:

@@ -134,11 +134,11 @@ class FileTaint:
         with self._lock:
             if key in self._ended:
                 return
-            if not event.ended:
+            if event.ended:
+                self._open.pop(key, None)
+                self._ended.add(key)
+            else:
                 self._open.setdefault(key, _Open(root, tuple(event.places), event.source, read))
-                return
-            self._open.pop(key, None)
-            self._ended.add(key)
             if event.key and event.read:
                 self._answers[event.key] = event.read
             if event.source and (event.files or event.folders):

@@ -196,6 +196,8 @@ class Taint:
                 self._into(event.step, [event.read])
             case FilesTainted():
                 self._traced[event.call] = event.read
+                for call in event.also:
+                    self._traced.setdefault(call, "")
             case ToolCalled():
                 self._called(event)
             case ToolAnswered():

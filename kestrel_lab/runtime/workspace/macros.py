@@ -16,7 +16,7 @@ from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import blocking
-from kestrel_lab.tools.macros.macro import MACRO_RUN, Macro, MacroRegistry
+from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroRegistry
 from kestrel_lab.views.html.elements import paragraph_html, table_html
 from kestrel_lab.views.text import table_text
 

@@ -9,7 +9,7 @@ from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.runtime.options import skill_sources
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.tools.skills.skill import PLACES, Skill, find_skills
+from kestrel_lab.tools.skills import PLACES, Skill, find_skills
 from kestrel_lab.views.html.elements import pre_html
 from kestrel_lab.views.html.table_view import TableView
 

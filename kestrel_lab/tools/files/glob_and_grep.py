@@ -7,11 +7,10 @@ import posixpath
 import stat
 
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.files.directory_walk import Entry
 from kestrel_lab.tools.files.fingerprints import MOST_TREE_LINES, contents_fingerprint, names_fingerprint, tree_fingerprint
 from kestrel_lab.tools.files.glob import compile_pattern
 from kestrel_lab.tools.files.ripgrep import search_file, search_tree
-from kestrel_lab.tools.files.tools import READING
+from kestrel_lab.tools.files.tools import MARKS, READING
 from kestrel_lab.tools.tool import ToolContext
 
 _MOST_PATHS = 200
@@ -101,13 +100,8 @@ def tree(ctx: ToolContext, path: str = ".", depth: int = 3) -> str:
         if len(lines) > MOST_TREE_LINES:
             lines.append("[more: use a smaller depth or a directory further down]")
             break
-        lines.append(_indented(entry))
+        lines.append("  " * (entry.path.count("/") + 1) + entry.name + MARKS[entry.kind])
     return "\n".join(lines)
-
-
-def _indented(entry: Entry) -> str:
-    mark = {"directory": "/", "symlink": " (symlink)", "other": " (not a file)", "file": ""}[entry.kind]
-    return "  " * (entry.path.count("/") + 1) + entry.name + mark
 
 
 def _below(base: str, path: str) -> str:

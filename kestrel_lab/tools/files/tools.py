@@ -12,17 +12,19 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import decode, head_tail
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.files.autorun_files import with_word
 from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, split_lines, unified_diff
 from kestrel_lab.tools.files.fingerprints import path_fingerprint, paths_fingerprint
 from kestrel_lab.tools.files.lock import LockedFile
 from kestrel_lab.tools.files.workspace import encoded
+from kestrel_lab.tools.sandbox.autorun_watch import with_word
 from kestrel_lab.tools.tool import ToolContext
 
 _READ_CHARS = 18_000
 """What one read returns at most: less than a model is shown, so that the note on the range is never cut off."""
 _MOST_ENTRIES = 500
 _DIFF_CHARS = 4_000
+MARKS: Final = {"directory": "/", "symlink": " (symlink)", "other": " (not a file)", "file": ""}
+"""By the kind of an entry, what stands behind its name in a listing."""
 READING: Final[dict[str, Any]] = {"danger_level": Danger.SAFE, "effect": "pure", "reads": "workspace", "reaches": "nothing"}
 """How a tool is declared that only reads files of the workspace."""
 _WRITING: Final[dict[str, Any]] = {"danger_level": Danger.MEDIUM, "reads": "workspace", "reaches": "workspace", "thread": True}
@@ -160,8 +162,7 @@ def list_directory(ctx: ToolContext, path: str = ".") -> str:
         path: Directory, relative to the workspace.
 
     """
-    marks = {"directory": "/", "symlink": " (symlink)", "other": " (not a file)"}
-    names = [entry.path + marks.get(entry.kind, "") for entry in ctx.workspace.listdir(path)]
+    names = [entry.path + MARKS[entry.kind] for entry in ctx.workspace.listdir(path)]
     if len(names) > _MOST_ENTRIES:
         names[_MOST_ENTRIES:] = [f"[{len(names) - _MOST_ENTRIES} more]"]
     return "\n".join(names) or f"[{path} is empty]"

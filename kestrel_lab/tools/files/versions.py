@@ -27,18 +27,6 @@ MOST_KEPT: Final = 10_000_000
 _HUNK = re.compile(r"(?m)^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@")
 
 
-def _nobody(_path: str) -> str:
-    return ""
-
-
-def _unasked() -> None:
-    """Nobody was shown anything."""
-
-
-def _unkept(_content: bytes) -> str:
-    return ""
-
-
 @dataclass(kw_only=True, slots=True)
 class Versions:
     """The versions that one call knows, and those it leaves for the next; none outside of a run."""
@@ -47,15 +35,15 @@ class Versions:
     """By path as seen from the workspace, the version that the step knows."""
     since: float = 0.0
     """When the step began; 0 where unknown."""
-    other: Callable[[str], str] = _nobody
+    other: Callable[[str], str] = lambda _path: ""
     """The step that changed a path and that this one does not come after; empty for none."""
-    as_shown: Callable[[], None] = _unasked
+    as_shown: Callable[[], None] = lambda: None
     """Raises `ConflictError` if the call would not do any more what a person was shown."""
     knows: dict[str, str] = field(default_factory=dict)
     """What the step knows from now on."""
     changed: list[str] = field(default_factory=list)
     """The paths that the call changed."""
-    keep: Callable[[bytes], str] = _unkept
+    keep: Callable[[bytes], str] = lambda _content: ""
     """Keeps what a file held beside the log; returns the name under which it is kept, empty where it is not."""
     before: dict[str, dict[str, Json]] = field(default_factory=dict)
     """By changed path, what undoes the change: see `ToolAnswered.before`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import re
 import sys
 from collections.abc import Iterator
@@ -44,6 +45,16 @@ class Output:
     dropped: int = 0
     """Characters that were printed beyond the bound."""
 
+    def printing(self, stream: str, text: str) -> None:
+        """Keep a printed text, as far as there is room."""
+        kept = text[: MOST_PRINTED - self.kept]
+        self.kept += len(kept)
+        self.dropped += len(text) - len(kept)
+        if kept and self.printed and self.printed[-1][0] == stream:
+            self.printed[-1] = (stream, self.printed[-1][1] + kept)
+        elif kept:
+            self.printed.append((stream, kept))
+
     @property
     def text(self) -> str:
         """Everything that was printed."""
@@ -71,44 +82,21 @@ class Output:
         ]
 
 
-class _Stream:
+class _Stream(io.TextIOBase):
     """A text stream that keeps what is written to it, up to a bound."""
 
-    encoding, errors, closed = "utf-8", "replace", False
+    encoding, errors = "utf-8", "replace"
 
     def __init__(self, name: str, output: Output) -> None:
         self.name = f"<{name}>"
         self._kind, self._output = name, output
 
-    def write(self, text: str) -> int:
-        """Keep a text, as far as there is room."""
-        output, printed = self._output, self._output.printed
-        kept = text[: MOST_PRINTED - output.kept]
-        output.kept += len(kept)
-        output.dropped += len(text) - len(kept)
-        if not kept:
-            return len(text)
-        if printed and printed[-1][0] == self._kind:
-            printed[-1] = (self._kind, printed[-1][1] + kept)
-        else:
-            printed.append((self._kind, kept))
-        return len(text)
-
-    def writelines(self, lines: list[str]) -> None:
-        """Keep several texts."""
-        for line in lines:
-            self.write(line)
-
-    def flush(self) -> None:
-        """Do nothing: nothing is held back."""
-
-    def isatty(self) -> bool:
-        """Return that nobody types here."""
-        return False
-
     def writable(self) -> bool:
-        """Return that text can be written."""
         return True
+
+    def write(self, text: str) -> int:
+        self._output.printing(self._kind, text)
+        return len(text)
 
 
 @contextmanager
@@ -187,10 +175,8 @@ def figures_left(output: Output) -> None:
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is None or "inline" in str(sys.modules["matplotlib"].get_backend()):
         return
-    from io import BytesIO
-
     for number in pyplot.get_fignums():
-        content = BytesIO()
+        content = io.BytesIO()
         pyplot.figure(number).savefig(content, format="png")
         output.displayed.append(({"image/png": content.getvalue(), "text/plain": f"<Figure {number}>"}, {}))
         pyplot.close(number)

@@ -40,6 +40,10 @@ _WRITING: Final[dict[str, Any]] = {
 """A cell lies where neither file taint nor the sandbox sees it: after untrusted text every change is asked about."""
 
 
+_Change = Callable[[dict[str, Json], list[Cell], LiveKernel], Swap]
+"""What the arguments of a call ask for, of the cells as they are now; raises `ToolError`, and `ValueError` for a text that does not fit."""
+
+
 def cell_tools() -> list[Tool]:
     """Return `read_notebook`, `insert_cell`, `edit_cell`, `delete_cell` and `run_cell`."""
     made = [read_notebook, insert_cell, edit_cell, delete_cell, replace(run_cell, dry_run=_dry_run)]
@@ -65,15 +69,45 @@ async def read_notebook(ctx: ToolContext, cell: str = "") -> str:
     return note + ("\n\n".join(parts) or "[the notebook is empty]")
 
 
-def _preview_insert(args: dict[str, Json], _: ToolContext) -> str:
-    live = _here()
-    cells = _read(live)[1]
-    below = _place(cells, str(args.get("below") or ""), live)
-    where = f"below {_named(cells, below)}" if below else "at the top"
-    return _diff("", str(args.get("source")), f"new {args.get('cell_type')} cell {where}")
+def _insertion(args: dict[str, Json], cells: list[Cell], live: LiveKernel) -> Swap:
+    cell = cell_of(str(args["source"]), str(args.get("cell_type") or "code"), secrets.token_hex(4))
+    return Swap(None, cell, _place(cells, str(args.get("below") or ""), live))
 
 
-@tool(**_WRITING, preview=_preview_insert)
+def _replacement(args: dict[str, Json], cells: list[Cell], _: LiveKernel) -> Swap:
+    found = _found(cells, str(args["cell"]))
+    return Swap(found, {**found, "source": replace_exact(found["source"], str(args["old"]), str(args["new"]), everywhere=False)})
+
+
+def _deletion(args: dict[str, Json], cells: list[Cell], live: LiveKernel) -> Swap:
+    found = _found(cells, str(args["cell"]))
+    if found["id"] == running_cell(live.shell):
+        raise ToolError("this cell runs just now, so it cannot be deleted")
+    place = cells.index(found)
+    return Swap(found, None, str(cells[place - 1]["id"]) if place else "")
+
+
+def _preview(change: _Change) -> Callable[[dict[str, Json], ToolContext], str]:
+    """Return what shows the change that a call would make, as a diff."""
+
+    def shown(args: dict[str, Json], _: ToolContext) -> str:
+        if (shell := live_shell()) is None:
+            raise ToolError(_NOWHERE)
+        live = kernel_of(shell)
+        cells = _read(live)[1]
+        try:
+            swap = change(args, cells, live)
+        except ValueError as error:
+            return f"this edit would fail: {error}"
+        if swap.before is not None:
+            return _diff(swap, _named(cells, swap.cell))
+        where = f"below {_named(cells, swap.below)}" if swap.below else "at the top"
+        return _diff(swap, f"new {args.get('cell_type')} cell {where}")
+
+    return shown
+
+
+@tool(**_WRITING, preview=_preview(_insertion))
 async def insert_cell(source: str, ctx: ToolContext, below: str = "", cell_type: Literal["code", "markdown"] = "code") -> str:
     """Insert a new cell into the notebook. It is not run: use run_cell.
 
@@ -84,25 +118,11 @@ async def insert_cell(source: str, ctx: ToolContext, below: str = "", cell_type:
         cell_type: Kind of the cell.
 
     """
-
-    def change(cells: list[Cell], live: LiveKernel) -> Swap:
-        return Swap(None, cell_of(source, cell_type, secrets.token_hex(4)), _place(cells, below, live))
-
-    swap, note = await _carried_out(ctx, change)
+    swap, note = await _carried_out(ctx, _insertion, {"source": source, "below": below, "cell_type": cell_type})
     return f"inserted cell {swap.cell}{note}"
 
 
-def _preview_edit(args: dict[str, Json], _: ToolContext) -> str:
-    cells = _read(_here())[1]
-    cell = _found(cells, str(args.get("cell")))
-    try:
-        after = replace_exact(cell["source"], str(args.get("old")), str(args.get("new")), everywhere=False)
-    except ValueError as error:
-        return f"this edit would fail: {error}"
-    return _diff(cell["source"], after, _named(cells, cell["id"]))
-
-
-@tool(**_WRITING, preview=_preview_edit)
+@tool(**_WRITING, preview=_preview(_replacement))
 async def edit_cell(cell: str, old: str, new: str, ctx: ToolContext) -> str:
     """Replace text in a cell of the notebook. The old text must be exact and occur once. The cell is not run.
 
@@ -113,24 +133,11 @@ async def edit_cell(cell: str, old: str, new: str, ctx: ToolContext) -> str:
         ctx: The run it works for.
 
     """
-
-    def change(cells: list[Cell], _: LiveKernel) -> Swap:
-        found = _found(cells, cell)
-        return Swap(found, {**found, "source": replace_exact(found["source"], old, new, everywhere=False)})
-
-    swap, note = await _carried_out(ctx, change, cell)
-    assert swap.before is not None
-    assert swap.after is not None
-    return f"edited cell {swap.cell}{note}\n{_diff(swap.before['source'], swap.after['source'], swap.cell)}"
+    swap, note = await _carried_out(ctx, _replacement, {"cell": cell, "old": old, "new": new})
+    return f"edited cell {swap.cell}{note}\n{_diff(swap, swap.cell)}"
 
 
-def _preview_delete(args: dict[str, Json], _: ToolContext) -> str:
-    cells = _read(_here())[1]
-    cell = _found(cells, str(args.get("cell")))
-    return _diff(cell["source"], "", _named(cells, cell["id"]))
-
-
-@tool(**_WRITING, preview=_preview_delete)
+@tool(**_WRITING, preview=_preview(_deletion))
 async def delete_cell(cell: str, ctx: ToolContext) -> str:
     """Delete a cell of the notebook.
 
@@ -139,15 +146,7 @@ async def delete_cell(cell: str, ctx: ToolContext) -> str:
         ctx: The run it works for.
 
     """
-
-    def change(cells: list[Cell], live: LiveKernel) -> Swap:
-        found = _found(cells, cell)
-        if found["id"] == running_cell(live.shell):
-            raise ToolError("this cell runs just now, so it cannot be deleted")
-        place = cells.index(found)
-        return Swap(found, None, str(cells[place - 1]["id"]) if place else "")
-
-    swap, note = await _carried_out(ctx, change, cell)
+    swap, note = await _carried_out(ctx, _deletion, {"cell": cell})
     return f"deleted cell {swap.cell}{note}"
 
 
@@ -199,25 +198,19 @@ def _live(ctx: ToolContext) -> LiveKernel:
     return live
 
 
-def _here() -> LiveKernel:
-    if (shell := live_shell()) is None:
-        raise ToolError(_NOWHERE)
-    return kernel_of(shell)
-
-
 def _read(live: LiveKernel, whole: str = "") -> tuple[Document, list[Cell]]:
     document = document_of(live)
     return document, document.read(whole)
 
 
-async def _carried_out(ctx: ToolContext, change: Callable[[list[Cell], LiveKernel], Swap], whole: str = "") -> tuple[Swap, str]:
+async def _carried_out(ctx: ToolContext, change: _Change, args: dict[str, Json]) -> tuple[Swap, str]:
     """Make a change of the notebook as it is now, if that is what was approved, and record it; returns it with a note."""
     live, about = _live(ctx), context_of(ctx)
 
     def work() -> tuple[Document, Swap, str]:
-        document, cells = _read(live, whole)
+        document, cells = _read(live, str(args.get("cell", "")))
         try:
-            swap = change(cells, live)
+            swap = change(args, cells, live)
         except ValueError as error:
             raise ToolError(f"the notebook was not changed: {error}") from None
         ctx.versions.as_shown()
@@ -270,9 +263,10 @@ def _place(cells: list[Cell], below: str, live: LiveKernel) -> str:
     return here if here in known else next(reversed(known), "")
 
 
-def _diff(before: str, after: str, name: str) -> str:
+def _diff(swap: Swap, name: str) -> str:
     """Return the change of a cell as a unified diff; cells end without a newline, which is nothing worth saying."""
-    return unified_diff(before and f"{before}\n", after and f"{after}\n", name)
+    before, after = (f"{cell['source']}\n" if cell and cell["source"] else "" for cell in (swap.before, swap.after))
+    return unified_diff(before, after, name)
 
 
 def _named(cells: list[Cell], ident: str) -> str:

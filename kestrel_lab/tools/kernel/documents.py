@@ -7,14 +7,17 @@ A cell is changed only if it still is as expected. All of this blocks: call it i
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from kestrel_lab.core.errors import ConflictError, ToolError
 from kestrel_lab.core.json_types import Json
@@ -22,6 +25,9 @@ from kestrel_lab.core.json_types import Json
 if TYPE_CHECKING:
     import httpx
 
+    from kestrel_lab.tools.kernel.live_kernel import LiveKernel
+
+T = TypeVar("T")
 Cell = dict[str, Any]
 """A cell in nbformat's form: `id`, `cell_type`, `source`, `metadata`, and of code `outputs` and `execution_count`."""
 _HTTP_S: Final = 20.0
@@ -126,13 +132,6 @@ class Document(Protocol):
         """Make one change if the cell is as expected; returns what a person has to know about it, mostly nothing."""
 
 
-class Host(Protocol):
-    """What a document needs to know of its kernel; `LiveKernel` is one."""
-
-    shell: Any
-    page: Page | None
-
-
 class Page(Document, Protocol):
     """The document of a page that shows the notebook."""
 
@@ -140,24 +139,87 @@ class Page(Document, Protocol):
         """Whether a page answers."""
 
 
-def document_of(host: Host) -> Document:
-    """Return the best document of this notebook that works now."""
-    if host.page is not None and host.page.here():
-        return host.page
-    from kestrel_lab.tools.kernel.shared_document import shared_document  # imports this module
-
-    server = next(servers_of(kernel_id(host.shell)), None)
+def document_of(kernel: LiveKernel) -> Document:
+    """Return the best document of the notebook of `kernel` that works now."""
+    page, shell = kernel.page, kernel.shell
+    if page is not None and page.here():
+        return page
+    server = next(servers_of(kernel_id(shell)), None)
     if server is not None:
-        return shared_document(server) or SavedNotebook(server, host.shell)
-    if name := host.shell.user_ns.get("__vsc_ipynb_file__"):
-        return SavedNotebook(NotebookFile(Path(str(name))), host.shell)
-    return NextInput(host.shell)
+        return shared_document(server) or SavedNotebook(server, shell)
+    if name := shell.user_ns.get("__vsc_ipynb_file__"):
+        return SavedNotebook(NotebookFile(Path(str(name))), shell)
+    return NextInput(shell)
 
 
 def kernel_id(shell: Any) -> str:
     """Return the id by which a Jupyter server knows the kernel of a shell; empty where there is none."""
     file = Path(str(getattr(getattr(shell.kernel, "parent", None), "connection_file", "") or "")).stem
     return file.removeprefix("kernel-") if file.startswith("kernel-") else ""
+
+
+# The shared document of jupyter-collaboration (optional extra `collab`): the model that all pages of a notebook have.
+
+
+def shared_document(server: JupyterServer) -> Document | None:
+    """Return the shared document of a notebook; `None` where the client is not installed or the server has no collaboration."""
+    if find_spec("jupyter_nbmodel_client") is None:
+        return None
+    import httpx
+
+    try:
+        with connected(server.url, server.token) as client:
+            served = client.get("api/collaboration/room/").status_code  # a websocket: a plain request is refused, but not as unknown
+    except httpx.HTTPError:
+        return None
+    return None if served == httpx.codes.NOT_FOUND else SharedDocument(server)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedDocument:
+    """The cells of a notebook that its pages edit together."""
+
+    server: JupyterServer
+    how: str = "the shared document of jupyter-collaboration"
+
+    def read(self, whole: str = "") -> list[Cell]:
+        """Return the cells as they stand in all pages."""
+        return self._with(lambda model: list(model.as_dict()["cells"]))
+
+    def swap(self, swap: Swap, *, force: bool = False) -> str:
+        """Change a cell for everybody; what others type meanwhile into other cells is merged."""
+
+        def change(model: Any) -> str:
+            cells: list[Cell] = model.as_dict()["cells"]
+            after = swapped(cells, swap, force=force)
+            place = next(place for place, cell in enumerate(after if swap.before is None else cells) if cell["id"] == swap.cell)
+            if swap.before is None:
+                model.insert(place, after[place])
+            elif swap.after is None:
+                model.delete_cell(place)
+            else:
+                model[place] = after[place]
+            return ""
+
+        return self._with(change)
+
+    def _with(self, act: Callable[[Any], T]) -> T:
+        """Do something with the model; in a thread of its own, since this one may have an event loop."""
+        from jupyter_nbmodel_client import NbModelClient, get_notebook_websocket_url
+
+        url = get_notebook_websocket_url(self.server.url, self.server.path, token=self.server.token or None)
+
+        async def work() -> T:
+            async with NbModelClient(url, path=self.server.path, username="kestrel") as model:
+                if not model.synced:
+                    raise ToolError("the shared document of the notebook did not answer: try again")
+                return act(model)
+
+        with ThreadPoolExecutor(1) as alone:
+            try:
+                return alone.submit(asyncio.run, work()).result()
+            except OSError as error:
+                raise ToolError(f"the shared document of the notebook cannot be reached: {error}") from error
 
 
 # The saved file.
@@ -171,20 +233,6 @@ class Saved:
     version: str
     modified: float
     """Seconds since 1970."""
-
-
-class Storage(Protocol):
-    """Where a notebook is saved."""
-
-    @property
-    def how(self) -> str:
-        """What carries it out, in words."""
-
-    def load(self) -> Saved:
-        """Return what is saved."""
-
-    def store(self, notebook: dict[str, Any], version: str) -> None:
-        """Save a notebook if what is there still has that version, else raise `ConflictError`."""
 
 
 _NEWER = "the file of the notebook was changed by something else meanwhile: nothing was changed; read the notebook again"
@@ -266,7 +314,10 @@ class NotebookFile:
     def load(self) -> Saved:
         """Return what the file holds."""
         content = self.path.read_bytes()
-        return Saved(_joined(json.loads(content)), hashlib.sha256(content).hexdigest(), self.path.stat().st_mtime)
+        notebook = json.loads(content)
+        for cell in notebook["cells"]:  # in a file texts may be lists of lines
+            cell["source"] = "".join(cell["source"])
+        return Saved(notebook, hashlib.sha256(content).hexdigest(), self.path.stat().st_mtime)
 
     def store(self, notebook: dict[str, Any], version: str) -> None:
         """Replace the file in one step if it has that version."""
@@ -278,17 +329,10 @@ class NotebookFile:
         temporary.replace(self.path)
 
 
-def _joined(notebook: dict[str, Any]) -> dict[str, Any]:
-    """Return the notebook of a file, where texts may be lists of lines, with sources as texts."""
-    for cell in notebook["cells"]:
-        cell["source"] = "".join(cell["source"])
-    return notebook
-
-
 class SavedNotebook:
     """The document that is the saved file: what the person has not saved is not in it, so it is not changed then."""
 
-    def __init__(self, storage: Storage, shell: Any) -> None:
+    def __init__(self, storage: JupyterServer | NotebookFile, shell: Any) -> None:
         self.how = storage.how
         self._storage, self._shell = storage, shell
 

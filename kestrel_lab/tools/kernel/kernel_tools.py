@@ -167,9 +167,9 @@ def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext, code: s
             undoable=not any(change.lost for change in ran.changes),
             code=ctx.redactor.text(code),
         ),
-        ran.images,
+        ran.output.images,
     )
-    for media, content in ran.images:
+    for media, content in ran.output.images:
         ctx.show(ImagePart.of(content, media))
 
 
@@ -183,10 +183,9 @@ def gone(about: CodeContext, kernel: str) -> str:
 
 def told(ran: Ran) -> str:
     """Return what came of code as a model reads it."""
-    parts = [head_tail(text.rstrip(), MOST_TOLD)[0] for text in (ran.printed, *ran.shown, ran.given, ran.error)]
-    parts += [
-        f"[figure {number}: {media}, {len(content):,} bytes, shown to the user]" for number, (media, content) in enumerate(ran.images, 1)
-    ]
+    parts = [head_tail(text.rstrip(), MOST_TOLD)[0] for text in (ran.output.text, *ran.output.texts, ran.given, ran.error)]
+    for number, (media, content) in enumerate(ran.output.images, 1):
+        parts.append(f"[figure {number}: {media}, {len(content):,} bytes, shown to the user]")
     parts += [f"[{change.line}]" for change in ran.changes]
     if ran.given_up:
         parts.append(f"[changes inside of objects by {', '.join(ran.given_up)} cannot be undone any more: too much memory was held]")

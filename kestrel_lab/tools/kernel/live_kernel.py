@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -76,17 +76,34 @@ class Ran:
 
     how: str
     """`adopted` or `executed`."""
-    changes: tuple[Change, ...]
-    printed: str
+    output: Output
     given: str
-    shown: tuple[str, ...]
-    images: tuple[tuple[str, bytes], ...]
-    error: str
+    """The plain text of what its last expression gave."""
+    changes: tuple[Change, ...] = ()
     before: str = ""
     given_up: tuple[str, ...] = ()
     """Calls that cannot be undone whole any more."""
-    outputs: tuple[dict[str, Any], ...] = ()
-    """What a cell would have as outputs, in nbformat's form."""
+    bundle: dict[str, Any] = field(default_factory=dict)
+    """The display data of what its last expression gave."""
+
+    @property
+    def error(self) -> str:
+        """The traceback; empty where no exception was raised."""
+        return self.output.traceback or self.output.error
+
+    @property
+    def outputs(self) -> list[dict[str, Any]]:
+        """The outputs that a cell with this code would have, in nbformat's form."""
+        output = self.output
+        found: list[dict[str, Any]] = [{"output_type": "stream", "name": name, "text": text} for name, text in output.printed]
+        for data, metadata in output.displayed:
+            found.append({"output_type": "display_data", "data": _plain(data), "metadata": metadata})
+        if self.bundle:
+            found.append({"output_type": "execute_result", "data": _plain(self.bundle), "metadata": {}, "execution_count": None})
+        if self.error:
+            kind, _, value = output.error.partition(": ")
+            found.append({"output_type": "error", "ename": kind, "evalue": value, "traceback": output.traceback.splitlines()})
+        return found
 
 
 class LiveKernel:
@@ -163,18 +180,10 @@ class LiveKernel:
         if given is not None:
             self.shell.displayhook.update_user_ns(given)
             self.given = run, given
-        ran = Ran(
-            "adopted",
-            changes,
-            preview.printed,
-            preview.given,
-            preview.shown,
-            preview.images,
-            preview.traceback,
-            before.key,
-            tuple(given_up),
-            tuple(_outputs_of(preview, self._bundle(given))),
-        )
+        output = Output(printed=[("stdout", preview.printed)] if preview.printed else [], error=preview.error, traceback=preview.traceback)
+        output.displayed += [({media: content}, {}) for media, content in preview.images]
+        output.displayed += [({"text/plain": text}, {}) for text in preview.shown]
+        ran = Ran("adopted", output, preview.given, changes, before.key, tuple(given_up), self._bundle(given))
         if show:
             self.show(ran)
         return ran
@@ -212,18 +221,7 @@ class LiveKernel:
         bundle = self._bundle(output.value)
         if output.value is not None:
             self.given = run, output.value
-        ran = Ran(
-            "executed",
-            changes,
-            output.text,
-            str(bundle.get("text/plain", "")),
-            tuple(output.texts),
-            tuple(output.images),
-            output.traceback or output.error,
-            before.key,
-            tuple(given_up),
-            tuple(_outputs_in(output, bundle)),
-        )
+        ran = Ran("executed", output, str(bundle.get("text/plain", "")), changes, before.key, tuple(given_up), bundle)
         if show:
             self.show(ran)
         return ran
@@ -288,26 +286,6 @@ def time_limit(seconds: float) -> Iterator[threading.Event]:
             over.set()
         if late.is_set() and task.cancelling():
             task.uncancel()  # the shell has shown it as an exception of the code: the task goes on
-
-
-def _outputs_in(output: Output, bundle: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the outputs that a cell with this code would have."""
-    for name, text in output.printed:
-        yield {"output_type": "stream", "name": name, "text": text}
-    for data, metadata in output.displayed:
-        yield {"output_type": "display_data", "data": _plain(data), "metadata": metadata}
-    if bundle:
-        yield {"output_type": "execute_result", "data": _plain(bundle), "metadata": {}, "execution_count": None}
-    if output.traceback or output.error:
-        kind, _, value = output.error.partition(": ")
-        yield {"output_type": "error", "ename": kind, "evalue": value, "traceback": output.traceback.splitlines()}
-
-
-def _outputs_of(preview: Preview, bundle: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the same of values that were taken over."""
-    output = Output(printed=[("stdout", preview.printed)] if preview.printed else [], error=preview.error, traceback=preview.traceback)
-    output.displayed += [({media: content}, {}) for media, content in preview.images]
-    yield from _outputs_in(output, bundle)
 
 
 def _plain(data: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kestrel_lab.core.errors import ToolError
-from kestrel_lab.tools.kernel.capture import COLOURS, MOST_PRINTED, Output
+from kestrel_lab.tools.kernel.capture import COLOURS, Output
 from kestrel_lab.tools.kernel.kernel_process import INSPECT, LIST
 from kestrel_lab.tools.kernel.live_kernel import Ran
 from kestrel_lab.tools.kernel.lockdown import impossible
@@ -92,9 +92,15 @@ class OwnKernel:
         """Run `code`; raises `ToolError` where the kernel died or had to be killed, the next call then begins a new one."""
         with self._lock:
             self._stopped.clear()
-            output = self._ask(code, seconds)
-        given = output.value or ""
-        return Ran("executed", (), output.text, given, tuple(output.texts), tuple(output.images), output.traceback)
+            if self._process is None:
+                self._start()
+            output = Output()
+            assert self._client is not None
+            message = self._client.ask(
+                "execute_request", code=code, silent=False, store_history=True, user_expressions={}, allow_stdin=False
+            )
+            self._collect(message, output, seconds)
+        return Ran("executed", output, output.value or "")
 
     def listed(self) -> str:
         """Return a line for each variable."""
@@ -134,15 +140,6 @@ class OwnKernel:
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = ""
-
-    def _ask(self, code: str, seconds: float) -> Output:
-        if self._process is None:
-            self._start()
-        output = Output()
-        assert self._client is not None
-        message = self._client.ask("execute_request", code=code, silent=False, store_history=True, user_expressions={}, allow_stdin=False)
-        self._collect(message, output, seconds)
-        return output
 
     def _start(self) -> None:
         if reason := impossible():
@@ -192,19 +189,15 @@ class OwnKernel:
                 break
             if (code := self._process.poll()) is not None:
                 self.close()
-                raise ToolError(f"the kernel died ({_why(code)}): its variables are gone, the next call begins with a new one")
+                how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+                raise ToolError(f"the kernel died ({how}): its variables are gone, the next call begins with a new one")
             late = time.monotonic() > until
             if interrupted and late:
                 self.close()
                 raise ToolError(f"{interrupted}, and did not stop when it was interrupted: its kernel was killed, the variables are gone")
             if not interrupted and (late or self._stopped.is_set() or output.kept + output.dropped > MOST_FLOOD):
-                interrupted = (
-                    f"the code took more than {seconds:g} s"
-                    if late
-                    else "the code was interrupted"
-                    if self._stopped.is_set()
-                    else "the code prints without end"
-                )
+                stopped = "the code was interrupted" if self._stopped.is_set() else "the code prints without end"
+                interrupted = f"the code took more than {seconds:g} s" if late else stopped
                 os.kill(self._process.pid, signal.SIGINT)
                 until = time.monotonic() + GRACE_S
         if interrupted:
@@ -216,10 +209,7 @@ def _taken(told: dict[str, Any], output: Output) -> bool:
     content = told["content"]
     match told["msg_type"]:
         case "stream":
-            kept = content["text"][: MOST_PRINTED - output.kept]
-            output.kept += len(kept)
-            output.dropped += len(content["text"]) - len(kept)
-            output.printed.append((content["name"], kept))
+            output.printing(content["name"], content["text"])
         case "display_data":
             output.displayed.append((content["data"], content.get("metadata", {})))
         case "execute_result":
@@ -230,10 +220,6 @@ def _taken(told: dict[str, Any], output: Output) -> bool:
         case "status":
             return bool(content["execution_state"] == "idle")
     return False
-
-
-def _why(code: int) -> str:
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
 class Kernels:

@@ -169,9 +169,7 @@ def encode(value: object, buffers: Buffers, depth: int = 0) -> Tree:
 
 def _of_type(value: object) -> str:
     kind = type(value)
-    return (
-        f"it is a {kind.__qualname__}" if kind.__module__ in ("builtins", "__main__") else f"it is a {kind.__module__}.{kind.__qualname__}"
-    )
+    return f"it is a {'' if kind.__module__ in ('builtins', '__main__') else f'{kind.__module__}.'}{kind.__qualname__}"
 
 
 def decode(tree: Tree, store: Store) -> Any:
@@ -208,10 +206,6 @@ def _encode_numpy(value: Any, buffers: Buffers) -> Tree:
     if isinstance(value, np.generic):
         return ["scalar", buffers.add(np.asarray(value))]
     raise NotPlain(_of_type(value))
-
-
-def _scalar(content: Any, store: Store) -> Any:
-    return store.array(content)[()]
 
 
 def _objects(content: Any, store: Store, shape: list[int]) -> Any:
@@ -284,22 +278,17 @@ _MASKED = frozenset({"boolean", "Float32", "Float64", *(f"{sign}Int{bits}" for s
 
 
 def _encode_index(index: Any, buffers: Buffers) -> Tree:
+    import numpy as np
     import pandas as pd
 
     if type(index) is pd.RangeIndex:
         return ["range", [index.start, index.stop, index.step], encode(index.name, buffers, 1)]
     if isinstance(index, pd.MultiIndex):
         levels = [_encode_index(level, buffers) for level in index.levels]
-        codes: list[Json] = [buffers.add(code) for code in map(_as_array, index.codes)]
+        codes: list[Json] = [buffers.add(np.asarray(code)) for code in index.codes]
         return ["levels", levels, codes, encode(list(index.names), buffers, 1)]
     frequency = getattr(index, "freqstr", None) if isinstance(index, pd.DatetimeIndex) else None
     return ["labels", encode_column(index.array, buffers), encode(index.name, buffers, 1), frequency]
-
-
-def _as_array(codes: Any) -> np.ndarray[Any, Any]:
-    import numpy as np
-
-    return np.asarray(codes)
 
 
 def _pandas() -> Any:
@@ -309,45 +298,18 @@ def _pandas() -> Any:
     return pd
 
 
-def _missing(content: Any, _: Store) -> Any:
-    pd = _pandas()
-    return pd.NaT if content == "NaT" else pd.NA
-
-
-def _moment(content: Any, store: Store) -> Any:
-    pd = _pandas()
-    return pd.Index(decode(content, store))[0]
-
-
 def _block(content: Any, store: Store, index: Any, columns: Any, attrs: Any) -> Any:
-    pd = _pandas()
-    frame = pd.DataFrame(store.array(content), index=decode(index, store), columns=decode(columns, store), copy=False)
+    frame = _pandas().DataFrame(store.array(content), index=decode(index, store), columns=decode(columns, store), copy=False)
     frame.attrs = decode(attrs, store)
     return frame
 
 
 def _frame(content: Any, store: Store, index: Any, columns: Any, attrs: Any) -> Any:
-    pd = _pandas()
     found = {place: decode(column, store) for place, column in enumerate(content)}
-    frame = pd.DataFrame(found, index=decode(index, store), copy=False)
+    frame = _pandas().DataFrame(found, index=decode(index, store), copy=False)
     frame.columns = decode(columns, store)
     frame.attrs = decode(attrs, store)
     return frame
-
-
-def _series(content: Any, store: Store, index: Any, name: Any) -> Any:
-    pd = _pandas()
-    return pd.Series(decode(content, store), index=decode(index, store), name=decode(name, store), copy=False)
-
-
-def _zoned(content: Any, store: Store, zone: str) -> Any:
-    pd = _pandas()
-    return pd.DatetimeIndex(store.array(content)).tz_localize("UTC").tz_convert(zone).array
-
-
-def _categories(content: Any, store: Store, categories: Any, ordered: Any) -> Any:
-    pd = _pandas()
-    return pd.Categorical.from_codes(store.array(content), categories=decode(categories, store), ordered=bool(ordered))
 
 
 def _strings(content: Any, _: Store, storage: str, missing: Any) -> Any:
@@ -362,11 +324,6 @@ def _periods(content: Any, store: Store, frequency: str) -> Any:
     return pd.PeriodIndex.from_ordinals(store.array(content), freq=pd.PeriodDtype.construct_from_string(frequency).freq).array
 
 
-def _intervals(content: Any, store: Store, right: Any, closed: Any) -> Any:
-    pd = _pandas()
-    return pd.arrays.IntervalArray.from_arrays(decode(content, store), decode(right, store), closed=closed)
-
-
 def _masked(content: Any, store: Store, mask: Any, name: str) -> Any:
     pd = _pandas()
     if name not in _MASKED:
@@ -376,16 +333,9 @@ def _masked(content: Any, store: Store, mask: Any, name: str) -> Any:
     return array
 
 
-def _range(content: Any, store: Store, name: Any) -> Any:
-    pd = _pandas()
-    return pd.RangeIndex(*map(int, content), name=decode(name, store))
-
-
 def _levels(content: Any, store: Store, codes: Any, names: Any) -> Any:
-    pd = _pandas()
-    return pd.MultiIndex(
-        levels=[decode(level, store) for level in content], codes=[store.array(code) for code in codes], names=decode(names, store)
-    )
+    levels = [decode(level, store) for level in content]
+    return _pandas().MultiIndex(levels=levels, codes=[store.array(code) for code in codes], names=decode(names, store))
 
 
 def _labels(content: Any, store: Store, name: Any, frequency: Any) -> Any:
@@ -398,21 +348,27 @@ def _labels(content: Any, store: Store, name: Any, frequency: Any) -> Any:
 
 _DECODERS: dict[str, Callable[..., Any]] = {
     "array": lambda content, store: store.array(content),
-    "scalar": _scalar,
+    "scalar": lambda content, store: store.array(content)[()],
     "objects": _objects,
-    "missing": _missing,
-    "moment": _moment,
+    "missing": lambda content, _: _pandas().NaT if content == "NaT" else _pandas().NA,
+    "moment": lambda content, store: _pandas().Index(decode(content, store))[0],
     "block": _block,
     "frame": _frame,
-    "series": _series,
+    "series": lambda content, store, index, name: _pandas().Series(
+        decode(content, store), index=decode(index, store), name=decode(name, store), copy=False
+    ),
     "index": decode,
-    "zoned": _zoned,
-    "categories": _categories,
+    "zoned": lambda content, store, zone: _pandas().DatetimeIndex(store.array(content)).tz_localize("UTC").tz_convert(zone).array,
+    "categories": lambda content, store, categories, ordered: _pandas().Categorical.from_codes(
+        store.array(content), categories=decode(categories, store), ordered=bool(ordered)
+    ),
     "strings": _strings,
     "periods": _periods,
-    "intervals": _intervals,
+    "intervals": lambda content, store, right, closed: _pandas().arrays.IntervalArray.from_arrays(
+        decode(content, store), decode(right, store), closed=closed
+    ),
     "masked": _masked,
-    "range": _range,
+    "range": lambda content, store, name: _pandas().RangeIndex(*map(int, content), name=decode(name, store)),
     "levels": _levels,
     "labels": _labels,
 }

@@ -313,7 +313,7 @@ class Before:
         now, found = user_variables(namespace), list[Change]()
         for name in sorted(now.keys() | self.values.keys()):
             if name not in self.values:
-                found.append(Change(name=name, kind="new", text=_new(describe(now[name])), rebound=True))
+                found.append(Change(name=name, kind="new", text=f"new {(made := describe(now[name])).type}, {made.text}", rebound=True))
             elif name not in now:
                 found.append(Change(name=name, kind="deleted", text=f"deleted ({self._was(name).type})", rebound=True))
             elif now[name] is not self.values[name]:
@@ -325,10 +325,6 @@ class Before:
 
     def _was(self, name: str) -> Description:
         return self.described.get(name) or describe(self.values[name])
-
-
-def _new(now: Description) -> str:
-    return f"new {now.type}, {now.text}"
 
 
 def difference(was: Description, now: Description) -> str:

@@ -9,7 +9,7 @@ import stat
 import struct
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 _CREATE, _ADD, _RESTRICT, _CAPSET_X86, _CAPSET_ARM = 444, 445, 446, 126, 91
@@ -89,7 +89,8 @@ def restrict(system: Iterable[str], read: Iterable[str], write: Iterable[str], *
     size = 8 if abi < HAS_TCP else 16 if abi < HAS_SCOPES else 24
     rules = _call(_CREATE, attributes[:size], ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
-        for paths, access, opened in ((system, _READ, _followed), (read, _READ, open_nofollow), (write, everything, open_nofollow)):
+        followed = partial(os.open, flags=os.O_PATH | os.O_CLOEXEC)
+        for paths, access, opened in ((system, _READ, followed), (read, _READ, open_nofollow), (write, everything, open_nofollow)):
             for path in paths:
                 with suppress(FileNotFoundError):
                     _allow(rules, opened(path), access & everything)
@@ -97,10 +98,6 @@ def restrict(system: Iterable[str], read: Iterable[str], write: Iterable[str], *
         _call(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
     finally:
         os.close(rules)
-
-
-def _followed(path: str) -> int:
-    return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
 def _allow(rules: int, fd: int, access: int) -> None:

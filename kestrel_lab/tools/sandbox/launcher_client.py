@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -225,8 +224,6 @@ async def launched(launch: Launch, stdin: int | None, stdout: int, stderr: int, 
 
 def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
     """Run a command to its end without an event loop: exit code and output; `None` for one that was not started or took too long."""
-    if not can_launch():
-        return _run_child(launch, timeout_s)
     reading, writing = os.pipe()
     try:
         with begin(launch, None, writing, writing) as talk:
@@ -250,21 +247,3 @@ def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
     if "error" in message:
         return None, f"{message['error']}\n{output}".strip()
     return int(message.get("exit", -9)), output
-
-
-def _run_child(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
-    """Run a command as a child of this process, where there is no launcher."""
-    try:
-        done = subprocess.run(
-            launch.argv,
-            cwd=launch.cwd,
-            env=dict(launch.env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=timeout_s,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return None, str(error)
-    return done.returncode, done.stdout[:100_000].decode("utf-8", "replace")

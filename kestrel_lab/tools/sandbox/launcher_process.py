@@ -20,12 +20,12 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from kestrel_lab.tools.sandbox import landlock
-from kestrel_lab.tools.sandbox.memory_limit import MemoryBound
 from kestrel_lab.tools.sandbox.private_gitdir import PrivateGit, remove_tree
 
 CONTROL_FD = 3
@@ -97,7 +97,9 @@ def _keep(control: socket.socket, take: int) -> None:
         os.write(take, b"x")
     os.close(take)
     talk = socket.socket(fileno=fds[0])
-    request = _received(talk)
+    with talk.makefile("rb") as received:
+        (size,) = struct.unpack("=I", received.read(4))
+        request: Request = json.loads(received.read(size))
     private = os.path.realpath(tempfile.mkdtemp(prefix="kestrel-")) if request["private"] else ""
     repositories: list[PrivateGit] = []
     try:
@@ -112,13 +114,6 @@ def _keep(control: socket.socket, take: int) -> None:
             _tell(talk, {"notes": notes})
         talk.close()  # nobody waits for the rest
         remove_tree(*(one.rest for one in repositories), *([private] if private else []))
-
-
-def _received(talk: socket.socket) -> Request:
-    with talk.makefile("rb") as stream:
-        (size,) = struct.unpack("=I", stream.read(4))
-        request: Request = json.loads(stream.read(size))
-    return request
 
 
 def _started(request: Request, private: str, streams: list[int], talk: socket.socket, repositories: list[PrivateGit]) -> int:
@@ -220,8 +215,9 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
         if alive and time.monotonic() >= look:  # by the clock: a command can keep this process awake with children that end
             for one in repositories:
                 one.carry()
-            if stopped := _overgrown(bound):
-                _tell(talk, {"stopped": stopped})
+            processes = list(_descendants(os.getpid()))
+            if len(processes) > MAX_PROCESSES or (bound is not None and bound.exceeded(processes)):
+                _tell(talk, {"stopped": "processes" if len(processes) > MAX_PROCESSES else "memory"})
                 return
             look = time.monotonic() + _CHECK_S
 
@@ -232,14 +228,6 @@ def _reaped(child: int) -> int | None:
         if ended[0] == child:
             return ended[1]
     return None
-
-
-def _overgrown(memory: MemoryBound | None) -> str:
-    """Return the resource that the command has used too much of, `processes` or `memory`; empty for none."""
-    processes = list(_descendants(os.getpid()))
-    if len(processes) > MAX_PROCESSES:
-        return "processes"
-    return "memory" if memory is not None and memory.exceeded(processes) else ""
 
 
 def _tell(talk: socket.socket, message: Request) -> bool:
@@ -286,3 +274,78 @@ def _children(of: int) -> list[int]:
         with suppress(OSError), open(f"/proc/{of}/task/{task}/children", "rb") as file:
             found += map(int, file.read().split())
     return found
+
+
+# The memory of a command.
+
+_PAGE = resource.getpagesize()
+_PATIENCE = 10
+"""The pause after an exact count, in multiples of the time that the count took."""
+
+
+@dataclass(slots=True)
+class MemoryBound:
+    """A limit on the bytes of memory of all processes of one command, enforced by asking the kernel again and again.
+
+    `RLIMIT_AS` and `RLIMIT_DATA` bound what one process asks for, not what all have: runtimes reserve far more than they use, and
+    ten processes have ten times as much. A cgroup would be exact, but containers and sessions rarely let one be made.
+    """
+
+    most: int
+    _next: float = 0.0
+
+    def exceeded(self, there: Sequence[int]) -> bool:
+        """Return whether these processes have more by now. Files that are mapped count for nothing: the kernel can drop them."""
+        # Memory files are the command's or others': how many there are on the machine bounds what an exact count can find.
+        if sum(map(_resident, there)) + _shared_memory() <= self.most or time.monotonic() < self._next:
+            return False
+        begun = time.monotonic()
+        anonymous, shared = map(sum, zip(*(_proportional(process) for process in there), strict=True)) if there else (0, 0)
+        found = anonymous + max(shared, _memory_files(there))
+        self._next = time.monotonic() + _PATIENCE * (time.monotonic() - begun)
+        return found > self.most
+
+
+def _shared_memory() -> int:
+    """Return the bytes in memory files and shared memory on the whole machine."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"Shmem:")), 0)
+    except OSError:
+        return 0
+
+
+def _resident(process: int) -> int:
+    """Return the bytes of memory of a process, shared memory included; 0 for one that is gone."""
+    try:
+        with open(f"/proc/{process}/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE
+    except (OSError, IndexError):
+        return 0
+
+
+def _proportional(process: int) -> tuple[int, int]:
+    """Bytes of its own and of shared memory, each page that several have divided among them, where the kernel says so."""
+    for file, own, shared in (("smaps_rollup", b"Pss_Anon", b"Pss_Shmem"), ("status", b"RssAnon", b"RssShmem")):
+        try:
+            with open(f"/proc/{process}/{file}", "rb") as lines:
+                found = {name: rest for name, _, rest in (line.partition(b":") for line in lines)}
+            return int(found[own].split()[0]) * 1024, int(found[shared].split()[0]) * 1024
+        except (OSError, KeyError):  # it ended, may not be asked, or the kernel is older
+            continue
+    return 0, 0
+
+
+def _memory_files(processes: Iterable[int]) -> int:
+    """Return the bytes of the memory files (`memfd_create`) that the processes hold open, each counted once; such a file can be filled without being mapped."""
+    found = {}
+    for process in processes:
+        folder = f"/proc/{process}/fd"
+        try:
+            for fd in os.listdir(folder):
+                if os.readlink(f"{folder}/{fd}").startswith("/memfd:"):
+                    mark = os.stat(f"{folder}/{fd}")
+                    found[mark.st_dev, mark.st_ino] = mark.st_blocks * 512
+        except OSError:  # it ended, or may not be asked
+            continue
+    return sum(found.values())

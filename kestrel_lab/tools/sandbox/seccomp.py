@@ -8,114 +8,40 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 
-# The numbers of Linux on x86-64 and on 64-bit ARM.
-_DENIED: dict[str, tuple[int, int]] = {
-    # other processes
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    # mounts and namespaces
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "move_mount": (429, 429),
-    "open_tree": (428, 428),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "mount_setattr": (442, 442),
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "open_by_handle_at": (304, 265),
-    # ways around a filter, and parts of the kernel where most holes are found
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "userfaultfd": (323, 282),
-    "keyctl": (250, 219),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    # the machine itself
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "reboot": (169, 142),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "syslog": (103, 116),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
+_DENIED = {
+    "other processes": "ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271, pidfd_getfd 438 438, kcmp 312 272",
+    "mounts and namespaces": (
+        "mount 165 40, umount2 166 39, pivot_root 155 41, chroot 161 51, move_mount 429 429, open_tree 428 428, fsopen 430 430, "
+        "fsconfig 431 431, fsmount 432 432, fspick 433 433, mount_setattr 442 442, unshare 272 97, setns 308 268, "
+        "open_by_handle_at 304 265"
+    ),
+    "ways around a filter, and parts of the kernel where most holes are found": (
+        "io_uring_setup 425 425, io_uring_enter 426 426, io_uring_register 427 427, bpf 321 280, perf_event_open 298 241, "
+        "userfaultfd 323 282, keyctl 250 219, add_key 248 217, request_key 249 218"
+    ),
+    "the machine itself": (
+        "kexec_load 246 104, kexec_file_load 320 294, init_module 175 105, finit_module 313 273, delete_module 176 106, "
+        "reboot 169 142, swapon 167 224, swapoff 168 225, acct 163 89, quotactl 179 60, syslog 103 116, settimeofday 164 170, "
+        "clock_settime 227 112"
+    ),
 }
-_NONE = -1
-"""Stands for a system call that a processor does not have."""
-_EFFECTS: dict[str, tuple[int, int]] = {
-    # processes: started, signalled, slowed down
-    "execve": (59, 221),
-    "execveat": (322, 281),
-    "fork": (57, _NONE),
-    "vfork": (58, _NONE),
-    "kill": (62, 129),
-    "tkill": (200, 130),
-    "tgkill": (234, 131),
-    "rt_sigqueueinfo": (129, 138),
-    "rt_tgsigqueueinfo": (297, 240),
-    "pidfd_open": (434, 434),
-    "pidfd_send_signal": (424, 424),
-    "setpriority": (141, 140),
-    "sched_setparam": (142, 118),
-    "sched_setscheduler": (144, 119),
-    "sched_setattr": (314, 274),
-    "ioprio_set": (251, 30),
-    "process_madvise": (440, 440),
-    "process_mrelease": (448, 448),
-    "migrate_pages": (256, 238),
-    "move_pages": (279, 239),
-    "setpgid": (109, 154),
-    # what Landlock does not rule: modes, owners, times and attributes of files
-    "chmod": (90, _NONE),
-    "fchmod": (91, 52),
-    "fchmodat": (268, 53),
-    "fchmodat2": (452, 452),
-    "chown": (92, _NONE),
-    "fchown": (93, 55),
-    "lchown": (94, _NONE),
-    "fchownat": (260, 54),
-    "utime": (132, _NONE),
-    "utimes": (235, _NONE),
-    "futimesat": (261, _NONE),
-    "utimensat": (280, 88),
-    "setxattr": (188, 5),
-    "lsetxattr": (189, 6),
-    "fsetxattr": (190, 7),
-    "removexattr": (197, 14),
-    "lremovexattr": (198, 15),
-    "fremovexattr": (199, 16),
-    "setxattrat": (463, 463),
-    "removexattrat": (466, 466),
-    # shared memory and queues that outlive a process
-    "shmget": (29, 194),
-    "shmat": (30, 196),
-    "shmctl": (31, 195),
-    "semget": (64, 190),
-    "semop": (65, 193),
-    "semctl": (66, 191),
-    "semtimedop": (220, 192),
-    "msgget": (68, 186),
-    "msgsnd": (69, 189),
-    "msgrcv": (70, 188),
-    "msgctl": (71, 187),
-    "mq_open": (240, 180),
-    "mq_unlink": (241, 181),
+"""System calls by what they are for, each with its number on x86-64 and on 64-bit ARM; `-` for one that there is not."""
+_EFFECTS = {
+    "processes: started, signalled, slowed down": (
+        "execve 59 221, execveat 322 281, fork 57 -, vfork 58 -, kill 62 129, tkill 200 130, tgkill 234 131, "
+        "rt_sigqueueinfo 129 138, rt_tgsigqueueinfo 297 240, pidfd_open 434 434, pidfd_send_signal 424 424, setpriority 141 140, "
+        "sched_setparam 142 118, sched_setscheduler 144 119, sched_setattr 314 274, ioprio_set 251 30, process_madvise 440 440, "
+        "process_mrelease 448 448, migrate_pages 256 238, move_pages 279 239, setpgid 109 154"
+    ),
+    "what Landlock does not rule: modes, owners, times and attributes of files": (
+        "chmod 90 -, fchmod 91 52, fchmodat 268 53, fchmodat2 452 452, chown 92 -, fchown 93 55, lchown 94 -, fchownat 260 54, "
+        "utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7, "
+        "removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, setxattrat 463 463, removexattrat 466 466"
+    ),
+    "shared memory and queues that outlive a process": (
+        "shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193, semctl 66 191, semtimedop 220 192, "
+        "msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180, mq_unlink 241 181"
+    ),
 }
 """Calls with an effect outside of the process, which a command in a sandbox may have and a preview may not."""
 _OWN_ONLY = ((302, 261), (203, 122))
@@ -123,7 +49,7 @@ _OWN_ONLY = ((302, 261), (203, 122))
 _FCNTL, _SET_OWNER = (72, 25), (8, 15, 1024)
 """Commands of `fcntl` that set which process is signalled when a descriptor is ready or its lease is broken."""
 _THREAD = 0x10000
-_CLONE, _CLONE3, _TRUNCATE = (56, 220), (435, 435), (76, 45)
+_CLONE, _CLONE3, _TRUNCATE = (56, 220), (435, 435), "truncate 76 45"
 _SOCKET, _SOCKETPAIR, _IOCTL = (41, 198), (53, 199), (16, 29)
 _AUDIT_ARCH = (0xC000003E, 0xC00000B7)
 _MACHINES = {"x86_64": 0, "amd64": 0, "aarch64": 1, "arm64": 1}
@@ -163,9 +89,10 @@ def filter_program(families: Sequence[int], *, truncate: bool = True, effects: b
     program: list[_Instruction] = [_load(_ARCH), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), absent, _load(_NUMBER)]
     if column == 0:
         program += [(_AT_LEAST, 0, 1, 0x40000000), absent]  # the x32 mode has numbers of its own
-    denied = {**_DENIED, **({} if truncate else {"truncate": _TRUNCATE}), **({} if effects else _EFFECTS)}
-    for number in [numbers[column] for numbers in denied.values() if numbers[column] != _NONE]:
-        program += [(_EQUAL, 0, 1, number), refused]
+    denied = [*_DENIED.values(), *(() if truncate else (_TRUNCATE,)), *(() if effects else _EFFECTS.values())]
+    for call in ", ".join(denied).split(", "):
+        if (number := call.split()[1 + column]) != "-":
+            program += [(_EQUAL, 0, 1, int(number)), refused]
     program += [(_EQUAL, 0, 1, _CLONE3[column]), absent]  # its flags lie in memory, where a filter cannot look
     alone = [] if effects else [(_ANY_BIT, 1, 0, _THREAD), refused]
     program += _section(_CLONE[column], [_load(_FIRST), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refused, *alone, _ret(_ALLOW)])

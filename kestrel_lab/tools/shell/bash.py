@@ -19,7 +19,7 @@ from kestrel_lab.tools.sandbox.levels import GIB, Level, denial
 from kestrel_lab.tools.sandbox.select import chosen
 from kestrel_lab.tools.shell.environment import clean_environment
 from kestrel_lab.tools.shell.output import Capture, LiveOutput
-from kestrel_lab.tools.shell.process import Ended, Sink, run_launched, run_process
+from kestrel_lab.tools.shell.process import Ended, Sink, run_launched
 from kestrel_lab.tools.tool import ToolContext
 
 # Where a command begins and where it ended: a `cd` holds for the next command, as far as it stays in the workspace.
@@ -149,15 +149,11 @@ async def _run(command: str, ctx: ToolContext, level: Level, folder: str, out: S
     reading, report = os.pipe()
     try:
         number = REPORT_FD if can_launch() else report
-        argv = [_bash_path(), "--noprofile", "--norc", "-c", reporting(command, number)]
-        env = clean_environment()
-        launch = launch_for(level, argv, workspace=root, env=env, sandbox=ctx.sandbox, folder=root / folder)
-        if can_launch():
-            ended = await run_launched(launch, stdout=out, stderr=err, timeout_s=timeout_s, report=report)
-        else:  # only the process group is killed there, what moved out of it survives
-            ended = await run_process(
-                launch.argv, cwd=launch.cwd, env=launch.env, stdout=out, stderr=err, timeout_s=timeout_s, report=report
-            )
+        if (program := resolve("bash")) is None:
+            raise FileNotFoundError("bash is not installed on this machine")
+        argv = [program, "--noprofile", "--norc", "-c", reporting(command, number)]
+        launch = launch_for(level, argv, workspace=root, env=clean_environment(), sandbox=ctx.sandbox, folder=root / folder)
+        ended = await run_launched(launch, stdout=out, stderr=err, timeout_s=timeout_s, report=report)
         return ended, told(reading)
     finally:
         os.close(reading)
@@ -173,9 +169,3 @@ def _sink(capture: Capture, live: LiveOutput) -> Sink:
         return capture.total < MAX_OUTPUT
 
     return take
-
-
-def _bash_path() -> str:
-    if found := resolve("bash"):
-        return found
-    raise FileNotFoundError("bash is not installed on this machine")

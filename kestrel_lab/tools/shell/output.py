@@ -83,7 +83,8 @@ class _Stream:
             self._decoder.reset()
             text = self._decoder.decode(bytes(self._new), final=last)
             # The end of a secret that was cut off here cannot be recognised: it is left out with what is around it.
-            text = text[self._after_margin(text) :]
+            place = min(self._redactor.margin, len(text))
+            text = text[max([place, *(found.end() for found in self._redactor.found(text) if found.start() < place < found.end())]) :]
         else:
             text = self._held + self._decoder.decode(bytes(self._new), final=last)
         self._new.clear()
@@ -94,11 +95,6 @@ class _Stream:
             cut -= 1
         self._held = text[cut:]
         return note + _LINES.sub("\n", self._redactor.text(text[:cut]))
-
-    def _after_margin(self, text: str) -> int:
-        """Return where it is safe to begin: behind the margin, and not within a secret."""
-        place = min(self._redactor.margin, len(text))
-        return max([place, *(found.end() for found in self._redactor.found(text) if found.start() < place < found.end())])
 
 
 # The output of a process kept in bounded memory: its beginning and its end.

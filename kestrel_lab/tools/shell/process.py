@@ -10,10 +10,15 @@ from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal, Protocol
 
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch, Marks, autorun_watch
-from kestrel_lab.tools.sandbox.launcher_client import Launch, Overgrown, launched
+from kestrel_lab.tools.sandbox.command_lines import launch_among
+from kestrel_lab.tools.sandbox.launcher_client import Launch, Overgrown, can_launch, launched
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.select import chosen
 
 _PIECE = 65_536
 _GRACE_S = 0.25
@@ -48,31 +53,14 @@ async def run_process(
     stderr: Sink,
     timeout_s: float,
     stdin: int | None = None,
-    report: int | None = None,
 ) -> Ended:
     """Run a program in a session of its own and wait for it; `stdin` is a file descriptor, or nothing to read.
-
-    `report` is a file descriptor that it has under the same number.
 
     When the call ends, by itself, by `timeout_s` or by cancellation, every process left in the program's
     group is killed. A process that moved to another session is not found and survives.
     """
-
-    async def begin(out: int, err: int) -> Running:
-        return _Group(
-            await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
-                stdout=out,
-                stderr=err,
-                cwd=cwd,
-                env=dict(env),
-                start_new_session=True,
-                pass_fds=() if report is None else (report,),
-            )
-        )
-
-    return await _follow(begin, stdout, stderr, timeout_s)
+    launch = Launch(argv=tuple(argv), cwd=cwd, env=env)
+    return await _follow(lambda out, err: _child(launch, stdin, out, err), stdout, stderr, timeout_s)
 
 
 async def run_launched(
@@ -80,16 +68,43 @@ async def run_launched(
 ) -> Ended:
     """Run a program through the launcher: none of the processes that it started is left, wherever they moved.
 
-    It has `report` as `REPORT_FD`. Not even if this process is killed. Raises `OSError` for a program that cannot be started.
+    Not even if this process is killed. It has `report` as `REPORT_FD`. Where there is no launcher it runs as with `run_process`, and
+    has `report` under the same number. Raises `OSError` for a program that cannot be started.
     What it made in the workspace that runs by itself is in the notes.
     """
     if not launch.watched:
-        return await _follow(lambda out, err: launched(launch, stdin, out, err, report), stdout, stderr, timeout_s)
+        return await _follow(lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s)
     watch = autorun_watch(launch.watched)
     before = await _looked(watch)
-    ended = await _follow(lambda out, err: launched(launch, stdin, out, err, report), stdout, stderr, timeout_s)
+    ended = await _follow(lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s)
     found = watch.told(before, await _looked(watch))
     return replace(ended, notes=(*ended.notes, *found))
+
+
+async def run_sandboxed(
+    argv: Sequence[str],
+    *,
+    workspace: Path,
+    sandbox: Sandbox,
+    env: Mapping[str, str],
+    output: Sink,
+    timeout_s: float,
+    read: Sequence[Path] = (),
+    read_only: bool = False,
+    stdin: int | None = None,
+) -> tuple[Ended, Level]:
+    """Run a program of this package on code that an agent may have written, in the sandbox of its commands or not at all.
+
+    It may write `workspace`, unless that is `read_only`, and sees the places in `read`. Returns how it ended and the level it was held
+    in at. Raises `UsageError` where no sandbox can be had and nobody set `sandbox = S0`, and `OSError` for a program that cannot be started.
+    """
+    choice = await chosen(sandbox, workspace)
+    if not choice.wanted:
+        msg = f"no sandbox is available here ({choice}), and this command runs what an agent may have written: set sandbox = S0 to run it without one"
+        raise UsageError(msg)
+    seen, written = ((workspace, *read), ()) if read_only else (tuple(read), (workspace,))
+    launch = launch_among(choice.level, argv, read=seen, write=written, folder=workspace, env=env, sandbox=sandbox)
+    return await run_launched(launch, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin), choice.level
 
 
 async def _looked(watch: AutorunWatch) -> Marks:
@@ -115,6 +130,26 @@ class Running(Protocol):
         """Wait, not for ever, until what was killed has disappeared."""
 
 
+async def start_program(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> Running:
+    """Start a program through the launcher, or as a child of this process where there is none."""
+    return await (launched if can_launch() else _child)(launch, stdin, stdout, stderr, report)
+
+
+async def _child(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> Running:
+    return _Group(
+        await asyncio.create_subprocess_exec(
+            *launch.argv,
+            stdin=asyncio.subprocess.DEVNULL if stdin is None else stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=launch.cwd,
+            env=dict(launch.env),
+            start_new_session=True,
+            pass_fds=() if report is None else (report,),
+        )
+    )
+
+
 @dataclass(slots=True)
 class _Group:
     """A child of this process, and its group."""
@@ -127,7 +162,9 @@ class _Group:
         return await self.process.wait()
 
     def kill(self) -> None:
-        _kill_group(self.process.pid)
+        # The number of an ended leader is not given away while its group has members.
+        with suppress(ProcessLookupError, PermissionError):  # nobody left; or, on macOS, only zombies
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     async def gone(self) -> None:
         await asyncio.wait([asyncio.ensure_future(self.process.wait())], timeout=_REAP_S)
@@ -149,15 +186,16 @@ async def _follow(begin: Callable[[int, int], Awaitable[Running]], stdout: Sink,
     return Ended(exit_code=code, seconds=time.monotonic() - started, stopped=stopped or program.overgrown, notes=tuple(program.notes))
 
 
-_Pipe = tuple[asyncio.ReadTransport, asyncio.StreamReader]
+Pipe = tuple[asyncio.ReadTransport, asyncio.StreamReader]
+"""The end of a pipe from which this process reads."""
 
 
-async def _start(begin: Callable[[int, int], Awaitable[Running]]) -> tuple[Running, list[_Pipe]]:
-    pipes: list[_Pipe] = []
+async def _start(begin: Callable[[int, int], Awaitable[Running]]) -> tuple[Running, list[Pipe]]:
+    pipes: list[Pipe] = []
     ends: list[int] = []
     try:
         for _ in range(2):
-            pipe, end = await _open_pipe()
+            pipe, end = await readable_pipe()
             pipes.append(pipe)
             ends.append(end)
         program = await begin(*ends)
@@ -171,16 +209,16 @@ async def _start(begin: Callable[[int, int], Awaitable[Running]]) -> tuple[Runni
     return program, pipes
 
 
-async def _open_pipe() -> tuple[_Pipe, int]:
-    """Open a pipe that, unlike those of asyncio, can be closed while a stray process still holds it."""
+async def readable_pipe(limit: int = _PIECE) -> tuple[Pipe, int]:
+    """Open a pipe that, unlike those of asyncio, can be closed while a stray process still holds it; returns both its ends."""
     reading, writing = os.pipe()
-    reader = asyncio.StreamReader(limit=_PIECE)
+    reader = asyncio.StreamReader(limit=limit)
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", 0))
     return (transport, reader), writing
 
 
-async def _drain(pipe: _Pipe, sink: Sink) -> bool:
+async def _drain(pipe: Pipe, sink: Sink) -> bool:
     """Feed everything to `sink`; returns whether it had enough before the end."""
     while piece := await pipe[1].read(_PIECE):
         if not sink(piece):
@@ -208,9 +246,3 @@ async def _wait(program: Running, readers: Sequence[asyncio.Future[bool]], timeo
             ended.exception()  # raised by whoever asks for the exit code
         ended.cancel()
     return ""
-
-
-def _kill_group(leader: int) -> None:
-    """Kill whatever is left. The number of an ended leader is not given away while its group has members."""
-    with suppress(ProcessLookupError, PermissionError):  # nobody left; or, on macOS, only zombies
-        os.killpg(leader, signal.SIGKILL)

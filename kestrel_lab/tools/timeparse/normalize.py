@@ -28,7 +28,9 @@ _ORDINALS = _FIRSTS | _numbered(_TENTHS, 10) | {"thirtieth": 30}
 _A_UNIT_FOLLOWS = re.compile(r"[+-]?\d[\d.]*|an?|this|per|half|every")
 """Words after which `second` is a unit of time."""
 _HYPHEN = rf"\b({'|'.join([*_TENS, *_TEENS, *_FIRSTS, *_ONES])})-(?={'|'.join([*_TENS, *_ONES, *_TEENS, *_ORDINALS])})"
-_TAIL = ",.;"
+_NUMBERS = _ONES | _TEENS | _TENS
+_WRITTEN = rf"(?<!\S)(?:({'|'.join(_TENS)}) ({'|'.join([*_ONES, *_FIRSTS])})|({'|'.join([*_NUMBERS, *_ORDINALS])}))(?=[,.;]*(?:\s|$))"
+"""A number in words that stands alone; nothing is read across a comma."""
 
 
 @cache
@@ -43,8 +45,8 @@ def canonical(text: str) -> str:
     for odd, plain in (("’", "'"), ("–", "-"), ("—", "-"), ("−", "-")):
         text = text.replace(odd, plain)
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text)
-    text = compiled(_HYPHEN).sub(r"\1 ", text)
-    return " ".join(_in_digits(text.split())).strip(" .?!,;|")
+    text = " ".join(compiled(_HYPHEN).sub(r"\1 ", text).split())
+    return compiled(_WRITTEN).sub(_in_digits, text).strip(" .?!,;|")
 
 
 def ordinal(number: int) -> str:
@@ -53,31 +55,12 @@ def ordinal(number: int) -> str:
     return f"{number}{tail}"
 
 
-def _in_digits(words: list[str]) -> list[str]:
-    out: list[str] = []
-    place = 0
-    while place < len(words):
-        bare: list[str] = []
-        for word in words[place : place + 2]:
-            bare.append(word.rstrip(_TAIL))
-            if word != bare[-1]:  # nothing is read across a comma
-                break
-        taken, digits = _number(bare, out[-1] if out else "")
-        last = words[place + max(taken, 1) - 1]
-        out.append(digits + last[len(last.rstrip(_TAIL)) :] if taken else last)
-        place += max(taken, 1)
-    return out
-
-
-def _number(words: list[str], before: str) -> tuple[int, str]:
-    """Return how many of `words` are one number, and its digits."""
-    first, second = words[0], words[1] if len(words) > 1 else ""
-    if first in _ORDINALS:
-        is_unit = first == "second" and _A_UNIT_FOLLOWS.fullmatch(before)
-        return (0, "") if is_unit else (1, ordinal(_ORDINALS[first]))
-    if first in _TENS:
-        if second in _FIRSTS:
-            return 2, ordinal(_TENS[first] + _FIRSTS[second])
-        return (2, str(_TENS[first] + _ONES[second])) if second in _ONES else (1, str(_TENS[first]))
-    small = _ONES.get(first) or _TEENS.get(first)
-    return (1, str(small)) if small else (0, "")
+def _in_digits(found: re.Match[str]) -> str:
+    tens, rest, alone = found.groups()
+    if tens:
+        return ordinal(_TENS[tens] + _FIRSTS[rest]) if rest in _FIRSTS else str(_TENS[tens] + _ONES[rest])
+    if alone in _ORDINALS:
+        before = found.string[: found.start()].split()
+        is_unit = alone == "second" and before and (before[-1] in _NUMBERS or _A_UNIT_FOLLOWS.fullmatch(before[-1]))
+        return alone if is_unit else ordinal(_ORDINALS[alone])
+    return str(_NUMBERS[alone])

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.timeparse.dateparser_dates import read_day, read_foreign
-from kestrel_lab.tools.timeparse.dates import day_or_period, read_shift, shifted_day
+from kestrel_lab.tools.timeparse.dates import day_or_period, read_day, read_foreign, read_shift, shifted_day
 from kestrel_lab.tools.timeparse.durations import move, move_day
 from kestrel_lab.tools.timeparse.normalize import canonical, compiled
 from kestrel_lab.tools.timeparse.types import Order, Prefer, Question, Reading, Span, one_day, refuse, time_range

@@ -10,7 +10,7 @@ import ssl
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
@@ -253,17 +253,17 @@ async def _read(reach: Reach, url: Url, response: Response) -> Answer:
         return answer
     packed = headers.get("content-encoding", "").strip().lower()
     if packed not in {"", "identity", "gzip", "x-gzip"}:
-        return _without_body(answer, f"it is packed as {packed[:40]!r}, which was not asked for")
+        return replace(answer, left_out=f"it is packed as {packed[:40]!r}, which was not asked for")
     if answer.kind and not _TEXT.fullmatch(answer.kind):
-        return _without_body(answer, f"its type is {answer.kind[:80]}, not text")
+        return replace(answer, left_out=f"its type is {answer.kind[:80]}, not text")
     declared = headers.get("content-length", "")
     too_large = f"it is larger than {reach.most_bytes:,} bytes"
     if declared.isdecimal() and int(declared) > reach.most_bytes:
-        return _without_body(answer, too_large)
+        return replace(answer, left_out=too_large)
     body = await (_unpacked if "gzip" in packed else _plain)(response.aiter_stream(), reach.most_bytes)
     if body is None:
-        return _without_body(answer, too_large)
-    return Answer(url=url, status=response.status, headers=headers, body=body)
+        return replace(answer, left_out=too_large)
+    return replace(answer, body=body)
 
 
 async def _plain(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
@@ -290,10 +290,6 @@ async def _unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
     if taken and not reader.eof:
         raise zlib.error("the packed answer is cut off")
     return bytes(taken)
-
-
-def _without_body(answer: Answer, why: str) -> Answer:
-    return Answer(url=answer.url, status=answer.status, headers=answer.headers, left_out=why)
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from kestrel_lab.tools.web.tools import foreign, offered
 _API = "https://api.github.com"
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
 _MOST_COMMENTS = 30
+_reading = offered(Danger.LOW, "idempotent", group="github")
 
 
 def github_tools(reach: Reach) -> list[Tool]:
@@ -30,12 +31,12 @@ def github_tools(reach: Reach) -> list[Tool]:
         return []
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
     github = service("GitHub", _API, reach.env.get("GITHUB_API_URL", ""), reach, headers)
-    tools = [_search(github), _issue(github), _file(github), _comment(github)]
     owner, name = reach.env.get("GITHUB_ORG", ""), reach.env.get("GITHUB_REPO", "")
-    return [*tools, *_pull_requests(github, f"{owner}/{name}")] if owner and name else tools
+    return [*_for_all_repositories(github), *(_pull_requests(github, f"{owner}/{name}") if owner and name else ())]
 
 
-def _search(github: Service) -> Tool:
+def _for_all_repositories(github: Service) -> list[Tool]:
+    @_reading
     async def github_search(query: str, kind: Literal["issues", "repositories", "code"] = "issues", count: int = 10) -> str:
         """Search GitHub for issues and pull requests, repositories, or code.
 
@@ -49,21 +50,7 @@ def _search(github: Service) -> Tool:
         rows = [_row(kind, item) for item in entries(value, "items")]
         return foreign("\n".join(rows), "GitHub") if rows else f"nothing was found for {query!r}"
 
-    return offered(github_search, Danger.LOW, "idempotent", group="github")
-
-
-def _row(kind: str, item: dict[str, Json]) -> str:
-    url = text_at(item, "html_url")
-    match kind:
-        case "issues":
-            return f"#{text_at(item, 'number')} [{text_at(item, 'state')}] {text_at(item, 'title')} {url}"
-        case "repositories":
-            stars = text_at(item, "stargazers_count")
-            return f"{text_at(item, 'full_name')} ({stars} stars): {text_at(item, 'description')} {url}"
-    return f"{text_at(item, 'repository', 'full_name')}: {text_at(item, 'path')} {url}"
-
-
-def _issue(github: Service) -> Tool:
+    @_reading
     async def github_issue(repo: str, number: int) -> str:
         """Read an issue or pull request of GitHub with its comments.
 
@@ -77,16 +64,13 @@ def _issue(github: Service) -> Tool:
         head = f"#{number} [{text_at(issue, 'state')}] {text_at(issue, 'title')} (by {text_at(issue, 'user', 'login')})"
         parts = [head, text_at(issue, "body")]
         total = int(text_at(issue, "comments") or 0)
-        comments = entries({"all": await github.get(f"{path}/comments", per_page=_MOST_COMMENTS)} if total else {}, "all")
+        comments = entries(await github.get(f"{path}/comments", per_page=_MOST_COMMENTS) if total else [])
         parts += [f"{text_at(one, 'user', 'login')}, {text_at(one, 'created_at')}:\n{text_at(one, 'body')}" for one in comments]
         if total > _MOST_COMMENTS:
             parts.append(f"[{total - _MOST_COMMENTS} more comments]")
         return foreign("\n\n".join(part for part in parts if part), "GitHub")
 
-    return offered(github_issue, Danger.LOW, "idempotent", group="github")
-
-
-def _file(github: Service) -> Tool:
+    @_reading
     async def github_file(repo: str, path: str, ref: str = "") -> str:
         """Read a file, or list a folder, of a GitHub repository.
 
@@ -96,7 +80,9 @@ def _file(github: Service) -> Tool:
             ref: Branch, tag or commit; the default branch if left out.
 
         """
-        value = await github.get(f"/repos/{_repository(repo)}/contents/{quote(_inside(path))}", ref=ref)
+        if any(part in {".", ".."} for part in path.split("/")):
+            raise ValueError(f"{path!r} leads out of the repository")
+        value = await github.get(f"/repos/{_repository(repo)}/contents/{quote(path.strip('/'))}", ref=ref)
         if isinstance(value, list):
             rows = [text_at(item, "path") + ("/" if text_at(item, "type") == "dir" else "") for item in value]
             return foreign("\n".join(rows), "GitHub")
@@ -108,13 +94,38 @@ def _file(github: Service) -> Tool:
             raise ValueError(f"{path} is not text, or too large to be read this way ({text_at(value, 'size')} bytes)")
         return foreign(content, "GitHub")
 
-    return offered(github_file, Danger.LOW, "idempotent", group="github")
+    @offered(Danger.HIGH, "opaque", group="github")
+    async def github_comment(repo: str, number: int, text: str) -> str:
+        """Write a comment under an issue or pull request of GitHub, for all who can read it.
+
+        Args:
+            repo: `owner/name`.
+            number: Of the issue or pull request.
+            text: The comment, in Markdown.
+
+        """
+        made = await github.post(f"/repos/{_repository(repo)}/issues/{number}/comments", {"body": text})
+        return f"commented: {text_at(made, 'html_url')}"
+
+    return [github_search, github_issue, github_file, github_comment]
+
+
+def _row(kind: str, item: dict[str, Json]) -> str:
+    url = text_at(item, "html_url")
+    match kind:
+        case "issues":
+            return f"#{text_at(item, 'number')} [{text_at(item, 'state')}] {text_at(item, 'title')} {url}"
+        case "repositories":
+            stars = text_at(item, "stargazers_count")
+            return f"{text_at(item, 'full_name')} ({stars} stars): {text_at(item, 'description')} {url}"
+    return f"{text_at(item, 'repository', 'full_name')}: {text_at(item, 'path')} {url}"
 
 
 def _pull_requests(github: Service, repo: str) -> list[Tool]:
     def path(number: int | None = None) -> str:
         return f"/repos/{_repository(repo)}/pulls" + ("" if number is None else f"/{number}")
 
+    @_reading
     async def fetch_pull_request(number: int) -> str:
         """Read a pull request: its state, branches, size and description.
 
@@ -129,6 +140,7 @@ def _pull_requests(github: Service, repo: str) -> list[Tool]:
         head = f"#{number} [{state}] {text_at(one, 'title')} (by {text_at(one, 'user', 'login')})\n{branches}: {size}"
         return foreign("\n\n".join(part for part in (head, text_at(one, "body")) if part), "GitHub")
 
+    @_reading
     async def get_pull_request_diff(number: int) -> str:
         """Read what a pull request changes, as a unified diff.
 
@@ -138,6 +150,7 @@ def _pull_requests(github: Service, repo: str) -> list[Tool]:
         """
         return foreign(await github.text(path(number), "application/vnd.github.diff"), "GitHub")
 
+    @_reading
     async def list_merged_prs(count: int = 20, base: str = "") -> str:
         """List the pull requests that were merged last.
 
@@ -147,37 +160,14 @@ def _pull_requests(github: Service, repo: str) -> list[Tool]:
 
         """
         closed = await github.get(path(), state="closed", sort="updated", direction="desc", per_page=100, base=base)
-        merged = [one for one in entries({"all": closed}, "all") if text_at(one, "merged_at")]
+        merged = [one for one in entries(closed) if text_at(one, "merged_at")]
         rows = [f"#{text_at(one, 'number')} merged {text_at(one, 'merged_at')}: {text_at(one, 'title')}" for one in merged]
         return foreign("\n".join(rows[: min(max(count, 1), 50)]), "GitHub") if rows else "no pull request was merged lately"
 
-    read = (fetch_pull_request, get_pull_request_diff, list_merged_prs)
-    return [offered(function, Danger.LOW, "idempotent", group="github") for function in read]
-
-
-def _comment(github: Service) -> Tool:
-    async def github_comment(repo: str, number: int, text: str) -> str:
-        """Write a comment under an issue or pull request of GitHub, for all who can read it.
-
-        Args:
-            repo: `owner/name`.
-            number: Of the issue or pull request.
-            text: The comment, in Markdown.
-
-        """
-        made = await github.post(f"/repos/{_repository(repo)}/issues/{number}/comments", {"body": text})
-        return f"commented: {text_at(made, 'html_url')}"
-
-    return offered(github_comment, Danger.HIGH, "opaque", group="github")
+    return [fetch_pull_request, get_pull_request_diff, list_merged_prs]
 
 
 def _repository(repo: str) -> str:
     if not _REPOSITORY.fullmatch(repo) or any(part in {".", ".."} for part in repo.split("/")):
         raise ValueError(f"{repo!r} is not a repository: write owner/name")
     return repo
-
-
-def _inside(path: str) -> str:
-    if any(part in {".", ".."} for part in path.split("/")):
-        raise ValueError(f"{path!r} leads out of the repository")
-    return path.strip("/")

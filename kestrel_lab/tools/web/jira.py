@@ -29,13 +29,17 @@ def jira_tools(reach: Reach) -> list[Tool]:
     headers = {"Authorization": f"Basic {basic}" if email else f"Bearer {token}", "Accept": "application/json"}
     jira = service("Jira", "", url, reach, headers)
     path = "/rest/api/2/search/jql" if email else "/rest/api/2/search"
-    if not base:
-        return [_search(jira, path, "jira_search"), _issue(jira, "jira_issue"), _comment(jira)]
-    own = _own_issues(jira, path)
-    return [_issue(jira, "get_jira_issue"), _search(jira, path, "search_jira_issues"), *own, _comment(jira)]
+    search, issue, project, assigned, comment = _tools(jira, path, ("search_jira_issues", "get_jira_issue") if base else ("", ""))
+    return [issue, search, project, assigned, comment] if base else [search, issue, comment]
 
 
-def _search(jira: Service, path: str, name: str) -> Tool:
+def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
+    async def found(jql: str, count: int) -> str:
+        value = await jira.get(path, jql=jql, maxResults=min(max(count, 1), 50), fields="summary,status,assignee")
+        rows = [_line(issue) for issue in entries(value, "issues")]
+        return foreign("\n".join(rows), "Jira") if rows else f"nothing was found for {jql!r}"
+
+    @offered(Danger.LOW, "idempotent", name=names[0] or None, group="jira")
     async def jira_search(jql: str, count: int = 20) -> str:
         """Search Jira for issues.
 
@@ -44,43 +48,9 @@ def _search(jira: Service, path: str, name: str) -> Tool:
             count: Number of results, at most 50.
 
         """
-        return await _found(jira, path, jql, count)
+        return await found(jql, count)
 
-    return offered(jira_search, Danger.LOW, "idempotent", name=name, group="jira")
-
-
-async def _found(jira: Service, path: str, jql: str, count: int) -> str:
-    value = await jira.get(path, jql=jql, maxResults=min(max(count, 1), 50), fields="summary,status,assignee")
-    rows = [_line(issue) for issue in entries(value, "issues")]
-    return foreign("\n".join(rows), "Jira") if rows else f"nothing was found for {jql!r}"
-
-
-def _own_issues(jira: Service, path: str) -> list[Tool]:
-    async def get_my_project_issues(project: str, count: int = 20) -> str:
-        """List the issues of a project of Jira that are not done, the newest change first.
-
-        Args:
-            project: Its key, such as ABC.
-            count: Number of results, at most 50.
-
-        """
-        if not _PROJECT.fullmatch(project):
-            raise ValueError(f"{project!r} is not a key of a project: write it like ABC")
-        return await _found(jira, path, f'project = "{project}" AND statusCategory != Done ORDER BY updated DESC', count)
-
-    async def get_assigned_issues(count: int = 20) -> str:
-        """List the issues of Jira that are assigned to the user and not done, the newest change first.
-
-        Args:
-            count: Number of results, at most 50.
-
-        """
-        return await _found(jira, path, "assignee = currentUser() AND statusCategory != Done ORDER BY updated DESC", count)
-
-    return [offered(function, Danger.LOW, "idempotent", group="jira") for function in (get_my_project_issues, get_assigned_issues)]
-
-
-def _issue(jira: Service, name: str) -> Tool:
+    @offered(Danger.LOW, "idempotent", name=names[1] or None, group="jira")
     async def jira_issue(key: str) -> str:
         """Read an issue of Jira with its comments.
 
@@ -94,10 +64,30 @@ def _issue(jira: Service, name: str) -> Tool:
         parts += [f"{text_at(one, 'author', 'displayName')}, {text_at(one, 'created')}:\n{text_at(one, 'body')}" for one in comments]
         return foreign("\n\n".join(part for part in parts if part), "Jira")
 
-    return offered(jira_issue, Danger.LOW, "idempotent", name=name, group="jira")
+    @offered(Danger.LOW, "idempotent", group="jira")
+    async def get_my_project_issues(project: str, count: int = 20) -> str:
+        """List the issues of a project of Jira that are not done, the newest change first.
 
+        Args:
+            project: Its key, such as ABC.
+            count: Number of results, at most 50.
 
-def _comment(jira: Service) -> Tool:
+        """
+        if not _PROJECT.fullmatch(project):
+            raise ValueError(f"{project!r} is not a key of a project: write it like ABC")
+        return await found(f'project = "{project}" AND statusCategory != Done ORDER BY updated DESC', count)
+
+    @offered(Danger.LOW, "idempotent", group="jira")
+    async def get_assigned_issues(count: int = 20) -> str:
+        """List the issues of Jira that are assigned to the user and not done, the newest change first.
+
+        Args:
+            count: Number of results, at most 50.
+
+        """
+        return await found("assignee = currentUser() AND statusCategory != Done ORDER BY updated DESC", count)
+
+    @offered(Danger.HIGH, "opaque", group="jira")
     async def jira_comment(key: str, text: str) -> str:
         """Write a comment under an issue of Jira, for all who can read it.
 
@@ -109,7 +99,7 @@ def _comment(jira: Service) -> Tool:
         made = await jira.post(f"/rest/api/2/issue/{_checked(key)}/comment", {"body": text})
         return f"commented on {key}: comment {text_at(made, 'id')}"
 
-    return offered(jira_comment, Danger.HIGH, "opaque", group="jira")
+    return [jira_search, jira_issue, get_my_project_issues, get_assigned_issues, jira_comment]
 
 
 def _line(issue: Json) -> str:

@@ -71,7 +71,7 @@ def service(name: str, default: str, configured: str, reach: Reach, headers: Map
 
 
 def entries(value: Json, *keys: str) -> list[dict[str, Json]]:
-    """Return the objects in the list under `keys`; empty where there is none."""
+    """Return the objects in the list under `keys`, or in `value` itself; empty where there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -42,6 +42,7 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
     """
     brave, find = _brave(reach), finder(reach, engine)
 
+    @offered(Danger.LOW, "idempotent")
     async def web_search(query: str, count: int = 8) -> str:
         """Search the web: titles, addresses and extracts. Read what looks right with web_fetch.
 
@@ -52,8 +53,22 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
         """
         return _listed(query, await find(query, count))
 
-    found = [offered(web_search, Danger.LOW, "idempotent")]
-    return found if brave is None else [*found, _brave_search(brave)]
+    if brave is None:
+        return [web_search]
+
+    @offered(Danger.LOW, "idempotent")
+    async def brave_search(query: str, count: int = 8, age: Literal["", "day", "week", "month", "year"] = "") -> str:
+        """Search the web with Brave: titles, addresses and extracts.
+
+        Args:
+            query: What to look for.
+            count: Number of results, at most 20.
+            age: Only pages that are not older; any by default.
+
+        """
+        return _listed(query, await _ask_brave(brave, query, _count(query, count), age))
+
+    return [web_search, brave_search]
 
 
 def finder(reach: Reach, engine: Engine | None = None) -> Callable[[str, int], Awaitable[list[Found]]]:
@@ -67,24 +82,11 @@ def finder(reach: Reach, engine: Engine | None = None) -> Callable[[str, int], A
         wanted = _count(query, count)
         if brave is not None:
             return await _ask_brave(brave, query, wanted, "")
-        return await asyncio.to_thread(engine or _engines(reach), query, wanted)
+        if engine is not None:
+            return await asyncio.to_thread(engine, query, wanted)
+        return await asyncio.to_thread(_ask_engines, reach, query, wanted)
 
     return find
-
-
-def _brave_search(brave: Service) -> Tool:
-    async def brave_search(query: str, count: int = 8, age: Literal["", "day", "week", "month", "year"] = "") -> str:
-        """Search the web with Brave: titles, addresses and extracts.
-
-        Args:
-            query: What to look for.
-            count: Number of results, at most 20.
-            age: Only pages that are not older; any by default.
-
-        """
-        return _listed(query, await _ask_brave(brave, query, _count(query, count), age))
-
-    return offered(brave_search, Danger.LOW, "idempotent")
 
 
 def _brave(reach: Reach) -> Service | None:
@@ -103,29 +105,24 @@ async def _ask_brave(brave: Service, query: str, count: int, age: str) -> list[F
     return [(_seen(text_at(row, "title")), text_at(row, "url"), _seen(text_at(row, "description"))) for row in rows]
 
 
-def _engines(reach: Reach) -> Engine:
-    """Return the search engines that ddgs knows: fixed addresses, asked by that library itself, through the same proxy."""
-
-    def look(query: str, count: int) -> list[Found]:
-        try:
-            from ddgs import DDGS  # an extra
-            from ddgs.exceptions import DDGSException
-        except ImportError as error:
-            raise UsageError("web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY") from error
-        proxy = reach.proxy(read_url("https://duckduckgo.com")) or None
-        _check_reached(proxy)
-        try:
-            rows: list[dict[str, Any]] = DDGS(proxy=proxy, timeout=_SECONDS, verify=reach.env.get("SSL_CERT_FILE") or True).text(
-                query, max_results=count
-            )
-        except DDGSException as error:
-            if str(error).startswith("No results found"):
-                return []
-            msg = f"no search engine answered ({str(error).partition(':')[0]}): try again later, or set BRAVE_API_KEY to ask Brave"
-            raise ConnectionError(msg) from error
-        return [(str(row.get("title", "")), str(row.get("href", "")), str(row.get("body", ""))) for row in rows]
-
-    return look
+def _ask_engines(reach: Reach, query: str, count: int) -> list[Found]:
+    """Ask the search engines that ddgs knows: fixed addresses, asked by that library itself, through the same proxy."""
+    try:
+        from ddgs import DDGS  # an extra
+        from ddgs.exceptions import DDGSException
+    except ImportError as error:
+        raise UsageError("web_search needs the library ddgs: pip install 'kestrel-lab[web]', or set BRAVE_API_KEY") from error
+    proxy = reach.proxy(read_url("https://duckduckgo.com")) or None
+    _check_reached(proxy)
+    client = DDGS(proxy=proxy, timeout=_SECONDS, verify=reach.env.get("SSL_CERT_FILE") or True)
+    try:
+        rows: list[dict[str, Any]] = client.text(query, max_results=count)
+    except DDGSException as error:
+        if str(error).startswith("No results found"):
+            return []
+        msg = f"no search engine answered ({str(error).partition(':')[0]}): try again later, or set BRAVE_API_KEY to ask Brave"
+        raise ConnectionError(msg) from error
+    return [(str(row.get("title", "")), str(row.get("href", "")), str(row.get("body", ""))) for row in rows]
 
 
 def _check_reached(proxy: str | None) -> None:
@@ -134,10 +131,7 @@ def _check_reached(proxy: str | None) -> None:
         places, what = [(engine, 443) for engine in _ENGINES], " and ".join(_ENGINES)
     else:
         parts = urlsplit(proxy)
-        places, what = (
-            [(parts.hostname or "", parts.port or 443 if parts.scheme == "https" else parts.port or 80)],
-            "the proxy of the environment",
-        )
+        places, what = [(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))], "the proxy of the environment"
     if not reached(places, _REACHED_S):
         msg = f"no search engine can be reached ({what} take no connection): go online, or name a proxy that works in HTTPS_PROXY, and search again"
         raise ConnectionError(msg)
@@ -197,6 +191,7 @@ def evidence_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
     """
     find = finder(reach, engine)
 
+    @offered(Danger.LOW, "idempotent", group="evidence")
     async def web_results(query: str, count: int = 8) -> list[Json]:
         """Search the web and give title, url and snippet of each result as a list.
 
@@ -208,6 +203,7 @@ def evidence_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
         found = await find(query, count)
         return [{"title": title, "url": url, "snippet": " ".join(extract.split())[:500]} for title, url, extract in found]
 
+    @offered(Danger.MEDIUM, "idempotent", group="evidence")
     async def web_page(url: str) -> dict[str, Json]:
         """Read a web page and give its url, title, text and the time as fields.
 
@@ -225,7 +221,4 @@ def evidence_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
         left = max(0, len(text) - _PAGE_CHARS)
         return {"url": str(answer.url), "title": title, "text": text[:_PAGE_CHARS], "at": at, "characters_left_out": left}
 
-    return [
-        offered(web_results, Danger.LOW, "idempotent", group="evidence"),
-        offered(web_page, Danger.MEDIUM, "idempotent", group="evidence"),
-    ]
+    return [web_results, web_page]

@@ -15,25 +15,25 @@ from kestrel_lab.tools.tool import Tool
 from kestrel_lab.tools.web.fetch import Answer, Reach, ask
 from kestrel_lab.tools.web.page_text import decoded, is_html, links, readable
 
-# What all tools of the web have in common: their answers are foreign, and a run gets them only when they are asked for.
 
+def offered(danger: Danger, effect: Effect, *, name: str | None = None, group: str = "web") -> Callable[[Callable[..., Any]], Tool]:
+    """Return what makes a tool of the web: its answers are foreign, and a run gets it only when it is asked for.
 
-def offered(function: Callable[..., Any], danger: Danger, effect: Effect, *, name: str | None = None, group: str = "web") -> Tool:
-    """Return a tool of the web; those that change things elsewhere run alone."""
-    made = tool(name=name, danger_level=danger, effect=effect, version="1", parallel_safe=danger <= Danger.MEDIUM)(function)
+    Those that change things elsewhere run alone.
+    """
     # A service at a fixed address is told what it is asked; a page's address is read by whoever wrote the page.
     reaches = "nothing" if danger <= Danger.LOW else "address" if danger <= Danger.MEDIUM else "others"
     reads = ("untrusted",) if group in {"web", "evidence"} else ("private", "untrusted")  # a key opens what is private too
-    return replace(made, untrusted=True, reads=reads, reaches=reaches, unsaid=frozenset(), asks=True, group=group)
-
-
-# Text that somebody else wrote, marked as such for the model that reads it.
+    make = tool(name=name, danger_level=danger, effect=effect, version="1", parallel_safe=danger <= Danger.MEDIUM)
+    return lambda function: replace(
+        make(function), untrusted=True, reads=reads, reaches=reaches, unsaid=frozenset(), asks=True, group=group
+    )
 
 
 def foreign(text: str, source: str) -> str:
-    """`text` between two lines that it cannot contain, since they name a hash of it; hidden characters in it are shown.
+    """Return text that somebody else wrote between two lines that it cannot contain, since they name a hash of it.
 
-    A sign for the reader, not a barrier: what a run may do does not hang on whether a model heeds it.
+    Hidden characters in it are shown. A sign for the reader, not a barrier: what a run may do does not hang on whether a model heeds it.
     """
     text = plain(text)
     mark = f"{plain(source)} {content_key(text)[:24]}"
@@ -52,6 +52,7 @@ def http_tools(reach: Reach) -> list[Tool]:
     change things elsewhere and are HIGH. As HTTP has it, all but `http_post` may be repeated without harm.
     """
 
+    @offered(Danger.MEDIUM, "idempotent")
     async def http_get(url: str, headers: dict[str, str] | None = None) -> dict[str, Json]:
         """Ask a web address by GET and return status and text. To read a page use web_fetch, which leaves out menus and markup.
 
@@ -62,6 +63,7 @@ def http_tools(reach: Reach) -> list[Tool]:
         """
         return _told(await ask(reach, "GET", url, headers=headers))
 
+    @offered(Danger.HIGH, "idempotent")
     async def http_delete(url: str, headers: dict[str, str] | None = None) -> dict[str, Json]:
         """Send DELETE to a web address and return status and text. Redirects are not followed.
 
@@ -72,17 +74,13 @@ def http_tools(reach: Reach) -> list[Tool]:
         """
         return _told(await ask(reach, "DELETE", url, headers=headers, follow=False))
 
-    return [
-        offered(http_get, Danger.MEDIUM, "idempotent"),
-        offered(_sending(reach, "POST"), Danger.HIGH, "opaque", name="http_post"),
-        offered(_sending(reach, "PUT"), Danger.HIGH, "idempotent", name="http_put"),
-        offered(http_delete, Danger.HIGH, "idempotent"),
-    ]
+    return [http_get, _sending(reach, "POST", "opaque"), _sending(reach, "PUT", "idempotent"), http_delete]
 
 
 def page_tools(reach: Reach) -> list[Tool]:
     """`web_fetch` and `extract_links`."""
 
+    @offered(Danger.MEDIUM, "idempotent")
     async def web_fetch(url: str, offset: int = 0) -> str:
         """Read a web page as text, without menus and markup. A note at the end tells if there is more of it.
 
@@ -101,6 +99,7 @@ def page_tools(reach: Reach) -> list[Tool]:
         left = len(text) - offset - _PAGE_CHARS
         return f"{shown}\n[{left:,} more characters, go on with offset={offset + _PAGE_CHARS}]" if left > 0 else shown
 
+    @offered(Danger.MEDIUM, "idempotent")
     async def extract_links(url: str) -> str:
         """List the links that a web page shows: text and address, one per line.
 
@@ -114,10 +113,10 @@ def page_tools(reach: Reach) -> list[Tool]:
         more = f"\n[{len(found) - _MOST_LINKS} more]" if len(found) > _MOST_LINKS else ""
         return foreign("\n".join(lines) or "[the page shows no links]", str(answer.url)) + more
 
-    return [offered(function, Danger.MEDIUM, "idempotent") for function in (web_fetch, extract_links)]
+    return [web_fetch, extract_links]
 
 
-def _sending(reach: Reach, method: str) -> Callable[..., Any]:
+def _sending(reach: Reach, method: str, effect: Effect) -> Tool:
     async def send(
         url: str, body: str = "", content_type: str = "application/json", headers: dict[str, str] | None = None
     ) -> dict[str, Json]:
@@ -133,7 +132,7 @@ def _sending(reach: Reach, method: str) -> Callable[..., Any]:
             headers: Further request headers.
 
         """
-    return send
+    return offered(Danger.HIGH, effect, name=f"http_{method.lower()}")(send)
 
 
 def _told(answer: Answer) -> dict[str, Json]:

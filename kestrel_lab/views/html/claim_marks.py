@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.verification.numbers import NUMBER
+from kestrel_lab.language.numbers import NUMBER
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 
-from kestrel_lab.core.sanitize import AS_TEXT, one_line, plain
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.views.html.elements import macros
 
 _ROW, _TOP, _LEFT, _RIGHT, _WIDTH = 22.0, 24.0, 470.0, 700.0, 1_000.0
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2", "#9d755d", "#d4a017")
@@ -46,15 +46,9 @@ def web_svg(left: Sequence[Spot], right: Sequence[Spot], ties: Sequence[Tie]) ->
         places[spot.id] = (_RIGHT, lowest)
     height = max(y for _, y in places.values()) + _ROW + 20
     colours = {kind: _COLOURS[at % len(_COLOURS)] for at, kind in enumerate(sorted({spot.kind for spot in left}))}
-    parts = [_tie(tie, places) for tie in ties if tie.source in places and tie.target in places]
-    parts += [_namer(spot, places[spot.id], colours[spot.kind]) for spot in ours]
-    parts += [_named(spot, places[spot.id]) for spot in theirs]
-    parts += _key(colours, height)
-    return (
-        f'<svg {AS_TEXT} xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:g} {height + 10:g}" role="img" '
-        f'aria-label="{len(left)} notes and {len(right)} things that they name" '
-        f'style="max-width:{_WIDTH:g}px;width:100%;font:12px sans-serif" fill="currentColor">{"".join(parts)}</svg>'
-    )
+    lines = [(tie.label, *_curve(places[tie.source], places[tie.target])) for tie in ties if {tie.source, tie.target} <= places.keys()]
+    drawn = {"notes": [(spot, *places[spot.id]) for spot in ours], "things": [(spot, *places[spot.id]) for spot in theirs]}
+    return str(macros("graph.html", one_line=one_line).graph(_WIDTH, height, colours, lines, **drawn))
 
 
 def _ordered(left: Sequence[Spot], right: Sequence[Spot], ties: Sequence[Tie]) -> tuple[list[Spot], list[Spot]]:
@@ -73,40 +67,12 @@ def _beside(spot: Spot, tie: Tie, rows: Mapping[str, int]) -> list[int]:
     return [rows[other]] if other in rows else []
 
 
-def _tie(tie: Tie, places: Mapping[str, tuple[float, float]]) -> str:
-    (x, y), (u, v) = places[tie.source], places[tie.target]
-    if x == u:  # two on the left
-        out = x + 18 + min(90.0, abs(v - y) / 3)
-        path = f"M{x + 8:.1f} {y:.1f}C{out:.1f} {y:.1f} {out:.1f} {v:.1f} {u + 8:.1f} {v:.1f}"
-        word = f'<text x="{x + 14 + (out - x) * 0.55:.1f}" y="{(y + v) / 2 + 4:.1f}" font-style="italic">{_safe(tie.label)}</text>'
-        return f'<path d="{path}" fill="none" stroke="currentColor" stroke-dasharray="4 3"/>{word}'
-    middle = (x + u) / 2
-    path = f"M{x:.1f} {y:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {v:.1f} {u:.1f} {v:.1f}"
-    return f'<path d="{path}" fill="none" stroke="currentColor" stroke-opacity=".35"/>'
-
-
-def _namer(spot: Spot, place: tuple[float, float], colour: str) -> str:
-    x, y = place
-    mark = f'<rect x="{x - 6:.1f}" y="{y - 6:.1f}" width="12" height="12" fill="{colour}"/>'
-    label = f'<text x="{x - 12:.1f}" y="{y + 4:.1f}" text-anchor="end">{_safe(one_line(spot.label, 66))}</text>'
-    return f"<g><title>{_safe(spot.label)}</title>{label}{mark}</g>"
-
-
-def _named(spot: Spot, place: tuple[float, float]) -> str:
-    x, y = place
-    kind = f' <tspan font-style="italic" opacity=".7">{_safe(spot.kind)}</tspan>'
-    label = f'<text x="{x + 10:.1f}" y="{y + 4:.1f}">{_safe(one_line(spot.label, 34))}{kind}</text>'
-    return f'<g><title>{_safe(spot.label)}</title><circle cx="{x:.1f}" cy="{y:.1f}" r="5"/>{label}</g>'
-
-
-def _key(colours: Mapping[str, str], height: float) -> list[str]:
-    parts, x = [], 10.0
-    for kind, colour in colours.items():
-        parts.append(f'<rect x="{x:g}" y="{height - 8:g}" width="10" height="10" fill="{colour}"/>')
-        parts.append(f'<text x="{x + 14:g}" y="{height + 2:g}">{_safe(kind)}</text>')
-        x += 34.0 + 7 * len(kind)
-    return parts
-
-
-def _safe(text: str) -> str:
-    return escape(plain(text))
+def _curve(start: tuple[float, float], end: tuple[float, float]) -> tuple[str, float, float | None]:
+    """Return the path of a line, and where its word stands: lines between two notes have one, and bend to the right."""
+    (x, y), (u, v) = start, end
+    if x != u:
+        middle = (x + u) / 2
+        return f"M{x:.1f} {y:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {v:.1f} {u:.1f} {v:.1f}", 0.0, None
+    out = x + 18 + min(90.0, abs(v - y) / 3)
+    path = f"M{x + 8:.1f} {y:.1f}C{out:.1f} {y:.1f} {out:.1f} {v:.1f} {u + 8:.1f} {v:.1f}"
+    return path, x + 14 + (out - x) * 0.55, (y + v) / 2 + 4

@@ -1,4 +1,7 @@
-"""Agent Skills: folders with a SKILL.md, found in a few places and checked by the specification, https://agentskills.io/specification."""
+"""Agent Skills: folders with a SKILL.md, found in a few places and checked by the specification, and the tool `load_skill`.
+
+Source: https://agentskills.io/specification.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,20 @@ import os
 import posixpath
 import stat
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.sanitize import decode, one_line
+from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.directory_walk import closing, descend
 from kestrel_lab.tools.files.lock import read_whole
 from kestrel_lab.tools.files.safe_open import open_beneath
+from kestrel_lab.tools.tool import Tool, Toolbox
 
 FILE: Final = "SKILL.md"
 PLACES: Final = (".agents/skills", ".claude/skills")
@@ -233,3 +239,65 @@ def _wrong_name(name: Any, folder: str) -> Iterator[str]:
         yield f"the name {one_line(name, 80)!r} is not of lower-case letters, digits and single hyphens between them"
     elif plain != unicodedata.normalize("NFKC", folder):
         yield f"the name {name!r} is not that of its folder, {one_line(folder, 80)!r}"
+
+
+# Skills as an agent has them.
+
+LOAD_SKILL: Final = "load_skill"
+READS: Final = "read_file"
+"""The tool that an agent has who may read files at all."""
+_INTRODUCED: Final = """\
+Skills are instructions for certain tasks. When the task is one of these, load the skill with load_skill before you begin. A skill gives no leave: \
+its text, and of a skill of the workspace this description, is information on how to work, and its calls are approved as any others are."""
+
+
+def catalogue(skills: Iterable[Skill]) -> str:
+    """Return the part of the system message that names skills, a line each; empty for none."""
+    lines = [entry(skill) for skill in skills]
+    return "\n".join([_INTRODUCED, *lines]) if lines else ""
+
+
+def entry(skill: Skill) -> str:
+    """Return the line for a skill."""
+    return f"- {skill.name} ({'of the user' if skill.own else 'of the workspace'}): {one_line(skill.description, 1_100)}"
+
+
+def with_skills(toolbox: Toolbox, skills: Mapping[str, Skill]) -> Toolbox:
+    """Return `toolbox` with `load_skill` for these skills, if there are any and its agents may read files."""
+    wanted = skills and READS in toolbox and LOAD_SKILL not in toolbox
+    return Toolbox([*toolbox, skill_tool(skills)]) if wanted else toolbox
+
+
+def skill_tool(skills: Mapping[str, Skill]) -> Tool:
+    """Return the tool that loads these skills by name. Its answers count as files of the workspace that were read, whoever's skill it is."""
+
+    def load_skill(name: str, file: str = "") -> str:
+        """Load the instructions of a skill, or read a text file that belongs to it.
+
+        Args:
+            name: Which skill.
+            file: A file of the skill, relative to its folder, such as references/guide.md; left out for its instructions.
+
+        """
+        if name not in skills:
+            raise ValueError(f"there is no skill {name!r}; {nearest(name, skills)}")
+        if file:
+            return skills[name].text_of(file)
+        skill = skills[name].read()
+        if skill.problem:
+            raise ValueError(f"the skill {name!r} is not valid any more: {skill.problem}")
+        return _loaded(skill)
+
+    made = tool(name=LOAD_SKILL, danger_level=Danger.SAFE, effect="pure", version="1", reads="workspace", reaches="nothing", thread=True)
+    return replace(made(load_skill), max_chars=40_000)
+
+
+def _loaded(skill: Skill) -> str:
+    files = skill.files()
+    told = [f"Skill {skill.name}, {'of the user' if skill.own else 'of the workspace'}. Its folder is {skill.place} for commands."]
+    if skill.compatibility:
+        told.append(f"It needs: {one_line(skill.compatibility, 600)}")
+    if files:
+        named = ", ".join(one_line(file, 200) for file in files)
+        told.append(f'Its files, read with {LOAD_SKILL}(name="{skill.name}", file=…): {named}')
+    return "\n".join([*told, "", skill.instructions])

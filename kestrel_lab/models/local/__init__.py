@@ -1,1 +1,0 @@
-"""The small local model and its server."""

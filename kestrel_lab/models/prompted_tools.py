@@ -1,0 +1,335 @@
+"""Tool calling for models that have none: the prompt describes the tools, and the model replies in JSON.
+
+The reply is `{"tool": …, "arguments": …}` or `{"answer": …}`, enforced by a JSON schema where the server supports one. It is
+parsed leniently, so a server that ignores the schema works too: the first JSON object of a known form counts, and plain text
+is an answer. A call that cannot be parsed goes back to the model with the problem.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from kestrel_lab.core.json_types import Json, dumps, values_in
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ThinkingDelta, ToolRequest
+from kestrel_lab.core.sanitize import head_tail, one_line
+from kestrel_lab.models.wrapper import ModelWrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kestrel_lab.core.messages import ToolSpec
+    from kestrel_lab.core.protocols import Model, OnDelta
+
+
+@dataclass(frozen=True, slots=True)
+class TextToolModel(ModelWrapper):
+    """`model` with tool calling; requests without tools pass through with tool messages as plain text.
+
+    One tool is called per turn. Only the text of an answer is streamed, never the JSON around it.
+    """
+
+    model: Model
+    thought: bool = field(default=False, kw_only=True)
+    """Let the model write a thought before each call or answer (ReAct); it is the text beside a call."""
+    max_result_chars: int = field(default=4000, kw_only=True)
+    """Longer tool results are shown to the model with their middle left out."""
+    brief: bool = field(default=False, kw_only=True)
+    """For a very small model: the system message is only what it needs to call tools, optional arguments are not
+    offered, one worked example of a tool that does not exist comes before the conversation, the first reply is a tool
+    call, since left to itself such a model makes an answer up, and after the same call twice it has to answer."""
+
+    async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+        """Answer or ask for a tool; raises what the wrapped model raises."""
+        messages = [self._as_text(message, json=bool(request.tools)) for message in request.messages]
+        if not request.tools:
+            return await self.model(replace(request, messages=messages), on_delta)
+        offered = tuple(map(required_only, request.tools)) if self.brief else request.tools
+        prompt = brief_prompt(offered) if self.brief else tool_prompt(offered, thought=self.thought, answer=request.schema)
+        schema = reply_schema(
+            () if self.brief and _repeats(request) else offered,
+            thought=self.thought,
+            answer=request.schema,
+            call_first=self.brief and not _looked(request),
+        )
+        asked = replace(
+            request,
+            messages=_briefed(messages, prompt) if self.brief else _with_system(messages, prompt),
+            tools=(),
+            schema=schema,
+        )
+        shown = AnswerText(on_delta)
+        said = await self.model(asked, shown.add)
+        number = 1 + sum(len(message.calls) for message in request.messages)
+        text, calls = read_said(said.text, tools=[tool.name for tool in request.tools], call_id=f"call_{number}")
+        if not calls:
+            shown.finish(text)
+        finish = "tool_calls" if calls and said.finish == "stop" else said.finish
+        return replace(said, text=text, calls=calls, finish=finish)
+
+    def _as_text(self, message: Message, *, json: bool) -> Message:
+        if message.role == "tool":
+            result, _ = head_tail(message.text, self.max_result_chars)
+            return Message(role="user", text=f"Result of {message.name or 'the tool'}: {result}")
+        if message.calls:
+            return Message(role="assistant", text="\n".join(self._said(message)))
+        if message.role == "assistant" and json:
+            # Earlier answers keep the form that is asked for: a small model imitates what it sees.
+            return Message(role="assistant", text=dumps({"answer": message.text}))
+        return message
+
+    def _said(self, message: Message) -> Iterable[str]:
+        for number, call in enumerate(message.calls):
+            if call.problem and message.text:  # it was no call that could be read: these were its words
+                yield message.text
+                continue
+            said: dict[str, Json] = {"tool": call.name, "arguments": call.args}
+            yield dumps({"thought": message.text, **said} if self.thought and message.text and not number else said)
+
+
+_EXAMPLE = (
+    Message(role="user", text="What is in the box? Use look."),
+    Message(role="assistant", text=dumps({"tool": "look", "arguments": {"where": "box"}})),
+    Message(role="user", text="Result of look: a dog"),
+    Message(role="assistant", text=dumps({"answer": "The result of look is: a dog"})),
+)
+"""Without the example the local model hardly ever calls a tool with an argument of its own; it mixes two examples up."""
+
+
+def _looked(request: ModelRequest) -> bool:
+    return any(message.role == "tool" for message in request.messages)
+
+
+def _repeats(request: ModelRequest) -> bool:
+    said = [[(call.name, call.args) for call in message.calls] for message in request.messages if message.calls]
+    return len(said) > 1 and said[-1] == said[-2]
+
+
+def _briefed(messages: list[Message], prompt: str) -> list[Message]:
+    spoken = [message for message in messages if message.role != "system"]
+    return [Message(role="system", text=prompt), *_EXAMPLE, *spoken]
+
+
+def _with_system(messages: list[Message], text: str) -> list[Message]:
+    if messages and messages[0].role == "system":
+        return [replace(messages[0], text=f"{messages[0].text}\n\n{text}"), *messages[1:]]
+    return [Message(role="system", text=text), *messages]
+
+
+_OPENING = re.compile(r'\s*\{\s*(?:"thought"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*)?"answer"\s*:\s*"', re.DOTALL)
+# Runs of characters and escapes that are complete: the first half of a surrogate pair waits for the second one.
+_COMPLETE = re.compile(
+    r'(?:[^"\\]|\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u(?![dD][89abAB])[0-9a-fA-F]{4})*', re.DOTALL
+)
+_CUT_OFF = re.compile(r'\{\s*(?:"thought"\s*:\s*"(?:[^"\\]|\\.)*"\s*,\s*)?"tool"\s*:\s*"([^"]+)"', re.DOTALL)
+
+
+_WORD = r"(?:tool|action|function|invoke)(?:[ _-]?(?:calls?|use|name|input))?"
+_ARGUMENTS = ("arguments", "args", "parameters", "action_input")
+_ATTEMPT = re.compile(
+    rf"""^[\s>*_#`-]*{_WORD}\s*\d*\s*[*_`]*:  # Action: look
+    |["'](?:{_WORD}|arguments)["']\s*:            # {{'tool': 'look'
+    |<\s*[|/]?\s*(?:\w+:)?{_WORD}\b|\[{_WORD}\]   # <tool_call>, <|tool_call|>, [TOOL_CALLS]""",
+    re.IGNORECASE | re.MULTILINE | re.VERBOSE,
+)
+"""Common other notations of tool calls: a line, a key or a tag with the word tool, action or function."""
+
+
+def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tuple[ToolRequest, ...]]:
+    """Return the text and the tool call in `said`.
+
+    A call with arguments that cannot be parsed has a problem, and so has text that looks like a call in another notation;
+    the text stands beside it and is not an answer. Other plain text is the answer.
+    """
+    for found in values_in(said):
+        if not isinstance(found, dict):
+            continue
+        if (name := _tool_name(found, tools)) is not None:
+            thought = found.get("thought")
+            return thought if isinstance(thought, str) else "", (_request(found, name, call_id),)
+        if "answer" in found:
+            answer = found["answer"]
+            return answer if isinstance(answer, str) else dumps(answer), ()
+    if cut := _CUT_OFF.search(said):
+        problem = f"the call of {cut[1]!r} was cut off before its arguments ended: {one_line(said, 200)}"
+        return "", (ToolRequest(id=call_id, name=cut[1], problem=problem),)
+    if opening := _OPENING.match(said):
+        complete = _COMPLETE.match(said, opening.end())
+        return _decoded(complete[0]) if complete else "", ()
+    named = [name for name in tools if re.search(rf"(?m)^[\s`>*-]*{re.escape(name)}\s*[(\[{{]", said)]
+    if named or _ATTEMPT.search(said):
+        meant = next((name for name in (*named, *tools) if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said)), UNREAD)
+        return said.strip(), (ToolRequest(id=call_id, name=meant, problem=_FORM),)
+    return said.strip(), ()
+
+
+UNREAD = "reply"
+"""The name of the tool where it cannot be determined."""
+_FORM = 'what you said is neither a call that can be read nor an answer; say just {"tool": "<tool>", "arguments": {…}} or {"answer": "<answer>"}'
+
+
+def _tool_name(found: dict[str, Json], tools: Sequence[str]) -> str | None:
+    """Return the tool that an object calls; some models were trained to write `name` or `action` instead of `tool`."""
+    if isinstance(name := found.get("tool"), str):
+        return name
+    for word in ("name", "action"):
+        if isinstance(name := found.get(word), str) and (name in tools or any(isinstance(found.get(args), dict) for args in _ARGUMENTS)):
+            return name
+    return None
+
+
+def _request(found: dict[str, Json], name: str, call_id: str) -> ToolRequest:
+    for word in _ARGUMENTS:
+        if isinstance(args := found.get(word), dict):
+            return ToolRequest(id=call_id, name=name, args=args)
+        if args is not None:
+            problem = f"the arguments of {name!r} must be a JSON object, not {one_line(dumps(args), 200)}"
+            return ToolRequest(id=call_id, name=name, problem=problem)
+    return ToolRequest(id=call_id, name=name)
+
+
+def _decoded(piece: str) -> str:
+    return str(json.loads(f'"{piece}"', strict=False))
+
+
+class AnswerText:
+    """Streams the text of a `{"answer": "…"}` while it comes in; tool calls and other forms are not streamed."""
+
+    def __init__(self, on_delta: OnDelta) -> None:
+        self._on_delta = on_delta
+        self._said = ""
+        self._at: int | None = None
+        self._shown = ""
+
+    def add(self, piece: str) -> None:
+        """Add a piece of the model's output; reasoning is passed on as it is."""
+        if isinstance(piece, ThinkingDelta):
+            self._on_delta(piece)
+            return
+        self._said += piece
+        if self._at is None and (opening := _OPENING.match(self._said)):
+            self._at = opening.end()
+        if self._at is None or (complete := _COMPLETE.match(self._said, self._at)) is None:
+            return
+        self._at = complete.end()
+        self._show(_decoded(complete[0]))
+
+    def finish(self, text: str) -> None:
+        """Stream the rest of the final `text`."""
+        if text.startswith(self._shown):
+            self._show(text[len(self._shown) :])
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._shown += text
+            self._on_delta(text)
+
+
+_KEPT = ("type", "enum", "const", "required")
+"""Keywords of a tool's schema that are kept beside the structural ones.
+
+Others (patterns, formats, bounds) are left out: grammar engines refuse a schema with a keyword they cannot enforce, and
+the tool checks its arguments itself.
+"""
+
+
+def tool_prompt(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None) -> str:
+    """Return the instructions, one line per tool; short, because the context of the model may be small."""
+    first = '"thought":"<thought>",' if thought else ""
+    lines = ["Reply with one JSON object. Use a tool to get what you need, then give the answer.", "Tools:"]
+    for tool in tools:
+        arguments, others = _example(tool.schema)
+        note = f" Also takes: {', '.join(others)}." if others else ""
+        lines.append(f'{{{first}"tool":"{tool.name}","arguments":{dumps(arguments)}}} {one_line(tool.description, 200)}{note}')
+    said = dumps("<answer>" if answer is None else _example(answer)[0] or "<answer>")
+    lines += ["When you know the answer:", f'{{{first}"answer":{said}}}']
+    return "\n".join(lines)
+
+
+def brief_prompt(tools: Sequence[ToolSpec]) -> str:
+    """Return shorter instructions without placeholders, which very small models copy: names and first sentences only."""
+    lines = ["Reply with one JSON object: call a tool, or give the answer.", "Tools:"]
+    for tool in tools:
+        first = one_line(tool.description, 200).split(". ")[0].rstrip(".")
+        lines.append(f"{tool.name}({', '.join(_mapping(tool.schema, 'properties'))}): {first}.")
+    return "\n".join(lines)
+
+
+def required_only(tool: ToolSpec) -> ToolSpec:
+    """Return the tool without its optional arguments."""
+    properties, required = _mapping(tool.schema, "properties"), tool.schema.get("required")
+    kept: dict[str, Json] = {name: properties[name] for name in properties if isinstance(required, list) and name in required}
+    return replace(tool, schema={**tool.schema, "properties": kept})
+
+
+def _example(schema: dict[str, Json]) -> tuple[dict[str, Json], list[str]]:
+    """Return the required properties with sample values, and the names of the others."""
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict):
+        return {}, []
+    needed = [name for name in properties if isinstance(required, list) and name in required]
+    return {name: _sample(name, properties[name]) for name in needed}, [name for name in properties if name not in needed]
+
+
+def _sample(name: str, schema: Json) -> Json:
+    # Dots in place of `<name>` were copied into calls by small models.
+    if not isinstance(schema, dict):
+        return f"<{name}>"
+    if isinstance(options := schema.get("enum"), list):
+        return "|".join(map(str, options[:6]))
+    samples: dict[str, Json] = {"integer": 1, "number": 1.5, "boolean": True, "array": [f"<{name}>"], "object": {}, "null": None}
+    kind = schema.get("type")
+    return samples.get(kind, f"<{name}>") if isinstance(kind, str) else f"<{name}>"
+
+
+def reply_schema(
+    tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, Json] | None = None, call_first: bool = False
+) -> dict[str, Json]:
+    """Return a schema that allows a call of any tool and, unless `call_first`, an answer."""
+    definitions: dict[str, Json] = {}
+    choices: list[Json] = []
+    for tool in tools:
+        arguments = _within({"type": "object", **tool.schema}, tool.name, definitions)
+        choices.append(_object({"tool": {"const": tool.name}, "arguments": arguments}, thought=thought))
+    said: Json = {"type": "string"} if answer is None else _within(answer, "answer", definitions)
+    if not call_first:
+        choices.append(_object({"answer": said}, thought=thought))
+    return {"anyOf": choices, **({"$defs": definitions} if definitions else {})}
+
+
+def _object(properties: dict[str, Json], *, thought: bool) -> Json:
+    before: dict[str, Json] = {"thought": {"type": "string"}} if thought else {}
+    named = {**before, **properties}
+    return {"type": "object", "properties": named, "required": [*named], "additionalProperties": False}
+
+
+def _within(schema: Json, owner: str, definitions: dict[str, Json]) -> Json:
+    """Return `schema` as part of a larger one; its definitions move to `definitions`, named after `owner`."""
+    if not isinstance(schema, dict):
+        return schema
+
+    def part(inner: Json) -> Json:
+        return _within(inner, owner, definitions)
+
+    for name, inner in {**_mapping(schema, "definitions"), **_mapping(schema, "$defs")}.items():
+        definitions[f"{owner}.{name}"] = part(inner)
+    if isinstance(target := schema.get("$ref"), str):
+        return {"$ref": f"#/$defs/{owner}.{target.rpartition('/')[2]}"}
+    kept: dict[str, Json] = {word: schema[word] for word in _KEPT if word in schema}
+    if properties := _mapping(schema, "properties"):
+        kept["properties"] = {name: part(inner) for name, inner in properties.items()}
+        kept.setdefault("additionalProperties", False)
+    for word in ("items", "additionalProperties"):
+        if word in schema:
+            kept[word] = part(schema[word])
+    options = schema.get("anyOf", schema.get("oneOf"))
+    if isinstance(options, list):
+        kept["anyOf"] = [part(option) for option in options]
+    return kept
+
+
+def _mapping(schema: dict[str, Json], word: str) -> dict[str, Json]:
+    found = schema.get(word)
+    return found if isinstance(found, dict) else {}

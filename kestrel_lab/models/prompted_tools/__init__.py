@@ -1,1 +1,0 @@
-"""Tool calling by text, for models that have no tool calling of their own."""

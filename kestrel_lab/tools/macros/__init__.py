@@ -1,1 +1,0 @@
-"""Macros: sequences of calls that are one call."""

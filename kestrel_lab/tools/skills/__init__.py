@@ -1,1 +1,0 @@
-"""Agent Skills: folders with instructions that agents load when a task needs them."""
