@@ -256,7 +256,6 @@ def _layers(shown: Sequence[Node], column: Mapping[str, int], paths: Sequence[Se
 
 
 def _neighbours(paths: Sequence[Sequence[_Item]]) -> tuple[dict[_Item, list[_Item]], dict[_Item, list[_Item]]]:
-    """Return the items before and after each item."""
     before: dict[_Item, list[_Item]] = {}
     after: dict[_Item, list[_Item]] = {}
     for path in paths:

@@ -197,7 +197,6 @@ class StepScheduler:
             self._waited_for(name, step.id)
 
     def _waited_for(self, name: str, need: str) -> None:
-        """`name` need not wait for `need` any more."""
         self._waits[name].discard(need)
         if not self._waits[name] and not self._steps[name].exclusive and name not in self._skipped:
             heapq.heappush(self._ready, self._place[name])
@@ -228,7 +227,6 @@ class StepScheduler:
         return any(self._steps[name].after_failure and name in taken_up for name in beyond if name != failed)
 
     def _over(self, name: str, need: str) -> bool:
-        """Whether `name` does not wait for `need` any more."""
         if need in self._done:
             return True
         ended = need in self._errors or need in self._skipped
@@ -239,7 +237,6 @@ class StepScheduler:
         return not self._before(name).isdisjoint(self._dealing(failed))
 
     def _before(self, name: str) -> set[str]:
-        """All that `name` waits for, however far back."""
         return _reached([name], self._needs.__getitem__)
 
     def _dealing(self, failed: str) -> set[str]:
