@@ -109,9 +109,9 @@ def __dir__() -> list[str]:
 
 def load_ipython_extension(ip: InteractiveShell) -> None:
     """`%load_ext kestrel_lab`: add the `%kestrel` magics."""
-    import_module("kestrel_lab.notebook.extension").load_ipython_extension(ip)
+    import_module("kestrel_lab.notebook.magics").load_ipython_extension(ip)
 
 
 def unload_ipython_extension(ip: InteractiveShell) -> None:
     """`%unload_ext kestrel_lab`."""
-    import_module("kestrel_lab.notebook.extension").unload_ipython_extension(ip)
+    import_module("kestrel_lab.notebook.magics").unload_ipython_extension(ip)

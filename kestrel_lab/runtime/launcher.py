@@ -39,12 +39,13 @@ from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
 from kestrel_lab.runtime.context.toolboxes import Tools, offered
 from kestrel_lab.runtime.conversation import taken_over
 from kestrel_lab.runtime.execution.steps import check_steps, not_of
+from kestrel_lab.runtime.fork import branch_of, records_to_fork
 from kestrel_lab.runtime.lifecycle import live, stop
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, typed, verified
 from kestrel_lab.runtime.options import guidance_names, skill_sources
 from kestrel_lab.runtime.registry import missing_servers, tell_of_servers
-from kestrel_lab.runtime.resume import branch_of, check_whole, continuation, records_to_fork
+from kestrel_lab.runtime.resume import check_whole, continuation
 from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
 from kestrel_lab.runtime.security.tool_declarations import declared

@@ -20,7 +20,7 @@ from kestrel_lab.core.errors import ApprovalRequired, ModelError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.notebook.command_line import root_command
 from kestrel_lab.notebook.completion import completions
-from kestrel_lab.notebook.extension import AwaitRewriter
+from kestrel_lab.notebook.magics import AwaitRewriter
 from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.testing import ScriptedModel

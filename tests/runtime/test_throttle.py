@@ -29,8 +29,8 @@ from kestrel_lab.models.litellm.errors import model_error
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.models.retry import with_retries
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.supervision.concurrency import Gate, Throttle, ThrottlePolicy
 from kestrel_lab.runtime.supervision.model_guard import guarded, watch_model
+from kestrel_lab.runtime.supervision.rate_limits import Gate, Throttle, ThrottlePolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.testing import conversation
 

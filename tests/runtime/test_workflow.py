@@ -22,7 +22,7 @@ from kestrel_lab.evals.suites.json_schemas import NAMES, schema_text
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.workflows.compile import SHIPPED_AGENTS, load_agent
+from kestrel_lab.runtime.workflows.agent_files import SHIPPED_AGENTS, load_agent
 from kestrel_lab.runtime.workflows.loader import SHIPPED, load_plan
 from kestrel_lab.runtime.workflows.models import FOLDER, StepEntry
 from kestrel_lab.testing import ScriptedModel

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from kestrel_lab.core.errors import DependencyError, KestrelError
 from kestrel_lab.core.events.union import HealthChanged
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.supervision.concurrency import Gate, Throttle, ThrottlePolicy
 from kestrel_lab.runtime.supervision.health import Clock, DependencyHealth, HealthRow, HealthState
+from kestrel_lab.runtime.supervision.rate_limits import Gate, Throttle, ThrottlePolicy
 from kestrel_lab.views.formatting import duration
 
 Probe = Callable[[], Awaitable[None]]

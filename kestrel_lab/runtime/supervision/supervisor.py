@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 from kestrel_lab.core.errors import DependencyError, UsageError, nearest
 from kestrel_lab.core.events.union import HealthChanged
-from kestrel_lab.runtime.supervision.concurrency import Throttle, ThrottlePolicy
 from kestrel_lab.runtime.supervision.dependency import Dependency, Pace, Probe
 from kestrel_lab.runtime.supervision.health import Clock, DependencyHealth, HealthPolicy, HealthTable
+from kestrel_lab.runtime.supervision.rate_limits import Throttle, ThrottlePolicy
 
 HealthListener = Callable[[HealthChanged], None]
 

@@ -67,7 +67,7 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
 
 def find_workflow(name_or_path: str | Path) -> Path:
     """Return the file of a workflow; raises `UsageError` when there is none, with the nearest shipped name."""
-    from kestrel_lab.runtime.workflows.compile import is_file_name
+    from kestrel_lab.runtime.workflows.agent_files import is_file_name
 
     text = str(name_or_path)
     if isinstance(name_or_path, Path) or is_file_name(text):

@@ -1,0 +1,100 @@
+"""Agent files: an agent with its instructions, tools and team in YAML, shipped ones by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from kestrel_lab.agents import LLMAgent, ReActAgent
+from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.sanitize import shown_path
+from kestrel_lab.core.yaml.reader import read_yaml
+from kestrel_lab.core.yaml.validation import checked
+from kestrel_lab.runtime.workflows.models import AgentEntry, AgentFileEntry, AgentSettings
+
+SHIPPED_AGENTS: Final = Path(__file__).parent / "library" / "agents"
+_SETTINGS: Final = tuple(AgentSettings.model_fields)
+
+
+def load_agent(name_or_path: str | Path) -> LLMAgent:
+    """Return the agent of a file, or a shipped one by its name.
+
+    Raises `UsageError` for a file or name that is not there, and for mistakes, with file, line and key.
+    """
+    path = Path(name_or_path) if isinstance(name_or_path, Path) or is_file_name(name_or_path) else _shipped(name_or_path, ())
+    entry = _read(path)
+    settings_of(entry, path.parent, {})  # refuses an agent in its own team
+    team = tuple(replace(load_agent(_file(name, path.parent, {})), name=name) for name in entry.team)
+    return agent_of(entry.name or path.stem, {**settings(entry), "team": team}, entry.description)
+
+
+def agent_of(name: str, given: Mapping[str, Any], description: str = "") -> LLMAgent:
+    """Return the agent with these settings."""
+    kind = ReActAgent if given.get("react") else LLMAgent
+    return kind(name, description=description, **{key: value for key, value in given.items() if key != "react"})
+
+
+def settings(entry: AgentSettings) -> dict[str, Any]:
+    """Return the settings of a file as fields of `Step`, those of its team left out."""
+    given = [key for key in _SETTINGS if key in entry.model_fields_set and key != "team"]
+    return {AgentSettings.model_fields[key].alias or key: getattr(entry, key) for key in given}
+
+
+def settings_of(entry: AgentSettings, folder: Path, agents: Mapping[str, AgentEntry], above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the settings of an agent, those of a reference before those of the agent that it refers to.
+
+    That is one of `agents`, a file in `folder` or below it, or a shipped agent; so is each of its team. Raises `UsageError` for
+    anything else, and for an agent that is in its own team, however deep.
+    """
+    own = settings(entry)
+    if entry.team:
+        own["team"] = {name: _member(name, folder, agents, above) for name in entry.team}
+    if not isinstance(entry, AgentEntry) or not entry.use:
+        return own
+    if entry.use in agents:
+        others = {name: agent for name, agent in agents.items() if name != entry.use}
+        return {**settings_of(agents[entry.use], folder, others, above), **own}
+    path = _file(entry.use, folder, agents)
+    return {**settings_of(_read(path), path.parent, {}, above), **own}
+
+
+def _member(name: str, folder: Path, agents: Mapping[str, AgentEntry], above: tuple[str, ...]) -> dict[str, Any]:
+    if name in above:
+        raise UsageError(f"agent {name!r} is in its own team: {' → '.join((*above, name))}")
+    if name in agents:
+        return {**settings_of(agents[name], folder, agents, (*above, name)), "description": agents[name].description}
+    entry = _read(path := _file(name, folder, agents))
+    return {**settings_of(entry, path.parent, {}, (*above, name)), "description": entry.description}
+
+
+def _file(name: str, folder: Path, agents: Mapping[str, AgentEntry]) -> Path:
+    return beside(folder, name) if is_file_name(name) else _shipped(name, agents)
+
+
+def is_file_name(text: str) -> bool:
+    """Return whether a text names a file and not something shipped."""
+    return "/" in text or "\\" in text or text.endswith((".yaml", ".yml"))
+
+
+def _read(path: Path) -> AgentFileEntry:
+    return checked(read_yaml(path, shown_path(path)), AgentFileEntry)
+
+
+def _shipped(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> Path:
+    known = {path.stem: path for path in SHIPPED_AGENTS.glob("*.yaml")}
+    if name not in known:
+        raise UsageError(f"there is no agent {name!r}; {nearest(name, {*known, *others})} (a file is named with its ending, {name}.yaml)")
+    return known[name]
+
+
+def beside(folder: Path, name: str, kind: str = "agent") -> Path:
+    """Return a file that a workflow names, which must be in its folder or below, also through links; raises `UsageError` for another."""
+    pure = PurePosixPath(name)
+    found = folder / name
+    if pure.is_absolute() or "\\" in name or "\0" in name or not found.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"{name!r} is not in the folder of the workflow: a workflow uses {kind} files beside it or below")
+    if not found.is_file():
+        raise UsageError(f"there is no {kind} file {name!r} beside the workflow")
+    return found
