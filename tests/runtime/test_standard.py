@@ -29,7 +29,6 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Gathered, Source
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.runtime import launcher as launcher_module
-from kestrel_lab.runtime.resume import Continuation
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.failure_kinds import RetryBudget
@@ -285,7 +284,7 @@ def test_going_on_too_early_would_be_seen(lab: Session, house: Path, monkeypatch
     """A mutant that goes on behind the first stage asks again what was answered: the questions that the test above counts."""
     failed = orchestrated(lab, house, Mind(before=failing("judge")))
     early = next(record.seq for record in failed.records() if isinstance(record.event, StepFinished))
-    monkeypatch.setattr(launcher_module, "continuation", lambda _: Continuation(at=early, stage="bootstrap"))
+    monkeypatch.setattr(launcher_module, "continuation", lambda _: (early, "bootstrap"))
     mind = Mind()
     asyncio.run(lab.resume(failed.id, model=mind.model))
     assert mind.asked == ["plan", "read", "read", "write", "judge", "notes"]
