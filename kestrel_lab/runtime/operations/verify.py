@@ -115,7 +115,7 @@ class _Order:
         """The failures of the steps it waits for."""
 
     def verifiers(self) -> tuple[Verifier, ...]:
-        """Return the verifiers that the step asks for: form, citations and facts, then models, at temperature 0 unless the step names another."""
+        """Return the verifiers that the step asks for: form, citations and facts, then models, at temperature 0 by default."""
         if not (self.facts or self.judge or self.contract or self.support):
             msg = "the operation 'verify' has nothing to check: facts and judge are off, and neither form nor support is requested"
             raise UsageError(msg)
