@@ -28,6 +28,7 @@ from kestrel_lab.cli.build_server_output import harmless_output
 from kestrel_lab.cli.commands.doctor import Doctor
 from kestrel_lab.cli.commands.serve import LinesScreen
 from kestrel_lab.cli.frontend import Screen, ShowOptions, files_named
+from kestrel_lab.cli.settings_file import write_setting
 from kestrel_lab.cli.terminal import TerminalDisplay, progress_bar
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError
 from kestrel_lab.core.plan import Plan
@@ -51,7 +52,6 @@ from kestrel_lab.runtime.mcp.server_table import ServerTable
 from kestrel_lab.runtime.recomputation import Recomputed
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings, load_settings
-from kestrel_lab.runtime.settings_file import write_setting
 from kestrel_lab.tools.tool import Toolbox
 
 EXIT_FAILED, EXIT_USAGE, EXIT_APPROVAL, EXIT_CANCELLED = 1, 2, 3, 130

@@ -323,7 +323,6 @@ _HELD: Final = {"loop": ("body",), "graph": ("nodes",), "council": ("members", "
 
 
 def _wanting(step: Step, names: Iterable[str], after: Iterable[str] = ()) -> Step:
-    """The step, consuming these as well, and after these as well."""
     return replace(
         step, consumes=tuple(dict.fromkeys((*step.consumes, *names))), depends_on=tuple(dict.fromkeys((*step.depends_on, *after)))
     )
@@ -376,7 +375,6 @@ def _holding(name: str, operation: str, args: dict[str, Json], parts: Sequence[P
 
 
 def _free(name: str, steps: Iterable[Step]) -> str:
-    """The name, or one like it that no step has."""
     taken = {step.id for step in steps}
     while name in taken:
         name += "_"

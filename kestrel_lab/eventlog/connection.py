@@ -14,33 +14,11 @@ from kestrel_lab.host.filesystem import private_file, private_folder
 from kestrel_lab.host.vector_tables import load_or_empty, load_vectors
 
 _NOTES = logging.getLogger(__name__)
+_SCHEMA = ("SQLITE_ALTER", "SQLITE_ATTACH", "SQLITE_CREATE", "SQLITE_DETACH", "SQLITE_DROP", "SQLITE_PRAGMA", "SQLITE_REINDEX")
 _FORBIDDEN = frozenset(
-    {
-        apsw.SQLITE_ATTACH,
-        apsw.SQLITE_DETACH,
-        apsw.SQLITE_ALTER_TABLE,
-        apsw.SQLITE_CREATE_INDEX,
-        apsw.SQLITE_CREATE_TABLE,
-        apsw.SQLITE_CREATE_TEMP_INDEX,
-        apsw.SQLITE_CREATE_TEMP_TABLE,
-        apsw.SQLITE_CREATE_TEMP_TRIGGER,
-        apsw.SQLITE_CREATE_TEMP_VIEW,
-        apsw.SQLITE_CREATE_TRIGGER,
-        apsw.SQLITE_CREATE_VIEW,
-        apsw.SQLITE_CREATE_VTABLE,
-        apsw.SQLITE_DROP_INDEX,
-        apsw.SQLITE_DROP_TABLE,
-        apsw.SQLITE_DROP_TEMP_INDEX,
-        apsw.SQLITE_DROP_TEMP_TABLE,
-        apsw.SQLITE_DROP_TEMP_TRIGGER,
-        apsw.SQLITE_DROP_TEMP_VIEW,
-        apsw.SQLITE_DROP_TRIGGER,
-        apsw.SQLITE_DROP_VIEW,
-        apsw.SQLITE_DROP_VTABLE,
-        apsw.SQLITE_PRAGMA,
-        apsw.SQLITE_REINDEX,
-    }
+    code for name, code in apsw.mapping_authorizer_function.items() if isinstance(name, str) and name.startswith(_SCHEMA)
 )
+"""Actions that change the schema or the settings of the database, or reach another one."""
 
 _SETTINGS = ("journal_mode = WAL", "synchronous = FULL", "recursive_triggers = ON", "foreign_keys = ON", "secure_delete = ON")
 

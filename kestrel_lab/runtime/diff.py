@@ -171,7 +171,6 @@ def _row(pair: Pair, *, same: bool) -> tuple[int | None, int | None, str, bool, 
 
 
 def _told(record: e.Record | None) -> str:
-    """What happened, on one line."""
     if record is None:
         return ""
     match record.event:

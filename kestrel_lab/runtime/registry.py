@@ -205,5 +205,4 @@ def _without_tools(server: str, state: str, why: str) -> HealthChanged:
 
 
 def _used(ctx: RunContext) -> set[str]:
-    """Return the servers of the run's tools, which may become more."""
     return {watched_as(name.partition(":")[0]) for name in ctx.toolbox.names if ":" in name}

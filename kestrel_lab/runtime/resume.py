@@ -65,10 +65,11 @@ def damaged(run_id: str, damage: Damage) -> Damaged:
     whose = f" of run {damage.run_id}, which it was forked from" if damage.run_id != run_id else ""
     todo = f"go on from what came before: kestrel fork {run_id} --at {last} (lab.fork({run_id!r}, at={last}))" if last else "start it anew"
     text = (
-        f"run {run_id} is damaged: {damage.what}{whose}. Its events are whole: it can be shown (kestrel show {run_id}), and is not gone on with"
+        f"run {run_id} is damaged: {damage.what}{whose}. Its events are whole: it can be shown (kestrel show {run_id}), "
+        "and is not gone on with"
         if damage.row
-        else f"run {run_id} is damaged from event {damage.seq}{whose} on: {damage.what}. It can be shown (kestrel show {run_id}) and is not "
-        f"gone on with; {todo}"
+        else f"run {run_id} is damaged from event {damage.seq}{whose} on: {damage.what}. It can be shown "
+        f"(kestrel show {run_id}) and is not gone on with; {todo}"
     )
     cause = "Find out what changed the log: a failing disk, a copy made while it was written, or somebody"
     return Damaged(f"{text}. {cause}", run_id=run_id, seq=damage.seq)

@@ -338,7 +338,6 @@ class Run(Generic[T]):
 
     @property
     def _working(self) -> bool:
-        """Whether a session in this process works on it."""
         return self.live is not None and self.live.working
 
     def __repr__(self) -> str:

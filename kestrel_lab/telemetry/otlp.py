@@ -110,7 +110,6 @@ class LiveExport:
 
 
 def _until(records: list[Record], event: Event) -> Iterable[Record]:
-    """Return the records before the last one that is `event`."""
     last = next((place for place in reversed(range(len(records))) if records[place].event == event), len(records))
     return records[:last]
 

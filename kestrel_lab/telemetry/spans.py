@@ -363,7 +363,6 @@ def _result(name: str, *, passed: bool, why: str) -> Attributes:
 
 
 def _message(message: Message, finish: str = "") -> dict[str, Json]:
-    """Return a message in the form of the conventions."""
     parts: list[Json]
     if message.role == "tool":
         parts = [{"type": "tool_call_response", "id": message.call_id, "response": message.text}]

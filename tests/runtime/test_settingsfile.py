@@ -7,9 +7,9 @@ import pytest
 
 from kestrel_lab import Lab
 from kestrel_lab.cli.main import main
+from kestrel_lab.cli.settings_file import write_setting
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.runtime.settings import load_settings
-from kestrel_lab.runtime.settings_file import write_setting
 
 FILE = """# mine
 approve = "auto"   # why not

@@ -91,7 +91,7 @@ class World:
         """Call as often as is let, and play the endpoint."""
         throttle = self.kind(ThrottlePolicy(), lambda: self.now, lambda: 0.0)
         if self.bound is not None:
-            throttle.add_bound(self.bound)
+            throttle.bounds.append(self.bound)
         events: list[tuple[float, int, int, bool]] = []
         busy, quiet_until, last_burst, order = 0, -1.0, 0, 0
         while self.now < until:
@@ -175,7 +175,7 @@ def test_mutant_laws_are_caught(mutant: type[Throttle]) -> None:
 def test_slow_start() -> None:
     """Until the first episode the width doubles with each round; it stops at the bound, and grows only while it is used up."""
     throttle = Throttle(ThrottlePolicy(start=2), lambda: 0.0, lambda: 0.0)
-    throttle.add_bound(9)
+    throttle.bounds.append(9)
     seen = []
     for _ in range(4):
         tickets = [ticket for _ in range(99) if (ticket := throttle.enter()) is not None]

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.cli.main import main
+from kestrel_lab.cli.settings_file import write_setting
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.project_trust import TrustedFiles, brought, told
 from kestrel_lab.runtime.settings import _KNOWN, Settings, load_settings, mcp_servers, weakenings
-from kestrel_lab.runtime.settings_file import write_setting
 
 WEAK = """
 approve = "auto"

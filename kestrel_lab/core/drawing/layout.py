@@ -1,4 +1,6 @@
-"""The graph of a plan that is drawn, with finished growth folded away, and its layout: each step to the right of all it waits for, near its neighbours, few lines crossing.
+"""The graph of a plan that is drawn, with finished growth folded away, and its layout.
+
+Each step is to the right of all it waits for and near its neighbours; few lines cross.
 
 Layers as in Sugiyama's method: columns by the longest chain, places in a column by barycentres, and a line that
 passes a column has a place there like a step, so that no line runs through a step.
@@ -256,7 +258,6 @@ def _layers(shown: Sequence[Node], column: Mapping[str, int], paths: Sequence[Se
 
 
 def _neighbours(paths: Sequence[Sequence[_Item]]) -> tuple[dict[_Item, list[_Item]], dict[_Item, list[_Item]]]:
-    """Return the items before and after each item."""
     before: dict[_Item, list[_Item]] = {}
     after: dict[_Item, list[_Item]] = {}
     for path in paths:

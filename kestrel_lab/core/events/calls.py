@@ -1,4 +1,4 @@
-"""Facts about calls and tools: of models and tools, the approvals they wait for, the macros they are part of, the tools a run comes to have."""
+"""Facts about calls and tools: their approvals, the macros they are part of, the tools a run comes to have."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ class ApprovalAsked(Event, frozen=True, kw_only=True):
     shows: str = ""
     """A key of the whole preview: where it would be another one when the call begins, it is asked again."""
     contained: dict[str, Json] = field(default_factory=dict)
-    """What met, where it is asked whatever the policy says: `untrusted`, `private` (lists of sources), `effect`; see `engine.containment`."""
+    """What met, where it is asked whatever the policy says: `untrusted`, `private` (lists of sources), `effect`; see `security.containment`."""
     skills: list[str] = field(default_factory=list)
     """The folders of the skills that the agent had loaded."""
     origins: list[dict[str, Json]] = field(default_factory=list)

@@ -37,7 +37,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     """The run whose conversation it goes on with; empty for a run that begins one."""
     earlier: dict[str, Json] = field(default_factory=dict)
     """What it takes over from there: `turn` (how many runs came before), `messages`, and what is known of them (`untrusted`, `doubts`,
-    `private`, `words` of the user, `recalled` notes, `files` with their versions, `wholes` of long results). See `runtime.conversation`; what of it the log keeps: `eventlog.shared_conversation`."""
+    `private`, `words` of the user, `recalled` notes, `files` with their versions, `wholes` of long results). See
+    `runtime.conversation`; what of it the log keeps: `eventlog.shared_conversation`."""
     params: dict[str, Json] = field(default_factory=dict)
     """Parameters of the models, by name."""
     images: list[dict[str, Json]] = field(default_factory=list)

@@ -134,7 +134,6 @@ def _keys(kind: type[BaseModel], where: Where) -> list[str]:
 
 
 def _fields(model: type[BaseModel]) -> dict[str | int, Any]:
-    """Return the type of each key of the model."""
     return {field.alias or name: field.annotation for name, field in model.model_fields.items()}
 
 

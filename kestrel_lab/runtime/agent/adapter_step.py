@@ -52,7 +52,8 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
     resumes = bool(talk.session) and (not talk.borrowed or adapter.capabilities.resume == "any")
     messages = with_images(await spoken(talk.sent, ctx), ctx.store)
     last = messages[-1] if messages[-1].role == "user" else Message(role="user", text=GO_ON)
-    prompt = f"{last.text}{_asks_for(step)}"
+    form = "" if step.schema is None else f"\n\nAnswer with nothing but JSON that fits this JSON Schema:\n{json.dumps(step.schema)}"
+    prompt = f"{last.text}{form}"
     task = Task(
         prompt=prompt,
         retold=f"{_retold(messages[:-1] if last is messages[-1] else messages)}{prompt}",
@@ -191,10 +192,7 @@ class _Work:
         self._ctx.warn_unpriced(self._adapter, unpriced)
         if not self._adapter.capabilities.approvals:  # nobody is asked: they run already
             for one in calls:
-                self._run(self._ours_by(one.id), "")
-
-    def _ours_by(self, known: str) -> Call:
-        return next(call for call in self._ours.values() if call.id == known)
+                self._run(next(call for call in self._ours.values() if call.id == one.id), "")
 
     def _call(self, known: str, tool: str, args: Json, danger: Danger) -> Call:
         return Call(
@@ -276,10 +274,6 @@ def _leave(given: ApprovalGiven | None) -> str:
     if given is None:
         return "its danger asks for nobody's leave"
     return f"{given.by}: {given.reason}" if given.reason and given.how != "policy" else given.by
-
-
-def _asks_for(step: Step) -> str:
-    return "" if step.schema is None else f"\n\nAnswer with nothing but JSON that fits this JSON Schema:\n{json.dumps(step.schema)}"
 
 
 def _retold(messages: Sequence[Message]) -> str:

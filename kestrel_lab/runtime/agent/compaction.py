@@ -169,7 +169,6 @@ class _Shown:
 
     @property
     def _last_turn(self) -> int:
-        """The place of the last message that is no result."""
         messages = self.talk.messages
         return max((place for place, message in enumerate(messages) if message.role != "tool"), default=0)
 

@@ -74,7 +74,6 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
 
 
 async def _turn(step: Step, talk: Conversation, ctx: RunContext) -> None:
-    """Ask the model of `step` for its next turn, as soon as the limits have room for it."""
     cycle, model = talk.cycles + 1, ctx.model_of(step)
     call = f"{step.id}.m{cycle}"
     async with ctx.allowance.reserved(call, step.id, cycle, model, lambda: ctx.check_limits(step)):
@@ -84,7 +83,6 @@ async def _turn(step: Step, talk: Conversation, ctx: RunContext) -> None:
 
 
 async def _said(step: Step, talk: Conversation, ctx: RunContext) -> str:
-    """Ask the model of `step` once; return what it says."""
     await _turn(step, talk, ctx)
     return talk.text
 
@@ -127,7 +125,6 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
 
 
 def _params(step: Step, ctx: RunContext) -> ModelParams:
-    """Return the parameters of the model of `step`: its own, then the run's."""
     run = ModelParams.of(ctx.options.params)
     return run | ModelParams.of(step.params) if step.params else run
 

@@ -99,7 +99,7 @@ class RunContext:
     checkpoint_every: int | None = None
     """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
     containment: Containment = "on"
-    """Whether what others wrote may lead to effects without a person: see `engine.containment`."""
+    """Whether what others wrote may lead to effects without a person: see `security.containment`."""
     files: FileTaint | None = None
     """Which files hold words of others; `None` where nobody keeps that."""
     guidance_files: tuple[str, ...] = ()

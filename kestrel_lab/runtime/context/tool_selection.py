@@ -80,5 +80,4 @@ def _core() -> frozenset[str]:
 
 
 def _used(step: str, state: RunState) -> set[str]:
-    """What the step has called so far."""
     return {request.name for message in state.conversation(step).messages for request in message.calls}

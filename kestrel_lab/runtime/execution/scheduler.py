@@ -67,14 +67,10 @@ class StepScheduler:
         finished: Mapping[str, bool] | None = None,
         skipped: Collection[str] = (),
     ) -> None:
-        """Prepare.
+        """Prepare; of the steps that an earlier session `finished` those with `True` are not run again.
 
-        Args:
-            plan: What to carry out.
-            run_step: Does the work of one step.
-            emit: Told a `step_finished` for each step that ended or was skipped, and a `plan_extended` before it.
-            finished: Steps an earlier session finished: those with `True` are not run again.
-            skipped: Which of them were skipped because their condition did not hold.
+        `skipped` are those whose condition did not hold. `emit` is told a `step_finished` for each step that ended or was skipped, and a
+        `plan_extended` before it.
         """
         self._run_step = run_step
         self._emit = emit
@@ -201,7 +197,6 @@ class StepScheduler:
             self._waited_for(name, step.id)
 
     def _waited_for(self, name: str, need: str) -> None:
-        """`name` need not wait for `need` any more."""
         self._waits[name].discard(need)
         if not self._waits[name] and not self._steps[name].exclusive and name not in self._skipped:
             heapq.heappush(self._ready, self._place[name])
@@ -232,7 +227,6 @@ class StepScheduler:
         return any(self._steps[name].after_failure and name in taken_up for name in beyond if name != failed)
 
     def _over(self, name: str, need: str) -> bool:
-        """Whether `name` does not wait for `need` any more."""
         if need in self._done:
             return True
         ended = need in self._errors or need in self._skipped
@@ -243,7 +237,6 @@ class StepScheduler:
         return not self._before(name).isdisjoint(self._dealing(failed))
 
     def _before(self, name: str) -> set[str]:
-        """All that `name` waits for, however far back."""
         return _reached([name], self._needs.__getitem__)
 
     def _dealing(self, failed: str) -> set[str]:

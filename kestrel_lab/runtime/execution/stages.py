@@ -40,18 +40,10 @@ class StageRunner:
         budget: RetryBudget | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
-        """Prepare.
+        """Prepare; `inputs` gives the artifacts of a step, `preflight` raises a `RunError` when something that it needs is not there.
 
-        Args:
-            run: Carries out a step.
-            state: What is known of the run.
-            toolbox: Knows the effects of tools.
-            emit: Records an event and takes it into `state`.
-            inputs: The artifacts a step is given.
-            preflight: Raises a `RunError` when something that a step needs is not there.
-            on_disk: Waits until what was recorded is safe: nothing is begun, or begun anew, before a checkpoint is.
-            budget: How often and how long is tried; the default one if `None`.
-            sleep: Waits so many seconds; may be cancelled.
+        `emit` records an event and takes it into `state`; `on_disk` waits until what was recorded is safe: nothing is begun, or begun
+        anew, before a checkpoint is.
         """
         self._run, self._state, self._toolbox, self._emit = run, state, toolbox, emit
         self._inputs, self._preflight, self._on_disk, self._sleep = inputs, preflight, on_disk, sleep

@@ -134,7 +134,6 @@ class StepRunner:
             raise RunError(f"the condition of step {step.id!r} cannot be decided: {error}") from error
 
     def _went(self, step: Step) -> dict[str, Json]:
-        """How the steps went that `step` waits for."""
         state = self._ctx.state
         known = {other.id: other for other in self.plan.steps}
         return {

@@ -131,7 +131,6 @@ class Expansion:
         return ["Tools that you can call now:", *(f"- {tool.name}: {one_line(tool.description, 200)}" for tool in fitting)]
 
     async def _others(self, sources: Sources, need: str) -> list[str]:
-        """Search the sources for servers."""
         judged, problem = await sources.search(need, _CANDIDATES)
         had = {one.entry for one in await asyncio.to_thread(sources.installed) if self.servers.tools(one.server)}
         judged = [one for one in judged if one.entry.name not in had]  # `_own` has searched its tools

@@ -249,7 +249,6 @@ def _parts(result: Json) -> Iterator[tuple[str, Json]]:
 
 
 def _types(values: list[Json]) -> Json:
-    """Return the JSON Schema type of all of `values`."""
     names = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
     kinds = {names[type(value)] for value in values}
     if "number" in kinds:
@@ -258,7 +257,6 @@ def _types(values: list[Json]) -> Json:
 
 
 def _fresh(name: str, taken: Iterable[str]) -> str:
-    """Return `name`, with a number appended where it is taken."""
     known = set(taken)
     name = name if name[:1].isalpha() or name.startswith("_") else f"x_{name}"
     number = 2

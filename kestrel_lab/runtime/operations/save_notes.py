@@ -74,7 +74,6 @@ async def commit(scope: Scope) -> Done:
 
 
 async def _keep_learned(scope: Scope, goal: str) -> None:
-    """Store the notes that follow from the log alone."""
     ctx = scope.ctx
     await ctx.on_disk()
     for note in await asyncio.to_thread(lambda: learned(ctx.store.records(ctx.run_id), goal, ctx.workspace.root)):

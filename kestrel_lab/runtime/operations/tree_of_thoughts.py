@@ -291,7 +291,6 @@ async def thoughts_score(scope: Scope) -> Done:
 
 
 def _proposed(answer: str) -> list[str]:
-    """Return the different candidates in an answer."""
     value = cast("dict[str, Any]", read_json(answer, _CANDIDATES))
     found = dict.fromkeys(text.strip() for text in value["candidates"])
     found.pop("", None)

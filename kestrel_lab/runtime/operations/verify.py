@@ -115,7 +115,7 @@ class _Order:
         """The failures of the steps it waits for."""
 
     def verifiers(self) -> tuple[Verifier, ...]:
-        """Return the verifiers that the step asks for: form, citations and facts, then models, at temperature 0 unless the step names another."""
+        """Return the verifiers that the step asks for: form, citations and facts, then models, at temperature 0 by default."""
         if not (self.facts or self.judge or self.contract or self.support):
             msg = "the operation 'verify' has nothing to check: facts and judge are off, and neither form nor support is requested"
             raise UsageError(msg)
@@ -180,12 +180,10 @@ class _Order:
         return next((step for step in makers if step.schema is not None), None)
 
     def _model(self, repair: int) -> str:
-        """Return the model of the n-th repair; empty for the run's."""
         return self.escalate[min(repair, len(self.escalate)) - 1] if self.escalate and repair else ""
 
 
 def _artifact(step: Step) -> str:
-    """Return the artifact that the step's `answer` refers to."""
     written = step.args.get("answer")
     if isinstance(written, str) and (found := _REFERENCE.fullmatch(written)):
         return found["a"] or found["b"]

@@ -122,7 +122,6 @@ def _reported(plan: Plan) -> Plan:
 
 
 def _end(plan: Plan) -> Step:
-    """Return the step whose answer is the plan's."""
     ends = plan.ends()
     if len(ends) != 1:
         names = ", ".join(step.id for step in ends)

@@ -231,7 +231,6 @@ def _next(scope: Scope, what: str, order: _Order, given: Mapping[str, Json], aft
 
 
 def _first(scope: Scope) -> str:
-    """Return the id of the step that began the search."""
     word = scope.step.operation.removeprefix("websearch").lstrip("_")
     return scope.step.id.removesuffix(f"/{word}") if word else scope.step.id
 

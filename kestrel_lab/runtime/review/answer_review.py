@@ -71,7 +71,6 @@ async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
 
 
 async def _stated(ctx: RunContext, end: RunFinished) -> Stated | None:
-    """Return the confidence of a run that is about to end."""
     await ctx.on_disk()
     records = await asyncio.to_thread(ctx.store.records, ctx.run_id)
     return stated([*(record.event for record in records), end])

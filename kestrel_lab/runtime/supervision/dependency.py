@@ -141,7 +141,7 @@ class Dependency:
         return DependencyError(self.name, row.state.value, f"{what}; {when}. {self._advice}".rstrip(), retry_in_s=again)
 
     async def gate(self, until: float) -> None:
-        """Return once it works, restarted where needed; raise `DependencyError` at `until` (monotonic), or when its restarts are used up."""
+        """Return once it works, restarted where needed; raise `DependencyError` at `until` (monotonic) or after the last restart."""
         pause = LOOK_S
         try:
             async with asyncio.timeout(until - time.monotonic()):

@@ -41,8 +41,8 @@ class Throttle:
     while all of it is used, and never beyond `bound`.
     """
 
-    __slots__ = ("_bounds", "_clock", "_cut_at", "_number", "_policy", "_random", "_row", "_slow", "_until", "_width",
-                 "episodes", "in_flight", "refusals", "succeeded_at")  # fmt: skip
+    __slots__ = ("_clock", "_cut_at", "_number", "_policy", "_random", "_row", "_slow", "_until", "_width",
+                 "bounds", "episodes", "in_flight", "refusals", "succeeded_at")  # fmt: skip
 
     def __init__(self, policy: ThrottlePolicy, clock: Clock, random: Callable[[], float]) -> None:
         """Begin with the policy's width; `random` gives numbers from 0 to 1."""
@@ -51,7 +51,8 @@ class Throttle:
         self._slow = True
         self._until = -math.inf
         self._number = self._cut_at = self._row = 0
-        self._bounds: list[int] = []
+        self.bounds: list[int] = []
+        """The most calls at once that users of the endpoint allow; of several bounds the largest holds."""
         self.in_flight = 0
         self.episodes = 0
         """The number of cuts."""
@@ -68,20 +69,12 @@ class Throttle:
     @property
     def bound(self) -> float:
         """The largest limit set by users of the endpoint; infinite without one."""
-        return max(self._bounds, default=math.inf)
+        return max(self.bounds, default=math.inf)
 
     @property
     def retry_in(self) -> float:
         """The seconds left of a pause."""
         return max(0.0, self._until - self._clock())
-
-    def add_bound(self, calls: int) -> None:
-        """Allow at most `calls` at once until `remove_bound`; of several bounds the largest holds."""
-        self._bounds.append(calls)
-
-    def remove_bound(self, calls: int) -> None:
-        """Remove a bound."""
-        self._bounds.remove(calls)
 
     def enter(self) -> int | None:
         """Return a ticket for one call, or `None` when no call may be made now."""
@@ -200,12 +193,12 @@ class Gate:
     def bounded(self, calls: int) -> Iterator[None]:
         """Limit the calls at once to `calls` while the block runs."""
         with self._lock:
-            self.throttle.add_bound(calls)
+            self.throttle.bounds.append(calls)
         try:
             yield
         finally:
             with self._lock:
-                self.throttle.remove_bound(calls)
+                self.throttle.bounds.remove(calls)
                 self._wake()
 
     def _wake(self) -> None:

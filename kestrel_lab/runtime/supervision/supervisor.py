@@ -102,8 +102,9 @@ class RuntimeSupervisor:
     async def ready(self, *names: str, timeout: float) -> None:  # noqa: ASYNC109  # a gate's deadline is part of what it says
         """Return once all of `names` (by default everything watched) work.
 
-        Probes dependencies without a recent success, and restarts within the budget those that are down. A dependency without a probe and without failures counts as working. Raises `DependencyError` for the
-        first one that does not work after `timeout` seconds, or whose restarts are used up.
+        Probes dependencies without a recent success, and restarts within the budget those that are down. A dependency without
+        a probe and without failures counts as working. Raises `DependencyError` for the first one that does not work after
+        `timeout` seconds, or whose restarts are used up.
         """
         wanted = [self._known(name) for name in names] or [*self._watched.values()]
         until = time.monotonic() + timeout

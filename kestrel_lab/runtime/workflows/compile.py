@@ -109,7 +109,6 @@ def _body(entry: models.AnyWorkflow) -> Where:
 
 
 def _works(entry: models.AnyWorkflow) -> Iterator[tuple[Where, models.WorkEntry]]:
-    """Yield every entry of work in the file, with its place."""
     for key in _LISTS:
         yield from (((key, number), work) for number, work in enumerate(getattr(entry, key, ())))
     yield from (((key,), work) for key in _ROLES if (work := getattr(entry, key, None)) is not None)
