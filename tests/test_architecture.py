@@ -37,9 +37,14 @@ def place(path: Path, node: ast.AST | None = None) -> str:
     return f"{path.relative_to(ROOT)}" + (f":{node.lineno}" if isinstance(node, ast.stmt) else "")
 
 
-def definitions(path: Path) -> Iterator[Definition]:
+def parsed(path: Path) -> ast.Module:
+    """What a file says. It is not kept: all of the code would be millions of objects."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def definitions(module: ast.Module) -> Iterator[Definition]:
     """Classes and functions of a module, methods of public classes included, what is nested in functions not."""
-    todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    todo: list[ast.AST] = [module]
     while todo:
         for node in ast.iter_child_nodes(todo.pop()):
             if isinstance(node, Definition):
@@ -51,9 +56,12 @@ def definitions(path: Path) -> Iterator[Definition]:
 
 def test_everything_public_states_its_contract() -> None:
     """Each module, public class and public function has a docstring; special methods say what their class says."""
-    silent = [place(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    silent = []
     for path in MODULES:
-        for node in definitions(path):
+        module = parsed(path)
+        if not ast.get_docstring(module):
+            silent.append(place(path))
+        for node in definitions(module):
             overload = any(getattr(mark, "id", "") == "overload" for mark in node.decorator_list)
             if not node.name.startswith("_") and not overload and not ast.get_docstring(node):
                 silent.append(f"{place(path, node)} {node.name}")
@@ -62,9 +70,12 @@ def test_everything_public_states_its_contract() -> None:
 
 def test_every_test_states_its_claim() -> None:
     """Each test function has a docstring, and each test module one that says what it is about."""
-    silent = [place(path) for path in TESTS if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    silent = []
     for path in TESTS:
-        for node in definitions(path):
+        module = parsed(path)
+        if not ast.get_docstring(module):
+            silent.append(place(path))
+        for node in definitions(module):
             if node.name.startswith("test_") and not ast.get_docstring(node):
                 silent.append(f"{place(path, node)} {node.name}")
     assert silent == []
@@ -101,7 +112,7 @@ def test_classes_stay_small() -> None:
     """No public class defines more than 20 public members; for those that users hold what they inherit counts, too (attributes of an instance do not)."""
     wide = {}
     for path in MODULES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 named = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
                 named |= {
@@ -122,7 +133,7 @@ def test_names_say_what_a_thing_is() -> None:
     for path in MODULES:
         if words.search(re.sub(r"_", " ", path.stem)):
             vague.append(place(path))
-        for node in definitions(path):
+        for node in definitions(parsed(path)):
             spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", node.name).replace("_", " ").lower()
             if (isinstance(node, ast.ClassDef) and words.search(spaced)) or re.search(
                 r"(?<![a-z])(manager|helper|util|impl)s?(?![a-z])", spaced
@@ -249,7 +260,7 @@ def test_imports_run_downhill() -> None:
 
 def imported(path: Path) -> Iterator[str]:
     """The modules of this package that a module imports when it runs; what only a type checker reads is left out."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = parsed(path)
     typing_only = {
         inner
         for node in ast.walk(tree)
@@ -267,7 +278,7 @@ def test_git_is_started_in_one_place_only() -> None:
         place(path, node)
         for path in MODULES
         if path != PACKAGE / "host" / "git.py"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.List | ast.Tuple | ast.Call)
         for first in (node.args[:1] if isinstance(node, ast.Call) else node.elts[:1])
         if isinstance(first, ast.Constant) and (str(first.value) == "git" or str(first.value).startswith("git "))

@@ -203,7 +203,7 @@ def test_an_approval_from_another_process_is_enough(folder: Path) -> None:
     assert (folder / "a.txt").read_text() == "hi"
 
 
-def test_ctrl_c_leaves_a_run_that_can_be_resumed(folder: Path) -> None:
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(kestrel: Kestrel, folder: Path) -> None:
     """Ctrl-C while a question is open ends the process with exit code 130 and says how to go on: approved and resumed, the run is done."""
     child = pexpect.spawn(
         sys.executable,
@@ -223,10 +223,9 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(folder: Path) -> None:
     lab = Lab(home=folder / ".kestrel")
     assert (lab.get(run).status, lab.get(run).report.interrupted) == ("WAITING_APPROVAL", False)
     lab.close()
-    kestrel = [sys.executable, "-m", "kestrel_lab"]
-    subprocess.run([*kestrel, "approve", run], cwd=folder, check=True, capture_output=True)
-    done = subprocess.run([*kestrel, "run", "--resume", run], cwd=folder, capture_output=True, text=True, check=False)
-    assert (done.returncode, (folder / "a.txt").read_text()) == (0, "hi"), done
+    assert kestrel("approve", run)[0] == 0
+    code, _, err = kestrel("run", "--resume", run)
+    assert (code, (folder / "a.txt").read_text()) == (0, "hi"), err
 
 
 def test_a_cancelled_run_is_not_resumed_and_says_what_can_be_done(kestrel: Kestrel, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Claims about `kestrel notebook run`, made of its real process."""
+"""Claims about `kestrel notebook run`: a real process where it is stopped or waits for leave, else the command in this one."""
 
 import json
 import signal
@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+import in_process
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
@@ -42,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_parameters_and_outputs(folder: Path) -> None:
     """Exit code 0, and the executed notebook has the injected cell with its outputs."""
-    done = kestrel(folder, "good.ipynb", "-p", "n=41", "--out", "out/good.ipynb")
+    done = in_process.kestrel(folder, "notebook", "run", "good.ipynb", "-p", "n=41", "--out", "out/good.ipynb")
     assert (done.returncode, done.stderr) == (0, "")
     cells = json.loads((folder / "out" / "good.ipynb").read_text())["cells"]
     assert [cell["metadata"].get("tags") for cell in cells] == [["parameters"], ["injected-parameters"], None]
@@ -51,14 +52,14 @@ def test_parameters_and_outputs(folder: Path) -> None:
 
 def test_a_failure_names_the_cell(folder: Path) -> None:
     """Exit code 1, and one line that names cell and error."""
-    done = kestrel(folder, "bad.ipynb", "--out", "out.ipynb")
+    done = in_process.kestrel(folder, "notebook", "run", "bad.ipynb", "--out", "out.ipynb")
     assert done.returncode == 1
     assert done.stderr.startswith("error: bad.ipynb: cell 2 of 2 (1 / 0): ZeroDivisionError: division by zero")
 
 
 def test_wrong_words_are_told(folder: Path) -> None:
     """Exit code 2 for a parameter that the notebook does not have."""
-    done = kestrel(folder, "good.ipynb", "-p", "m=1", "--out", "out.ipynb")
+    done = in_process.kestrel(folder, "notebook", "run", "good.ipynb", "-p", "m=1", "--out", "out.ipynb")
     assert (done.returncode, done.stderr) == (
         2,
         "error: good.ipynb has no parameter 'm'; known: n\n".replace("did you mean 'n'?", "known: n"),

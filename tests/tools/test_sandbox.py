@@ -226,12 +226,12 @@ MODEST = {
 
 @pytest.mark.parametrize("level", ["S3", "S2", "S1"])
 @pytest.mark.parametrize("how", [*GROWING, *MODEST])
-def test_memory_is_bounded(level: str, how: str, tmp_path: Path) -> None:
+def test_memory_is_bounded(level: str, how: str, disk: Path) -> None:
     """More memory than the setting lets a command have ends it, however it is had; what is shared or never touched does not."""
     held = Sandbox(level=needs(level), memory=300 << 20)
-    (tmp_path / "f").touch()
-    (tmp_path / "p.py").write_text({**GROWING, **MODEST}[how])
-    context = ToolContext(workspace=Workspace(tmp_path), sandbox=held)
+    (disk / "f").touch()
+    (disk / "p.py").write_text({**GROWING, **MODEST}[how])
+    context = ToolContext(workspace=Workspace(disk), sandbox=held)
     answer: Any = asyncio.run(bash.run(bash.validate({"command": "python p.py", "timeout_s": 120}), context))
     told = "it took more than 0.292969 GiB of memory, the most that the setting sandbox_memory lets it have"
     assert (answer.get("killed"), answer["exit_code"]) == ((told, None) if how in GROWING else (None, 0))
