@@ -84,13 +84,15 @@ class Evaluations(Arms):
         Returns one row per scenario × configuration × epoch; every finished trial is stored at once.
         Raises `UsageError` that names file, place and nearest spelling for a suite that is not in order.
         """
-        from kestrel_lab.evals.execution.dask_cluster import on_cluster
         from kestrel_lab.evals.execution.runner import run_suite
 
         if options.get("reporter") is None and self._session.surroundings is not None:
             options["reporter"] = self._session.surroundings.reporter()
-        make = None if cluster is None else on_cluster(cluster)
-        return await run_suite(self._session, suite, make=make, **options)
+        if cluster is not None:
+            from kestrel_lab.evals.execution.dask_cluster import on_cluster
+
+            options["make"] = on_cluster(cluster)
+        return await run_suite(self._session, suite, **options)
 
     @takes(Selection)
     async def compare(

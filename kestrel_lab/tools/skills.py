@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -270,26 +271,39 @@ def with_skills(toolbox: Toolbox, skills: Mapping[str, Skill]) -> Toolbox:
 
 def skill_tool(skills: Mapping[str, Skill]) -> Tool:
     """Return the tool that loads these skills by name. Its answers count as files of the workspace that were read, whoever's skill it is."""
+    return replace(load_skill, function=partial(_load, skills))
 
-    def load_skill(name: str, file: str = "") -> str:
-        """Load the instructions of a skill, or read a text file that belongs to it.
 
-        Args:
-            name: Which skill.
-            file: A file of the skill, relative to its folder, such as references/guide.md; left out for its instructions.
+@tool(
+    name=LOAD_SKILL,
+    danger_level=Danger.SAFE,
+    effect="pure",
+    version="1",
+    reads="workspace",
+    reaches="nothing",
+    thread=True,
+    max_chars=40_000,
+)
+def load_skill(name: str, file: str = "") -> str:
+    """Load the instructions of a skill, or read a text file that belongs to it.
 
-        """
-        if name not in skills:
-            raise ValueError(f"there is no skill {name!r}; {nearest(name, skills)}")
-        if file:
-            return skills[name].text_of(file)
-        skill = skills[name].read()
-        if skill.problem:
-            raise ValueError(f"the skill {name!r} is not valid any more: {skill.problem}")
-        return _loaded(skill)
+    Args:
+        name: Which skill.
+        file: A file of the skill, relative to its folder, such as references/guide.md; left out for its instructions.
 
-    made = tool(name=LOAD_SKILL, danger_level=Danger.SAFE, effect="pure", version="1", reads="workspace", reaches="nothing", thread=True)
-    return replace(made(load_skill), max_chars=40_000)
+    """
+    return _load({}, name, file)  # each run has one with its own skills
+
+
+def _load(skills: Mapping[str, Skill], name: str, file: str) -> str:
+    if name not in skills:
+        raise ValueError(f"there is no skill {name!r}; {nearest(name, skills)}")
+    if file:
+        return skills[name].text_of(file)
+    skill = skills[name].read()
+    if skill.problem:
+        raise ValueError(f"the skill {name!r} is not valid any more: {skill.problem}")
+    return _loaded(skill)
 
 
 def _loaded(skill: Skill) -> str:

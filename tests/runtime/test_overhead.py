@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pydantic
 import pytest
 
 from kestrel_lab import tool
 from kestrel_lab.core.calls import Effect
+from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.context.tool_selection import MOST_SHOWN
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
+from kestrel_lab.tools.tool import Tool
 
 MOST_OF_A_SHORT_RUN = 3_550
 """Calls of functions, in all threads, in a run with one tool call: 3,310, and 5,690 before reviews of answers were made cheaper."""
@@ -147,3 +152,46 @@ def test_a_turn_stays_cheap(effect: Effect, sync: bool, news: str, most: int, tm
 
     short, long = asyncio.run(spent(10)), asyncio.run(spent(30))
     assert (long - short) / 20 <= most
+
+
+def test_a_run_of_many_tools_builds_no_schema_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run of a session, with more tools than are shown and a skill, describes none of them again and asks once what was said of them.
+
+    The tools that only a run has, `find_tool` and `load_skill`, took more time than the rest of it when each run made them.
+    """
+    described, asked = list[object](), list[str]()
+    build, query = pydantic.TypeAdapter.__init__, SessionStore.query
+
+    def building(self: Any, shape: object, **how: Any) -> None:
+        described.append(shape)
+        build(self, shape, **how)
+
+    def querying(self: SessionStore, sql: str, bindings: Iterable[object] = ()) -> Any:
+        asked.append(sql)
+        return query(self, sql, bindings)
+
+    def numbered(number: int) -> Tool:
+        async def do(what: str) -> str:
+            return what
+
+        do.__doc__ = f"Do thing number {number}."
+        return tool(name=f"do_{number}")(do)
+
+    (folder := tmp_path / "place" / ".agents" / "skills" / "one").mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: one\ndescription: Do one thing.\n---\nDo it.\n")
+    lab = Session(
+        tmp_path / "home", ScriptedModel(lambda _: "done"), "auto", tools=[numbered(number) for number in range(MOST_SHOWN + 1)], env={}
+    )
+
+    async def offered() -> set[str]:
+        run = await lab.run("go", workspace=tmp_path / "place")
+        return {str(one["name"]) for event in run.events() if isinstance(event, RunStarted) for one in event.tools}
+
+    first = asyncio.run(offered())
+    assert {"find_tool", "load_skill"} <= first
+    monkeypatch.setattr(pydantic.TypeAdapter, "__init__", building)
+    monkeypatch.setattr(SessionStore, "query", querying)
+    assert asyncio.run(offered()) == first
+    lab.close()
+    assert described == []
+    assert sum("tool_flows" in sql for sql in asked) == 1

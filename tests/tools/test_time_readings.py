@@ -12,7 +12,7 @@ from kestrel_lab.tools.timeparse.durations import normalize_timezone, time_arith
 from kestrel_lab.tools.timeparse.parse import parse_relative
 from kestrel_lab.tools.timeparse.session_time import Handshake, from_json, handshake
 from kestrel_lab.tools.timeparse.types import Reading
-from kestrel_lab.tools.timeparse.zones import local_zone, zone_named
+from kestrel_lab.tools.timeparse.zones import _keys, local_zone, zone_named
 
 
 def outcome(call: Callable[[], Reading]) -> str:
@@ -273,6 +273,15 @@ def test_the_zone_of_the_machine_is_its_present_one() -> None:
     """What is taken for the machine's zone has the distance from UTC that the machine has now."""
     here = datetime.now().astimezone()
     assert here.astimezone(local_zone().rules).utcoffset() == here.utcoffset()
+
+
+def test_the_zone_of_the_machine_is_found_without_listing_all_zones() -> None:
+    """The first run of a process need not read the names of the database from hundreds of files; the zone is that of its name."""
+    zone_named.cache_clear()
+    _keys.cache_clear()
+    found = local_zone()
+    assert _keys.cache_info().currsize == 0
+    assert found.origin != "this machine" or found == zone_named(found.name if found.name != "UTC" else str(found.rules), "this machine")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from kestrel_lab.runtime.context.toolboxes import apart_on_the_wire, offered
 from kestrel_lab.runtime.mcp.discovery import Sources
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.tools.argument_schema import ToolArgumentsError
-from kestrel_lab.tools.decorator import tool as as_tool
+from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool, Toolbox, ToolContext
 from kestrel_lab.tools.tool_search import covered
 
@@ -44,6 +44,17 @@ _SCHEMA: dict[str, Json] = {
     "required": ["server"],
     "additionalProperties": False,
 }
+
+
+@tool(name=FIND_TOOL, danger_level=Danger.SAFE, effect="idempotent", version="1", reads="private", reaches="nothing")
+async def find_tool(need: str) -> str:
+    """Look for a tool you do not have. Say what you need to do, in a few words; what fits can be called from then on.
+
+    Args:
+        need: What the tool should do, e.g. `convert a time between time zones`.
+
+    """
+    raise UsageError(f"{FIND_TOOL} cannot look for {need!r}: it works only within a run")  # each run has one with its own function
 
 
 @dataclass(eq=False)
@@ -75,8 +86,7 @@ class Expansion:
     def tools(self) -> list[Tool]:
         """Return `find_tool`, and `mcp_install` where there are sources."""
         foreign = self.sources is not None and self.sources.registry is not None  # the catalogue that is shipped is ours
-        made = as_tool(name=FIND_TOOL, danger_level=Danger.SAFE, effect="idempotent", version="1", reads="private", reaches="nothing")
-        finding = replace(made(self.find), untrusted=foreign)
+        finding = replace(find_tool, function=self.find, untrusted=foreign)
         if self.sources is None:
             return [finding]
         return [finding, self._installing()]
@@ -97,12 +107,7 @@ class Expansion:
         return f"{problem}\n{await self.find(need)}" if need else problem
 
     async def find(self, need: str) -> str:
-        """Look for a tool you do not have. Say what you need to do, in a few words; what fits can be called from then on.
-
-        Args:
-            need: What the tool should do, e.g. `convert a time between time zones`.
-
-        """
+        """Return what fits a need, for the model; it can be called from then on."""
         need = plain(need).strip()[:_MOST_NEED]
         if not need:
             raise ToolError("describe what you need in a few words")

@@ -6,7 +6,7 @@ Asked once, when it matters, and kept in the home for this definition of the too
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
@@ -39,13 +39,19 @@ def _source(function: Callable[..., Any]) -> str:
 
 
 def declared(tools: Iterable[Tool], store: SessionStore) -> Toolbox:
-    """The same tools, with what was said of those that say nothing themselves."""
-    return Toolbox([_settled(tool, store) if tool.unsaid - {"files"} else tool for tool in tools])
+    """The same tools, with what was said of those that say nothing themselves; the log is asked once, and no tool is hashed where it holds nothing."""
+    box = Toolbox(tools)
+    if not any(tool.unsaid - {"files"} for tool in box):
+        return box
+    said: dict[str, list[tuple[str, bool]]] = {}
+    for known, question, answer in store.query("SELECT tool, question, answer FROM tool_flows"):
+        said.setdefault(known, []).append((question, bool(answer)))
+    return Toolbox([_settled(tool, said) if tool.unsaid - {"files"} else tool for tool in box]) if said else box
 
 
-def _settled(tool: Tool, store: SessionStore) -> Tool:
-    for question, answer in store.query("SELECT question, answer FROM tool_flows WHERE tool = ?", (pin(tool),)):
-        tool = settled(tool, str(question), yes=bool(answer))
+def _settled(tool: Tool, said: Mapping[str, list[tuple[str, bool]]]) -> Tool:
+    for question, yes in said.get(pin(tool), ()):
+        tool = settled(tool, question, yes=yes)
     return tool
 
 

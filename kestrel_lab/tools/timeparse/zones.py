@@ -160,8 +160,9 @@ def local_zone() -> Zone:
     except (ZoneInfoNotFoundError, ValueError, OSError):
         key, rules = "", None
     named = "/" in key or key == "UTC"  # EST is a key, too: it says little to a reader
-    if named and rules is not None and now.astimezone(rules).utcoffset() == now.utcoffset():
-        return zone_named(key, "this machine")
+    if named and rules is not None and (there := now.astimezone(rules)).utcoffset() == now.utcoffset():
+        # Not by its name, except for UTC: to look one up the whole database is listed, hundreds of files.
+        return zone_named(key, "this machine") if key == "UTC" else zone_of(there, "this machine")
     return zone_of(now, "this machine, which names no zone")
 
 
