@@ -12,9 +12,9 @@ ARTIFACTS ?= out
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-# pip prints a line per package; this makes one moving line of them.
+# pip prints a line per package; this makes one moving line of them, and one line where nobody looks on.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-deps
-COUNT = awk '/^(Collecting|Processing|Requirement already|Obtaining)/ {printf "\r  %d packages", ++n; fflush()} /^(ERROR|error)/ {print} END {print ""}'
+COUNT = awk -v live="$$(test -t 2 && echo 1)" '/^(Collecting|Processing|Requirement already|Obtaining)/ {++n; if (live) {printf "\r  %d packages", n; fflush()}} /^(ERROR|error)/ {print} END {printf "%s  %d packages\n", live ? "\r" : "", n}'
 
 # The package is compiled at once: where PYTHONDONTWRITEBYTECODE is set each of the hundreds of processes that tests start would do it anew.
 $(VENV)/.run: requirements.txt pyproject.toml

@@ -34,7 +34,6 @@ from bench import (
     trials,
     turns,
 )
-from bench.environments import ROOT
 from bench.figure import draw
 from bench.machine import BUSY, facts, load
 from bench.rounds import Say, count_programs, make_environments, run_rounds
@@ -65,7 +64,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--quick", action="store_true", help="one round of small jobs, none on public data: whether everything works, not how fast it is"
     )
-    parser.add_argument("--readme", action="store_true", help="write the table of speeds into README.md, when all of it was measured")
+    parser.add_argument(
+        "--readme", action="store_true", help="write the table of speeds into README.md and docs/comparison.md, when all of it was measured"
+    )
     asked = parser.parse_args()
     if asked.rounds is not None and asked.rounds < 1:
         parser.error("--rounds is at least 1")
@@ -127,9 +128,9 @@ def main() -> int:
     console.print(f"written: {', '.join(str(asked.out / name) for name in kept)}")
     if asked.readme:
         try:
-            readme.write(ROOT / "README.md", outcomes, machine, readme.commit())
+            readme.write(readme.PAGES, outcomes, machine, readme.commit())
         except readme.Unmeasured as error:
-            console.print(f"README.md stays as it is: {error}", style="red")
+            console.print(f"README.md and docs/comparison.md stay as they are: {error}", style="red")
             return 1
     failed = any(samples.missing for outcome in outcomes for samples in outcome.samples.values() if samples.row.ours)
     return int(failed or any(verdict.measured.startswith(finding.BROKE) for verdict in found))

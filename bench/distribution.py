@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -39,7 +40,9 @@ def main() -> None:
     """Build, install and try; exits with 1 where an environment failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "dist")
-    folder = parser.parse_args().out.resolve()
+    parser.add_argument("--python", action="append", metavar="PATH", help="a Python that is not found by itself; may be repeated")
+    asked = parser.parse_args()
+    folder = asked.out.resolve()
     console = Console()
     for old in [*folder.glob("*.*"), folder / "recipe"]:
         shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
@@ -52,7 +55,7 @@ def main() -> None:
     table = Table("Python", "wheel", "packages", "MB", title=f"{wheel.name}: {size_mb(wheel):.1f} MB, source {size_mb(source):.1f} MB")
     failed = False
     for version in SUPPORTED:
-        if (python := interpreter(version)) is None:
+        if (python := interpreter(version, tools, asked.python or [])) is None:
             table.add_row(version, "untested: no such Python here", "", "")
             continue
         with console.status(f"trying the wheel in an empty environment of Python {version}"), tempfile.TemporaryDirectory() as place:
@@ -146,10 +149,14 @@ def newest_changes() -> str:
     return re.split(r"(?m)^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))[1].partition("\n")[2].strip() + "\n"
 
 
-def interpreter(version: str) -> str | None:
-    """Return a Python of this minor version, the one that runs this, from PATH or from pyenv, or `None`."""
+def interpreter(version: str, tools: Path, named: Sequence[str]) -> str | None:
+    """Return a Python of this minor version: one that was named, the one that runs this, from PATH, pyenv or uv; or `None`."""
     places = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python{version}"))
-    found = [sys._base_executable, shutil.which(f"python{version}"), *map(str, places)]
+    of_uv = subprocess.run(
+        [tools / "uv", "python", "find", "--no-python-downloads", version], check=False, capture_output=True, text=True
+    ).stdout.strip()
+    base: str = getattr(sys, "_base_executable", sys.executable)  # of the virtual environment that runs this
+    found: list[str | None] = [*named, base, shutil.which(f"python{version}"), *map(str, places), of_uv]
     question = "import sys; print('%d.%d' % sys.version_info[:2])"
     for python in filter(None, found):
         answer = subprocess.run([python, "-c", question], check=False, capture_output=True, text=True)

@@ -107,7 +107,8 @@ def _taken(cell: Locator, path: Path) -> None:
     cell.page.mouse.move(0, 0)
     cell.screenshot(path=str(path))
     with Image.open(path) as image:
-        image.convert("RGB").quantize(256).save(path, optimize=True)
+        inside = image.crop((6, 6, image.width - 6, image.height - 6))  # without the frame of the active cell
+        inside.convert("RGB").quantize(256).save(path, optimize=True)
 
 
 if __name__ == "__main__":

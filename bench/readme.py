@@ -1,4 +1,4 @@
-"""The speed table of README.md, written from one run of the benchmarks between two markers."""
+"""The speed table of README.md and of the comparison page, written from one run of the benchmarks between two markers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from bench.rounds import Outcome, Samples
 from bench.spec import Measure
 
 BEGIN, END = "<!-- speed table: `make bench` writes it -->", "<!-- end of the speed table -->"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "comparison.md")
+"""They have the same table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,18 +73,20 @@ def table(outcomes: Sequence[Outcome], machine: Mapping[str, str | int], commit:
 
 
 def written(text: str, table: str) -> str:
-    """Return the text of README.md with `table` between the markers; raises `ValueError` when they are not there once each."""
+    """Return the text of a page with `table` between the markers; raises `ValueError` when they are not there once each."""
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        msg = f"README.md needs the lines {BEGIN} and {END}, once and in this order: the table goes between them"
+        msg = f"the page needs the lines {BEGIN} and {END}, once and in this order: the table goes between them"
         raise ValueError(msg)
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}"
 
 
-def write(path: Path, outcomes: Sequence[Outcome], machine: Mapping[str, str | int], commit: str) -> None:
-    """Write the table into the file at `path`, which stays as it is when something was not measured."""
-    new = written(path.read_text(encoding="utf-8"), table(outcomes, machine, commit))
-    path.write_text(new, encoding="utf-8")
+def write(pages: Sequence[Path], outcomes: Sequence[Outcome], machine: Mapping[str, str | int], commit: str) -> None:
+    """Write the table into the files of `pages`, which stay as they are when something was not measured."""
+    new = table(outcomes, machine, commit)
+    texts = [written(page.read_text(encoding="utf-8"), new) for page in pages]
+    for page, text in zip(pages, texts, strict=True):
+        page.write_text(text, encoding="utf-8")
 
 
 def _cells(line: Line, known: Mapping[str, Outcome]) -> list[str]:

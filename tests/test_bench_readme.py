@@ -47,11 +47,11 @@ def test_what_was_not_measured_leaves_the_file_alone(tmp_path: Path) -> None:
     file = tmp_path / "README.md"
     file.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n", encoding="utf-8")
     with pytest.raises(Unmeasured, match=r"'agent turn, three tool calls' was not measured: .*: failed: boom"):
-        readme.write(file, outcomes(turns="failed: boom"), MACHINE, "c")
+        readme.write([file], outcomes(turns="failed: boom"), MACHINE, "c")
     with pytest.raises(Unmeasured, match="the benchmark panel did not run"):
-        readme.write(file, [one for one in outcomes() if one.benchmark.name != "panel"], MACHINE, "c")
+        readme.write([file], [one for one in outcomes() if one.benchmark.name != "panel"], MACHINE, "c")
     assert "old" in file.read_text(encoding="utf-8")
-    readme.write(file, outcomes(), MACHINE, "c")
+    readme.write([file], outcomes(), MACHINE, "c")
     text = file.read_text(encoding="utf-8")
     assert text.startswith(f"before\n{BEGIN}\nCommit c, ")
     assert text.endswith(f"|\n{END}\nafter\n")
@@ -64,12 +64,16 @@ def test_markers_are_needed(text: str) -> None:
         readme.written(text, "table")
 
 
-def test_the_readme_has_its_markers() -> None:
-    """The table of README.md can be written again, and all else in it stays."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    again = readme.written(text, "new")
-    assert again.partition(BEGIN)[0] == text.partition(BEGIN)[0]
-    assert again.partition(END)[2] == text.partition(END)[2]
+def test_both_pages_have_the_same_table() -> None:
+    """README.md and the comparison cannot tell of different commits, and all else in them stays when the table is written again."""
+    tables = set()
+    for page in readme.PAGES:
+        text = page.read_text(encoding="utf-8")
+        again = readme.written(text, "new")
+        assert again.partition(BEGIN)[0] == text.partition(BEGIN)[0]
+        assert again.partition(END)[2] == text.partition(END)[2]
+        tables.add(text.partition(BEGIN)[2].partition(END)[0])
+    assert len(tables) == 1
 
 
 def test_the_commit_is_named_and_what_differs_from_it(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.models.litellm.model import LiteLLMModel
-from kestrel_lab.models.local import NAME, LocalModel, local_extra_missing
+from kestrel_lab.models.local import NAME, LocalModel, local_extra_missing, native_library
 from kestrel_lab.models.wrapper import wrapped
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def probe_of(model: Model) -> Callable[[], Awaitable[None]] | None:
     """Return a probe that raises `ModelError` when the endpoint of `model` is not in order; `None` where a probe would cost money.
 
     An Ollama has to list the model; any other own server has to answer at all; the packages of the local model have to be
-    installed.
+    installed and its library has to load.
     """
     leaf = _leaf(model)
     if isinstance(leaf, LocalModel):
@@ -47,6 +48,7 @@ def _leaf(model: Model) -> Model:
 async def _local() -> None:
     if missing := local_extra_missing():
         raise UsageError(f"{NAME} needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'")
+    await asyncio.to_thread(native_library)
 
 
 async def _server(_: str, address: str, key: str | None) -> None:

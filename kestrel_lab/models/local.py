@@ -179,14 +179,22 @@ _SIGACTION_BYTES = 1024
 """More than `struct sigaction` takes on any system."""
 
 
+def native_library() -> Any:
+    """Return the module xllamacpp; raises `UsageError` where a library of the system that it needs is not there."""
+    try:
+        # Over 100 MB of native code, and an optional one: loaded with the first call to the model.
+        return import_module("xllamacpp")
+    except ImportError as error:
+        raise UsageError(f"xllamacpp cannot be loaded: {error}. On Debian and Ubuntu: apt-get install libgomp1 libstdc++6") from error
+
+
 def start_server(weights: Path, *, context_tokens: int, cores: int) -> Any:
     """Load `weights` and return an `xllamacpp.Server`, which prints nothing; raises `ModelError`.
 
     The server also listens on a port of 127.0.0.1, which cannot be turned off: a random key that nobody is told closes it
     to other users of the machine.
     """
-    # Over 100 MB of native code, and an optional one: loaded with the first call to the model.
-    xllamacpp: Any = import_module("xllamacpp")
+    xllamacpp = native_library()
     params = xllamacpp.CommonParams()
     params.model.path = str(weights)
     params.n_ctx = context_tokens

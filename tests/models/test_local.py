@@ -13,6 +13,7 @@ from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolSpec
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.models import local
+from kestrel_lab.models.health_probe import probe_of
 from kestrel_lab.models.local import LocalModel, local_extra_missing
 from kestrel_lab.models.prompted_tools import TextToolModel
 
@@ -161,3 +162,16 @@ def test_it_is_quiet_and_leaves_ctrl_c_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
+
+
+def test_a_library_of_the_system_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its native library cannot be loaded, as on a small Debian without libgomp1, the model is not called ready, and the error says what to install."""
+
+    def load(name: str) -> None:
+        raise ImportError("libgomp.so.1: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr("kestrel_lab.models.local.import_module", load)
+    probe = probe_of(LocalModel())
+    assert probe is not None
+    with pytest.raises(UsageError, match=r"libgomp\.so\.1: cannot open shared object file: .*apt-get install libgomp1"):
+        asyncio.run(probe())
