@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ConflictError
-from kestrel_lab.core.sanitize import Text, decode
 from kestrel_lab.tools.files.directory_walk import closing, stamp_of
 
 if TYPE_CHECKING:
@@ -72,11 +71,6 @@ class LockedFile:
                 content = read_whole(fd, self.path)
         self.workspace.note(self.relative, version_of(content))
         return content
-
-    def read_text(self) -> Text | None:
-        """Read the file as text; `ValueError` for a binary file."""
-        content = self.read_bytes()
-        return None if content is None else decode(content, self.path)
 
     def write_bytes(self, content: bytes) -> bool:
         """Put `content` in place in one step; an existing file keeps its mode. Returns whether it is new.
