@@ -1,1 +1,1 @@
-"""Supervision of dependencies: health, circuit breakers, concurrency, retries."""
+"""Supervision of dependencies: health, circuit breakers, rate limits, retries."""
