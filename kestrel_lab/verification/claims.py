@@ -24,7 +24,7 @@ Kind = Literal["sentence", "row", "code", "quote", "heading", "item", "paragraph
 """Items and paragraphs are given sentence by sentence."""
 
 _TASK: Final = re.compile(r"\[[ xX]\]\s+")
-_BULLET: Final = re.compile(r"^(\s*)•(?=\s)", re.MULTILINE)
+_BULLET: Final = re.compile(r"^([ \t]*)•(?=[ \t])", re.MULTILINE)
 _COVERED: Final = re.compile(r"`[^`\n]*`|https?://\S+|\[[^\]\n]{1,80}\]|\"[^\"\n]{1,400}\"|“[^”\n]{1,400}”|\([^()\n]{1,200}\)")
 _END: Final = re.compile(r"[.!?…](?:[\"”')\]*_]+)?\s+(?=\S)|[。！？](?:[”」』）\]]+)?\s*(?=\S)")
 _CITES: Final = re.compile(r"(?:\[[^\]\n]{1,80}\](?!\()[.,;]?\s*)+(?=\Z|[^a-z\s])")
