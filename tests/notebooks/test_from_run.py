@@ -107,9 +107,8 @@ def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path,
     lab, run = made([LOAD], [SUM], ["open('out.txt', 'w').write('1')"], "done")
     with lab:
         before = asyncio.run(run.recompute())
-        in_copy = asyncio.run(lab.evals.recompute(run, copy=True))
         (tmp_path / "work" / "out.txt").write_text("mine")
-        asyncio.run(lab.evals.recompute(run, copy=True))
+        in_copy = asyncio.run(lab.evals.recompute(run, copy=True))
         (tmp_path / "work" / "orders.csv").write_text(ORDERS.replace("132", "133"))
         after = asyncio.run(lab.evals.recompute(run))
         monkeypatch.setattr(recomputation, "comparable", lambda text, error: "1")

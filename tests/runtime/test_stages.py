@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,8 +68,9 @@ ERRORS: list[Callable[[], RunError]] = [
 ]
 
 
+@cache
 def toolbox() -> Toolbox:
-    """One tool of each effect."""
+    """One tool of each effect, made once for thousands of scenes."""
 
     def made(effect: Any) -> Tool:
         @tool(name=effect, effect=effect)
