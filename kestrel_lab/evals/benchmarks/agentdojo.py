@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError, nearest
@@ -258,15 +258,21 @@ def _tool(function: Any, work: Any) -> Tool:
         name=function.name,
         description=function.description,
         function=work,
-        arguments=SchemaArguments(tool=function.name, schema=function.parameters.model_json_schema()),
+        arguments=SchemaArguments(tool=function.name, schema=_schema(function.parameters)),
         danger=Danger.LOW,
         parallel_safe=False,
         reads=_reads(function),
         reaches=_reaches(function),
-        content=tuple(_CONTENT & function.parameters.model_json_schema().get("properties", {}).keys()),
+        content=tuple(_CONTENT & _schema(function.parameters).get("properties", {}).keys()),
         own=own,
         shown=partial(_shown, function.return_type) if own else None,
     )
+
+
+@cache
+def _schema(parameters: Any) -> dict[str, Any]:
+    """The JSON Schema of a function's arguments: each trial has tools of its own, and to make it takes longer than all else of them."""
+    return cast("dict[str, Any]", parameters.model_json_schema())
 
 
 def _reads(function: Any) -> tuple[str, ...]:
@@ -278,7 +284,7 @@ def _reaches(function: Any) -> str:
     """How far a call reaches: what is called like a question changes nothing, all else acts in the user's name."""
     if not function.name.startswith(_QUESTIONS):
         return "others"
-    return "address" if "url" in function.parameters.model_json_schema().get("properties", {}) else "nothing"
+    return "address" if "url" in _schema(function.parameters).get("properties", {}) else "nothing"
 
 
 def _own(function: Any) -> tuple[str, ...]:
