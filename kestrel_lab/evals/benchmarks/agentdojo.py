@@ -142,7 +142,8 @@ class Situation:
     def open(self) -> World:
         """The world before the user's task, with the injections in it."""
         tasks = suite_tasks(self.suite, self.version)
-        state = _pristine(replace(self, person=False, stated=False)).model_copy(deep=True)
+        # Without an attack the world before any task of the suite is the same: it is read from YAML once.
+        state = _pristine(replace(self, person=False, stated=False, task=self.task if self.attack else "")).model_copy(deep=True)
         state = tasks.user_tasks[self.task].init_environment(state)
         return World(situation=self, state=state, before=state.model_copy(deep=True))
 
