@@ -124,6 +124,18 @@ def test_every_trial_begins_anew(session: Session) -> None:
     assert (two.state.model_dump_json(), one.before.model_dump_json(), situation.open().state.model_dump_json()) == (before,) * 3
 
 
+def test_what_trials_share_is_made_once() -> None:
+    """The world before any task of a suite is read once, and its tools are described once; that took most of the time of a trial."""
+    agentdojo._pristine.cache_clear()
+    agentdojo._schema.cache_clear()
+    places = [scenario.environment for scenario in load_agentdojo("banking", limit=3).scenarios]
+    worlds = [place.open() for place in places if isinstance(place, Situation)]
+    tools = [world.tools for world in worlds]
+    assert len({id(world.state) for world in worlds}) == 3
+    assert agentdojo._pristine.cache_info().misses == 1
+    assert agentdojo._schema.cache_info().misses == len(tools[0])
+
+
 def test_a_tool_that_fails_says_so(session: Session) -> None:
     """What the benchmark answers to a wrong call reaches the model as an error, and the run goes on."""
     (scenario,) = load_agentdojo("slack", limit=1).scenarios

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError, nearest
@@ -124,7 +124,8 @@ class Situation:
     def open(self) -> World:
         """The world before the user's task, with the injections in it."""
         tasks = suite_tasks(self.suite, self.version)
-        state = _pristine(replace(self, person=False, stated=False)).model_copy(deep=True)
+        # Without an attack the world before any task of the suite is the same: it is read from YAML once.
+        state = _pristine(replace(self, person=False, stated=False, task=self.task if self.attack else "")).model_copy(deep=True)
         state = tasks.user_tasks[self.task].init_environment(state)
         return World(situation=self, state=state, before=state.model_copy(deep=True))
 
@@ -235,7 +236,7 @@ def _bearing_key(tool: str, args: Mapping[str, Json]) -> str:
 
 
 def _tool(function: Any, work: Any) -> Tool:
-    name, own, schema = function.name, _own(function), function.parameters.model_json_schema()
+    name, own, schema = function.name, _own(function), _schema(function.parameters)
     parameters = schema.get("properties", {}).keys()
     return Tool(
         name=name,
@@ -252,6 +253,12 @@ def _tool(function: Any, work: Any) -> Tool:
         own=own,
         shown=partial(_shown, function.return_type) if own else None,
     )
+
+
+@cache
+def _schema(parameters: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a function's arguments: each trial has tools of its own, and this takes longer than all else of them."""
+    return cast("dict[str, Any]", parameters.model_json_schema())
 
 
 def _own(function: Any) -> tuple[str, ...]:
