@@ -118,6 +118,9 @@ def _markdown() -> MarkdownIt:
 
 def _blocks(answer: str) -> Iterator[Said]:  # noqa: C901  # one case per kind of block
     """Yield the blocks of Markdown: headings, rows, quotes, code, items and paragraphs."""
+    if answer[:1].isalpha() and "\n" not in answer and "\r" not in answer:  # nothing but a paragraph: spares the parser
+        yield Said(text=answer, at=0, kind="paragraph")
+        return
     lines = [*io.StringIO(answer, newline="")]
     starts = [0, *accumulate(map(len, lines))]
     holders: list[str] = []

@@ -114,8 +114,6 @@ def claims_in(said: Said) -> Iterator[Claimed]:
         return
     bare = _BARE.match(said.text)
     subject = _SUBJECT.search(said.text)
-    if bare is None and subject is None:
-        return
     found = ([bare] if bare else []) + ([match for match in _CLAIM.finditer(said.text) if match.end() > subject.start()] if subject else [])
     for place, match in enumerate(found):
         if _SUPPOSED.search(said.text[: match.start("verb")]):

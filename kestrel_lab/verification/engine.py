@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -40,7 +41,7 @@ def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CH
     found: dict[tuple[str, str], Issue] = {}
     stopped: list[Issue] = []
     with subject.files.work.allowed():
-        for check in (check for some in checks.values() for check in some):
+        for check in chain.from_iterable(checks.values()):
             try:
                 for one in check(subject):
                     found.setdefault((check.__name__, one.what), replace(one, check=check.__name__))

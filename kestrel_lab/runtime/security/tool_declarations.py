@@ -41,7 +41,7 @@ def _source(function: Callable[..., Any]) -> str:
 def declared(tools: Iterable[Tool], store: SessionStore) -> Toolbox:
     """The same tools, with what was said of those that say nothing themselves; the log is asked once, and no tool is hashed where it holds nothing."""
     box = Toolbox(tools)
-    if not any(tool.unsaid - {"files"} for tool in box):
+    if not [tool for tool in box if tool.unsaid - {"files"}]:
         return box
     said: dict[str, list[tuple[str, bool]]] = {}
     for known, question, answer in store.query("SELECT tool, question, answer FROM tool_flows"):
