@@ -60,6 +60,7 @@ def test_a_note_from_its_first_day_to_its_last(kestrel: Kestrel, tmp_path: Path)
 def test_what_has_expired_is_listed_only_as_such(kestrel: Kestrel) -> None:
     """After its time a note is in no list, no search and no drawing; `expired` still means it, to be wiped from the files."""
     kestrel("memory", "add", "The demo is zqtodayx.", "--ttl", "0.01s")
+    time.sleep(0.02)
     assert "zqtodayx" not in "".join(
         kestrel("memory", *words)[1] for words in ((), ("search", "demo"), ("graph",), ("--select", "kind:fact"))
     )

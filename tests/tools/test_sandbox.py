@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -19,6 +20,7 @@ from waits import PATIENCE_S, until
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.sandbox import launcher_process
 from kestrel_lab.tools.sandbox import select as choosing
 from kestrel_lab.tools.sandbox.canary import PROBES, leaks, why_not
 from kestrel_lab.tools.sandbox.command_lines import bwrap_path, launch_among, launch_for
@@ -556,6 +558,30 @@ def test_a_launcher_that_was_killed_is_replaced(tmp_path: Path) -> None:
     os.kill(launchers[0], signal.SIGKILL)
     os.waitpid(launchers[0], 0)
     assert run_at(Level.S0, tmp_path, "exit 4").exit_code == 4
+
+
+@pytest.mark.parametrize("before", range(4))
+def test_an_exit_code_is_told_whenever_the_command_ends(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
+    """Also where it ends between two looks for processes that have ended: its status is given out once."""
+    child = 77_777
+    asked = iter([*[(0, 0)] * before, (child, 3 << 8)])
+
+    def ended(_pid: int, _how: int) -> tuple[int, int]:
+        if (found := next(asked, None)) is None:
+            raise ChildProcessError
+        return found
+
+    monkeypatch.setattr(launcher_process.os, "waitpid", ended)
+    ours, theirs = socket.socketpair()
+    wake, woken = os.pipe()
+    os.write(woken, b"x" * 5)
+    with ours, theirs:
+        monkeypatch.setattr(launcher_process.os, "read", lambda fd, _: b"x")  # the pipe stays full: one look after the other
+        launcher_process._wait(child, theirs, wake, [], None)
+        theirs.close()
+        assert ours.recv(100) == b'{"exit": 3}\n'
+    os.close(wake)
+    os.close(woken)
 
 
 def test_codes_of_signals_are_told_from_codes() -> None:

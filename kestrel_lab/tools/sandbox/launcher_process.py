@@ -203,11 +203,12 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
         if wake in ready:
             os.read(wake, 4096)
         try:
-            if alive and (status := _reaped(child)) is not None:
+            status = _reaped(child)
+            if alive and status is not None:
                 alive = False
                 if not _tell(talk, {"exit": os.waitstatus_to_exitcode(status)}):
                     return
-            _reaped(child)
+                _reaped(child)
         except ChildProcessError:  # as their subreaper this process would have whatever is left
             return
         if talk.fileno() in ready:
