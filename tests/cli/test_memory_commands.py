@@ -1,6 +1,7 @@
 """`kestrel memory`: what is remembered, by commands alone."""
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 
