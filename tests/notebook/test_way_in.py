@@ -49,7 +49,7 @@ class Counted:
             self.calls += 1
             self.functions.add(code)
             if code.co_qualname not in self.at:
-                self.at[code.co_qualname] = (len({one.co_filename for one in self.functions}), len(self.functions))
+                self.at[code.co_qualname] = (len({one.co_filename for one in self.functions.copy()}), len(self.functions))  # other threads add
 
 
 def test_a_goal_is_in_the_log_after_few_steps(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:
