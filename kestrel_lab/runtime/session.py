@@ -28,7 +28,7 @@ from kestrel_lab.runtime.conversation import Chat, conversation
 from kestrel_lab.runtime.launcher import Launcher
 from kestrel_lab.runtime.mcp.discovery import installed_servers
 from kestrel_lab.runtime.mcp.servers import McpServers
-from kestrel_lab.runtime.operations.find_files import session_indexes
+from kestrel_lab.runtime.operations.gather import session_indexes
 from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes
 from kestrel_lab.runtime.registry import Registry, tried_before
 from kestrel_lab.runtime.run import Run

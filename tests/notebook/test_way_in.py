@@ -49,7 +49,8 @@ class Counted:
             self.calls += 1
             self.functions.add(code)
             if code.co_qualname not in self.at:
-                self.at[code.co_qualname] = (len({one.co_filename for one in self.functions.copy()}), len(self.functions))  # other threads add
+                functions = self.functions.copy()  # other threads add to it
+                self.at[code.co_qualname] = (len({one.co_filename for one in functions}), len(functions))
 
 
 def test_a_goal_is_in_the_log_after_few_steps(shell: InteractiveShell, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from kestrel_lab.runtime.execution.operation import Done, Operation, Scope
 _MODULES = {
     "control_flow": ("escalation", "graph", "loop", "workflow"),
     "council": ("council",),
-    "find_files": ("bootstrap", "find_files", "gather"),
+    "gather": ("bootstrap", "find_files", "gather"),
     "intake": ("converse", "intake"),
     "plan": ("plan",),
     "quality": ("quality",),

@@ -20,7 +20,7 @@ from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
 from kestrel_lab.retrieval.indexing.file_list import unnameable
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.workspace_indexes import Indexes
-from kestrel_lab.runtime.operations.find_files import find_in
+from kestrel_lab.runtime.operations.gather import find_in
 from kestrel_lab.runtime.operations.web_evidence import KIND, EvidenceBundle
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session

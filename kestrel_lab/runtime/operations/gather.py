@@ -1,4 +1,4 @@
-"""The operations `find_files` and `gather` (files of the workspace that matter for a goal) and `bootstrap` (time and recalled notes)."""
+"""Gather what a plan starts from: `bootstrap` (time and recalled notes), `gather` and `find_files` (files that matter for a goal)."""
 
 from __future__ import annotations
 
