@@ -39,6 +39,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 _MEMORY = Path("/dev/shm")
 _MEMORY_FREE = 4 * 1024**3
 """Bytes that have to be free there: a run of all tests makes one thousand megabytes, of which those of tests that pass are removed at once."""
+_FILES_IN_PARALLEL = 6
+"""Test files that have to be in the folders asked for: what the processes take to start is as long as a few files take."""
 _KEPT = {"KESTREL_ARTIFACTS", "KESTREL_CUTS", "KESTREL_KILLS"}
 _SECRET_ENDINGS = ("_API_KEY", "_API_BASE", "_AUTH_TOKEN", "_ACCESS_KEY")
 
@@ -106,6 +108,17 @@ def pytest_configure() -> None:
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Let the files of a folder share the processors as in `make test`; a few files end sooner in one process, and `-n 0` keeps all in one."""
+    option = config.option
+    alone = hasattr(config, "workerinput") or option.usepdb or option.trace or option.capture == "no" or option.collectonly
+    if not alone and getattr(option, "numprocesses", 0) is None and not option.tx:
+        folders = [Path(config.invocation_params.dir, arg) for arg in config.args if "::" not in arg]
+        if sum(1 for folder in folders for _ in folder.rglob("test_*.py")) >= _FILES_IN_PARALLEL:
+            option.numprocesses, option.dist, option.loadscopereorder = "auto", "loadfile", False
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Iterator[None]:
     """Let the garbage collector pass over what collection makes, while it is made and after: all of it stays until the end."""
@@ -115,6 +128,13 @@ def pytest_collection() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_unconfigure() -> Iterator[None]:
+    """Let the collector pass over everything on the way out: each shell of IPython collects once at exit, which took twice as long as its tests."""
+    yield
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -237,7 +237,8 @@ def test_many_rows_can_be_filtered_and_old_ones_are_not_laid_out(jupyterlab: Jup
 FORGETFUL = "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('outputs.set(i', 'void (i')"
 
 
-@pytest.mark.parametrize("extra", [pytest.param("", id="kept"), pytest.param(FORGETFUL, id="not-kept", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("extra", ["", FORGETFUL], ids=["kept", "not-kept"])
 def test_a_reload_while_a_question_waits_loses_nothing(jupyterlab: JupyterLab, extra: str) -> None:
     """After a reload the question is there, a click lets the run go on to its end in sight; what is saved shows the end, else where to look."""
     name = f"reload-{'not-' if extra else ''}kept"
