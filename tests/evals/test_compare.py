@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -26,9 +27,8 @@ instructions_from: prompt.md
 configs: [{name: script, model: "scripted:script.yaml"}]
 defaults: {tools: [add]}
 scenarios:
-""" + "".join(
-    f"  - {{id: s{n}, goal: add {n}, checks: [{{command_succeeds: [python, -c, 'import sys']}}, {{tool_used: add}}]}}\n" for n in range(7)
-)
+  - {id: s0, goal: add 0, checks: [{command_succeeds: [python, -c, 'import sys']}, {tool_used: add}]}
+""" + "".join(f"  - {{id: s{n}, goal: add {n}, checks: [{{tool_used: add}}]}}\n" for n in range(1, 7))
 SCRIPT = """\
 rules:
   - when: add
@@ -67,10 +67,10 @@ def commit(repo, name, **files):
     git(repo, "tag", name)
 
 
-@pytest.fixture
-def repo(tmp_path):
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
     """A project whose second commit changes nothing that matters and whose third breaks a helper of its tool."""
-    folder = tmp_path / "repo"
+    folder = tmp_path_factory.mktemp("compared") / "repo"
     folder.mkdir()
     git(folder, "init", "-q", "-b", "main")
     commit(
@@ -86,6 +86,12 @@ def repo(tmp_path):
     commit(folder, "same", prompt__md="Add well.")
     commit(folder, "bad", adding__py=BAD)
     return folder
+
+
+@pytest.fixture
+def repo(made, tmp_path):
+    """A copy of that project."""
+    return Path(shutil.copytree(made, tmp_path / "repo"))
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
@@ -69,7 +70,7 @@ def load_check(reference: str, folder: Path | None, root: Path | None = None) ->
         path = folder.joinpath(*name.split(".")).with_suffix(".py")
         if path.is_file() and path.resolve().is_relative_to(folder.resolve()):
             return load_function(path, function, root)
-    if name.partition(".")[0] not in packages_distributions():
+    if not _is_installed(name.partition(".")[0]):
         beside = f"neither a file in {folder} nor" if folder is not None else "not"
         raise UsageError(f"python_check {reference!r}: the module {name!r} is {beside} of an installed package")
     try:
@@ -80,6 +81,16 @@ def load_check(reference: str, folder: Path | None, root: Path | None = None) ->
         raise UsageError(f"python_check {reference!r}: {name} has no function {function!r}")
     loaded: Callable[..., Any] = found
     return loaded
+
+
+def _is_installed(package: str) -> bool:
+    if package in sys.stdlib_module_names:
+        return False
+    with suppress(ValueError):  # not a name, or one whose module has no file
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin and "site-packages" in spec.origin:
+            return True
+    return package in packages_distributions()  # half a second, since it reads what each says of itself: for those that are installed editable
 
 
 def _module(path: Path, root: Path | None, who: str) -> ModuleType:
@@ -120,12 +131,11 @@ def _project_alone(folders: list[Path]) -> Iterator[None]:
 
 def _modules_in(folders: list[Path]) -> dict[str, ModuleType]:
     """Return the loaded modules whose files are in `folders`, without this package and what is installed there."""
+    within, python = tuple(f"{str(folder).rstrip(os.sep)}{os.sep}" for folder in folders), f"{sys.base_prefix}{os.sep}"
     found = {}
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not file or name == "__main__" or name.partition(".")[0] == "kestrel_lab" or "site-packages" in file:
-            continue
-        place = Path(file)
-        if any(place.is_relative_to(folder) for folder in folders) and not place.is_relative_to(sys.base_prefix):
+        file = getattr(module, "__file__", None) or ""  # compared as texts: there are thousands, before and after each file that is run
+        own = name == "__main__" or name.partition(".")[0] == "kestrel_lab" or "site-packages" in file
+        if file.startswith(within) and not file.startswith(python) and not own:
             found[name] = module
     return found
