@@ -7,6 +7,9 @@ from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 
+NOTHING = dict.fromkeys(METRICS, 0.0)
+"""Every metric of a trial that did nothing."""
+
 
 def row(scenario: str, outcome: str, *, config: str = "c", epoch: int = 1, reason: str = "", family: str = "", **metrics: float) -> EvalRow:
     """One trial."""
@@ -15,7 +18,7 @@ def row(scenario: str, outcome: str, *, config: str = "c", epoch: int = 1, reaso
         "scores": [], "reason": reason, "run": f"r-{scenario}-{epoch}", "weight": 1.0,
     }  # fmt: skip
     return EvalRow(
-        id=f"{scenario}{config}{epoch}", scenario=scenario, result=result, metrics={**dict.fromkeys(METRICS, 0.0), **metrics},
+        id=f"{scenario}{config}{epoch}", scenario=scenario, result=result, metrics={**NOTHING, **metrics},
         git_sha="", created_at=0.0, suite="demo", config=config, epoch=epoch, key="",
     )  # fmt: skip
 

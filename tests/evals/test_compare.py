@@ -153,12 +153,16 @@ def test_equal_commits_are_no_regression(repo, lab):
     assert wide.verdict == "stable"
 
 
-def test_scenarios_are_chosen_as_for_a_run(repo, lab):
-    """Only those that are named are made and compared, and a name that fits nothing is told before anything is made."""
-    found = asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml", scenarios=["s1", "s2"]))
+def test_scripts_compare_chosen_scenarios(repo):
+    """`compare_sync` passes its options on: only scenarios that are named are made and compared; a name that fits nothing is told first."""
+    with Lab(repo / ".kestrel", env={}) as lab:
+        found = lab.compare_sync("good", "bad", suite=repo / "suite.yaml", scenarios=["s1", "s2"], margin=0.2)
+        with pytest.raises(UsageError, match="no family"):
+            lab.compare_sync("good", "bad", suite=repo / "suite.yaml", families=["nope"])
+    assert (found.base.name, found.head.name, found.margin) == ("good", "bad", 0.2)
     assert [row.scenario for row in (*found.base.rows, *found.head.rows)] == ["s1", "s2", "s1", "s2"]
-    with pytest.raises(UsageError, match="no family"):
-        asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml", families=["nope"]))
+    assert sorted(found.flips["scenario"]) == ["s1", "s2"]
+    assert [row.result["outcome"] for row in found.head.rows] == ["fail", "fail"]
 
 
 def test_the_users_checkout_is_not_touched(repo, lab):
@@ -348,13 +352,3 @@ def test_a_commit_with_an_earlier_kestrel_lab_is_served_by_its_own_worker(repo, 
     git(repo, "commit", "-qm", "own")
     with pytest.raises(UsageError, match="served by the earlier worker"):
         asyncio.run(compare(lab, "bad", "HEAD", suite=repo / "suite.yaml"))
-
-
-def test_compare_sync_compares_for_scripts(repo):
-    """It runs the comparison of the two commits it is given, with its options, outside of any event loop."""
-    lab = Lab(repo / ".kestrel", env={})
-    found = lab.compare_sync("good", "bad", suite=repo / "suite.yaml", scenarios=["s1", "s2"], margin=0.2)
-    lab.close()
-    assert (found.base.name, found.head.name, found.margin) == ("good", "bad", 0.2)
-    assert sorted(found.flips["scenario"]) == ["s1", "s2"]
-    assert [row.result["outcome"] for row in found.head.rows] == ["fail", "fail"]

@@ -84,6 +84,7 @@ def test_twenty_kills_lose_and_repeat_nothing(tmp_path):
     sittings(tmp_path, 500, 20, seed=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mutant", ["late", "forgetful"])
 def test_mutants_are_caught_by_kills(tmp_path, mutant):
     """Storing trials thirty at a time, or not looking at what is there, is found."""

@@ -65,6 +65,7 @@ def _most_against(n: int, alpha: float) -> np.ndarray[Any, Any]:
     return found
 
 
+@lru_cache(maxsize=256)  # many families and configurations have as many scenarios and flips
 def detectable_drop(n: int, flips: float, *, alpha: float = stats.ALPHA) -> float:
     """Return the smallest true drop of a success rate that McNemar's exact test finds in 80 % of comparisons of `n` scenarios.
 
