@@ -55,8 +55,8 @@ def test_the_tests_of_a_module_are_those_that_import_it_or_what_imports_it() -> 
     """The nearest come first, and a module that tests only use through others has those of the others."""
     covering = Covering()
     assert covering.of("eventlog/hash_chain.py")[0] == "tests/eventlog/test_chain.py"
-    assert "tests/runtime/test_approvals.py" in covering.of("runtime/approvals/decide.py")
-    assert "tests/runtime/test_mcp.py" in covering.of("mcp/connection.py")
+    assert "tests/runtime/approvals/test_approvals.py" in covering.of("runtime/approvals/decide.py")
+    assert "tests/runtime/mcp/test_mcp.py" in covering.of("mcp/connection.py")
     assert len(covering.of("mcp/connection.py", 4)) == 4
 
 

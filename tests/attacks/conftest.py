@@ -3,5 +3,5 @@
 import sys
 from pathlib import Path
 
-for _folder in ("runtime", "tools"):
+for _folder in ("runtime", "runtime/mcp", "tools"):
     sys.path.insert(0, str(Path(__file__).parents[1] / _folder))

@@ -11,7 +11,6 @@ import pytest
 from waits import PATIENCE_S
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "evals"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
 
 from hanging_server import HangingServer

@@ -140,7 +140,7 @@ def test_a_tool_that_cancels_itself(session: Session, tmp_path: Path) -> None:
 
 def test_ctrl_c_twice_at_once(tmp_path: Path) -> None:
     """Two interrupts in a row, the second while the first is being written down, leave a log that goes on."""
-    worker = Path(__file__).parents[1] / "runtime" / "interrupt_worker.py"
+    worker = Path(__file__).parents[1] / "runtime" / "resume" / "interrupt_worker.py"
     (work := tmp_path / "work").mkdir()
     command = [sys.executable, str(worker), str(tmp_path / "home"), ".", "effect"]
     with subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
@@ -285,7 +285,7 @@ def test_a_question_is_answered_while_nobody_works_on_the_run(session: Session, 
 
 def test_a_run_whose_process_was_killed_can_be_cancelled_and_is_shown_as_interrupted(tmp_path: Path) -> None:
     """After `kill -9` nobody could say that the run stands still: it is shown all the same, and can be ended for good."""
-    worker = Path(__file__).parents[1] / "runtime" / "interrupt_worker.py"
+    worker = Path(__file__).parents[1] / "runtime" / "resume" / "interrupt_worker.py"
     (work := tmp_path / "work").mkdir()
     with subprocess.Popen(
         [sys.executable, str(worker), str(tmp_path / "home"), ".", "effect"], cwd=work, stdout=subprocess.PIPE, text=True

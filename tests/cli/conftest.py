@@ -1,7 +1,6 @@
-"""Makes the fake installer of the engine's tests and the web server of the tools' importable."""
+"""Makes the desk and the fake installer of the tests of the runtime and the web server of the tools' importable."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
-sys.path.insert(1, str(Path(__file__).parents[1] / "tools"))
+sys.path[:0] = [str(Path(__file__).parents[1] / folder) for folder in ("runtime", "runtime/mcp", "tools")]

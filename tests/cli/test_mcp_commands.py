@@ -9,7 +9,7 @@ from fake_uv import entry, make_uv, write_catalogue
 
 from kestrel_lab.cli.main import main
 
-HOSTILE = Path(__file__).parents[1] / "runtime" / "mcp_hostile.py"
+HOSTILE = Path(__file__).parents[1] / "runtime" / "mcp" / "mcp_hostile.py"
 Kestrel = Callable[..., tuple[int, str, str]]
 
 

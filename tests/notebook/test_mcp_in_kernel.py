@@ -12,7 +12,7 @@ from waits import until
 
 pytestmark = pytest.mark.timeout(120)
 
-HOSTILE = Path(__file__).parents[1] / "runtime" / "mcp_hostile.py"
+HOSTILE = Path(__file__).parents[1] / "runtime" / "mcp" / "mcp_hostile.py"
 SETUP = """import os
 os.environ["XDG_CONFIG_HOME"] = {config!r}
 from kestrel_lab import Lab

@@ -1,9 +1,10 @@
-"""Makes the reference session, its worker, the model server and the simulated power cuts importable."""
+"""Makes what folders of these tests share importable: the desk, the reference sessions, hostile servers, the model server, power cuts."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
-sys.path.insert(2, str(Path(__file__).parents[1] / "tools"))
-sys.path.insert(1, str(Path(__file__).parents[1] / "eventlog"))
+HERE = Path(__file__).parent
+sys.path[:0] = [
+    *(str(HERE / folder) for folder in (".", "agent", "mcp", "operations", "resume")),
+    *(str(HERE.parent / folder) for folder in ("models", "eventlog", "tools")),
+]

@@ -27,7 +27,7 @@ from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.session import Session
 
-STORED = Path(__file__).parents[1] / "eventlog" / "data"
+STORED = Path(__file__).parents[2] / "eventlog" / "data"
 
 
 def old_log(home: Path) -> Path:

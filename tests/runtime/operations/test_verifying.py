@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reference import put_prefix
 
 from kestrel_lab.core.events.union import ModelAnswered, ModelEscalated, Prompted, StepStarted, VerifierFinished, VerifierStarted
 from kestrel_lab.core.json_types import Json
@@ -330,12 +331,9 @@ def everywhere(
     records = reference.records()
     assert (reference.status, reference.answer) == (RunStatus.COMPLETE, answer), reference.reason
     steps = sorted(step.id for step in reference.plan.steps)
+    other = Session(tmp_path / "other", env={}, tools=tools)
     for cut in range(1, len(records)):
-        other = Session(tmp_path / f"cut{cut}", env={}, tools=tools)
-        other.store.create_run("r", records[0].event)  # type: ignore[arg-type]
-        for record in records[1:cut]:
-            other.store.append("r", record.event, at=record.at)
-        run = asyncio.run(other.resume("r", model=ScriptedModel(says)))
+        run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel(says)))
         assert (cut, run.status, run.answer, sorted(step.id for step in run.plan.steps)) == (cut, RunStatus.COMPLETE, answer, steps)
         assert (cut, questions(run)) == (cut, questions(reference))
-        other.close()
+    other.close()

@@ -15,7 +15,7 @@ from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.workflows.loader import load_plan, read_workflow, shipped
 from kestrel_lab.testing import ScriptedApprover, load_script
 
-FOLDER = Path(__file__).parents[2] / "scenarios" / "workflows"
+FOLDER = Path(__file__).parents[3] / "scenarios" / "workflows"
 EXAMPLES = sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reference import put_prefix
 
 from kestrel_lab.answers.contracts import CONTRACTS, Contract
 from kestrel_lab.answers.intent import Guess, settle
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, RunStarted, StepStarted, VerifierFinished
+from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, StepStarted, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Claim
@@ -135,16 +136,12 @@ def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Pa
     reference = carry_out(session, workspace, UNSURE, says(LONG, BRIEF, "question"), form="auto")
     records, plan = reference.records(), sorted(step.id for step in reference.plan.steps)
     assert (reference.answer, len(plan)) == (BRIEF, 5)
+    other = Session(tmp_path / "other", env={})
     for cut in range(1, len(records)):
-        other = Session(tmp_path / f"cut{cut}", env={})
-        assert isinstance(records[0].event, RunStarted)
-        other.store.create_run("r", records[0].event)
-        for record in records[1:cut]:
-            other.store.append("r", record.event, at=record.at)
-        run = asyncio.run(other.resume("r", model=says(LONG, BRIEF, "question")))
+        run = asyncio.run(other.resume(put_prefix(other, records, cut), model=says(LONG, BRIEF, "question")))
         assert (cut, run.status, run.answer) == (cut, RunStatus.COMPLETE, BRIEF)
         assert (cut, sorted(step.id for step in run.plan.steps), counted(run)) == (cut, plan, counted(reference))
-        other.close()
+    other.close()
 
 
 @pytest.mark.parametrize(

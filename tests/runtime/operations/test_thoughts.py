@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reference import put_prefix
 from waits import Meeting
 
 from kestrel_lab.core.events.union import BranchScored, ModelAnswered, PlanExtended, StepStarted
@@ -339,16 +340,13 @@ def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Pa
     for by_tool in (True, False):
         whole = carry_out(session, workspace, plan(by_tool), GREEDY_FAILS)
         records = whole.records()
+        other = Session(tmp_path / f"other{by_tool}", env={}, tools=[scorer(GREEDY_FAILS)])
         for cut in range(1, len(records)):
-            other = Session(tmp_path / f"cut{cut}{by_tool}", env={}, tools=[scorer(GREEDY_FAILS)])
-            other.store.create_run("r", records[0].event)  # type: ignore[arg-type]
-            for record in records[1:cut]:
-                other.store.append("r", record.event, at=record.at)
-            run = asyncio.run(other.resume("r", model=proposer(GREEDY_FAILS)))
+            run = asyncio.run(other.resume(put_prefix(other, records, cut), model=proposer(GREEDY_FAILS)))
             assert (cut, run.status, run.answer, scored(run)) == (cut, RunStatus.COMPLETE, "b\ny\nz", scored(whole))
             assert (cut, growth(run)) == (cut, growth(whole))
             assert (cut, questions(run)) == (cut, questions(whole))
-            other.close()
+        other.close()
 
 
 def growth(run: Run) -> list[str]:

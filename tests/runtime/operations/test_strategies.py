@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reference import put_prefix
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import BranchScored, ModelAnswered, StepStarted, ToolCalled, VerifierFinished
@@ -156,13 +157,11 @@ def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Pa
     effects: list[str] = []
     whole = carry_out(session, workspace, plan, effects, **inputs)
     records = whole.records()
+    again: list[str] = []
+    other = Session(tmp_path / "other", env={}, tools=tools(again.append))
     for cut in range(1, len(records)):
-        again: list[str] = []
-        other = Session(tmp_path / f"{plan}{cut}", env={}, tools=tools(again.append))
-        other.store.create_run("r", records[0].event)  # type: ignore[arg-type]
-        for record in records[1:cut]:
-            other.store.append("r", record.event, at=record.at)
-        run = asyncio.run(other.resume("r", model=ScriptedModel(says)))
+        again.clear()
+        run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel(says)))
         assert (cut, run.status, run.answer, told(run)) == (cut, RunStatus.COMPLETE, whole.answer, told(whole))
         before = [record.event for record in records[:cut]]
         begun = {event.args["what"] for event in before if isinstance(event, ToolCalled) and event.tool == "build"}
@@ -171,7 +170,7 @@ def test_any_prefix_is_completed(session: Session, workspace: Path, tmp_path: Pa
             event.args["what"] for event in before if isinstance(event, ToolCalled) and event.call not in answered and event.tool == "build"
         }
         assert (cut, sorted(again)) == (cut, sorted(unknown | (set(effects) - begun)))
-        other.close()
+    other.close()
 
 
 def told(run: Run) -> tuple[list[str], Counter[str], dict[str, float]]:

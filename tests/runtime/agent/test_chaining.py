@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reference import put_prefix
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import UsageError
@@ -107,15 +108,12 @@ def test_chained_calls_go_on_from_every_event(session: Session, tmp_path: Path) 
     reference = carried_out(session, calls)
     records = reference.records()
     ended = next(record.seq for record in records if record.event.type == "run_finished")
+    other = Session(tmp_path / "other", env={}, tools=[page, send])
     for cut in range(1, ended):
-        other = Session(tmp_path / f"cut{cut}", env={}, tools=[page, send])
-        other.store.create_run("r", records[0].event)  # type: ignore[arg-type]
-        for record in records[1:cut]:
-            other.store.append("r", record.event, at=record.at)
-        run = asyncio.run(other.resume("r", model=ScriptedModel([calls, "done"])))
+        run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel([calls, "done"])))
         made = {str(args) for args in args_of(run, "page")}
         assert (cut, run.status, made) == (cut, RunStatus.COMPLETE, {"{'name': 'a'}", "{'name': 'a/1'}"})
-        other.close()
+    other.close()
 
 
 def test_a_reference_before_any_call_is_refused() -> None:

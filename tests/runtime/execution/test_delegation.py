@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reference import put_prefix
 
 from kestrel_lab.agents import LLMAgent
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
@@ -313,14 +314,12 @@ def test_a_run_with_sub_agents_goes_on_from_every_event(session: Session, tmp_pa
         begun = {record.event.step for record in records[:cut] if isinstance(record.event, StepStarted)}
         assert [name for name in begun if run._state.conversations[name].limits != shares[name]] == []
 
+    other = Session(tmp_path / "other", env={}, tools=[page, send])
     for cut in range(1, ended):
-        other = Session(tmp_path / f"cut{cut}", env={}, tools=[page, send])
-        other.store.create_run("r", records[0].event)  # type: ignore[arg-type]
-        for record in records[1:cut]:
-            other.store.append("r", record.event, at=record.at)
-        same(asyncio.run(other.resume("r", model=ScriptedModel(builds), tools=["delegate", page, send])), cut)
-        other.close()
+        name = put_prefix(other, records, cut)
+        same(asyncio.run(other.resume(name, model=ScriptedModel(builds), tools=["delegate", page, send])), cut)
         same(asyncio.run(session.fork(reference.id, at=cut, model=ScriptedModel(builds), tools=["delegate", page, send])), cut)
+    other.close()
 
 
 def test_agents_are_delegated_to_only_where_that_makes_sense(session: Session) -> None:

@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai_server import OpenAIServer, Reply
 from standard import ANSWER, GOAL, as_reply, furnish, kind_of, said, verdict
 from waits import PATIENCE_S
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
-from openai_server import OpenAIServer, Reply  # the path above has to be set first
 
 from kestrel_lab.core.events.union import Record, RunForked, StageFinished
 from kestrel_lab.core.run_types import RunStatus

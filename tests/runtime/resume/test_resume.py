@@ -9,11 +9,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from reference import ANSWER, GOAL, ONCE, PLAN, REPEATABLE, HonestPerson, illegal_states, model, tools, unreported
+from reference import ANSWER, GOAL, ONCE, PLAN, REPEATABLE, HonestPerson, illegal_states, model, put_prefix, tools, unreported
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
-from kestrel_lab.core.events.union import Record, RunResumed, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import Record, RunResumed, ToolAnswered, ToolCalled
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_state import fold
@@ -51,8 +51,8 @@ def test_any_prefix_is_completed(happened: bool, reference: list[Record], tmp_pa
 
     A call without an outcome is put to a person, who knows whether it happened; reads may be repeated.
     """
-    first = reference[0].event
-    assert isinstance(first, RunStarted)
+    effects: list[str] = []
+    session = Session(tmp_path / "other", env={}, tools=tools(effects.append))
     for cut in range(1, len(reference) + 1):
         prefix = reference[:cut]
         called = {r.event.call: r.event for r in prefix if isinstance(r.event, ToolCalled)}
@@ -60,14 +60,10 @@ def test_any_prefix_is_completed(happened: bool, reference: list[Record], tmp_pa
         open_calls = [event for call, event in called.items() if call not in answered and event.effect == "opaque"]
         if not happened and not open_calls:  # nothing that could have happened or not
             continue
-        effects = [shown(event) for call, event in called.items() if event.effect != "pure" and (call in answered or happened)]
-        session = Session(tmp_path / f"cut{cut}", env={}, tools=tools(effects.append))
-        session.store.create_run("r", first)
-        for record in prefix[1:]:
-            session.store.append("r", record.event, at=record.at)
+        effects[:] = [shown(event) for call, event in called.items() if event.effect != "pure" and (call in answered or happened)]
         person = HonestPerson(effects.__contains__)
 
-        run = asyncio.run(session.resume("r", model=model(), approver=person))
+        run = asyncio.run(session.resume(put_prefix(session, reference, cut), model=model(), approver=person))
 
         assert (cut, run.status, run.answer) == (cut, RunStatus.COMPLETE, ANSWER)
         counts = Counter(effects)
@@ -79,7 +75,7 @@ def test_any_prefix_is_completed(happened: bool, reference: list[Record], tmp_pa
         assert (illegal_states(records), unreported(records)) == ([], [])
         assert [record.seq for record in records] == list(range(1, len(records) + 1))
         assert len([r for r in records if isinstance(r.event, RunResumed)]) == (0 if cut == len(reference) else 1)
-        session.close()
+    session.close()
 
 
 def test_the_live_state_is_what_the_log_says(session: Session, workspace: Path) -> None:

@@ -2,13 +2,16 @@
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import crash_worker
 from crash_worker import NotingStore, Points, RepeatingDesk, note
 from reference import HonestPerson
-from test_macro_runs import TURNS, with_deploy
+
+sys.path.append(str(Path(__file__).parents[1] / "agent"))
+from test_macro_runs import TURNS, with_deploy  # the path above has to be set first
 
 from kestrel_lab.runtime import launcher as launching_module
 from kestrel_lab.testing import ScriptedModel

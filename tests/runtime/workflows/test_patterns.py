@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from reference import put_prefix
 
 from kestrel_lab.agents import Council, Ensemble, Escalation, GraphAgent, LLMAgent, Router
 from kestrel_lab.core.errors import UsageError
@@ -330,14 +331,11 @@ def test_a_run_with_two_sub_agents_and_a_council_goes_on_from_every_event(sessio
         return run.status, run.answer, turns, votes, sum(isinstance(event, CouncilDecided) for event in run.events())
 
     ended = next(record.seq for record in records if record.event.type == "run_finished")
+    other = Session(tmp_path / "other", env={}, tools=[measure])
     for cut in range(1, ended):
-        other = Session(tmp_path / f"cut{cut}", env={}, tools=[measure])
-        other.store.create_run("r", records[0].event)  # type: ignore[arg-type]
-        for record in records[1:cut]:
-            other.store.append("r", record.event, at=record.at)
-        run = asyncio.run(other.resume("r", model=ScriptedModel(leads), tools=[measure, "delegate"]))
+        run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel(leads), tools=[measure, "delegate"]))
         assert (cut, facts(run)) == (cut, facts(reference))
-        other.close()
+    other.close()
 
 
 def test_all_that_work_together_share_the_limits(session: Session) -> None:

@@ -27,7 +27,7 @@ from kestrel_lab.runtime.workflows.loader import SHIPPED, load_plan
 from kestrel_lab.runtime.workflows.models import FOLDER, StepEntry
 from kestrel_lab.testing import ScriptedModel
 
-EXAMPLES = Path(__file__).parents[2] / "scenarios" / "workflows"
+EXAMPLES = Path(__file__).parents[3] / "scenarios" / "workflows"
 PLAN = """\
 kind: plan
 name: report

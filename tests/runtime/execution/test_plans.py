@@ -5,10 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from reference import illegal_states
+from reference import illegal_states, put_prefix
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, RunStarted, StepFinished, StepStarted, ToolCalled
+from kestrel_lab.core.events.union import ApprovalAsked, StepFinished, StepStarted, ToolCalled
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import Limits, RunStatus
@@ -102,23 +102,19 @@ def test_a_plan_from_first_to_last_step(session: Session, workspace: Path) -> No
 def test_any_prefix_of_a_plan_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:
     """Cut after any event and resumed, also before the plan was proposed, the run ends with the same answer; no finished step runs again."""
     reference = carry_out(session, workspace, PLAN, [], approver=ScriptedApprover([True])).records()
-    first = reference[0].event
-    assert isinstance(first, RunStarted)
+    effects: list[str] = []
+    other = Session(tmp_path / "other", env={}, tools=tools(effects.append))
     for cut in range(1, len(reference)):
         prefix = reference[:cut]
-        effects: list[str] = []
-        other = Session(tmp_path / f"cut{cut}", env={}, tools=tools(effects.append))
-        other.store.create_run("r", first)
-        for record in prefix[1:]:
-            other.store.append("r", record.event, at=record.at)
+        effects.clear()
         person = ScriptedApprover([True])
-        run = asyncio.run(other.resume("r", model=ScriptedModel(says), approver=person))
+        run = asyncio.run(other.resume(put_prefix(other, reference, cut), model=ScriptedModel(says), approver=person))
         assert (cut, run.status, set(run.answer.split())) == (cut, RunStatus.COMPLETE, {"SIGN", "EXTRA"})
         done = {record.event.step for record in prefix if isinstance(record.event, StepFinished)}
         again = {record.event.step for record in run.records()[cut:] if isinstance(record.event, StepStarted)}
         assert (cut, done & again) == (cut, set())
         assert (len(effects) <= 1, len(person.asked) <= 1, illegal_states(run.records())) == (True, True, [])
-        other.close()
+    other.close()
 
 
 def test_a_failed_step_fails_the_run_and_spares_its_siblings(session: Session, workspace: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import illegal_states
+from reference import illegal_states, put_prefix
 from shapes_reference import NAMES, Case, Outcome, Work, expected, mix, mixed, random_graph, random_loop
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import BudgetWarned, PlanExtended, RunStarted, StepFinished, StepStarted, ToolCalled
+from kestrel_lab.core.events.union import BudgetWarned, PlanExtended, StepFinished, StepStarted, ToolCalled
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import Edge, Part, along_edges, foreseen, in_sequence, repeated, side_by_side
 from kestrel_lab.core.run_types import RunStatus
@@ -98,24 +98,21 @@ def cut_everywhere(shape: Case, tmp_path: Path) -> Iterator[str]:
     plan = Plan(steps=(replace(step, args={**step.args, "at_limit": "continue"}),), artifacts=shape.shape.artifacts)
     whole = Session(tmp_path / "whole", env={}, tools=[mix], model=ScriptedModel([]))
     reference = whole.run_sync("go", plan=plan)
-    records, first = reference.records(), reference.events()[0]
-    assert isinstance(first, RunStarted) and reference.status is RunStatus.COMPLETE
+    records = reference.records()
+    assert reference.status is RunStatus.COMPLETE
     whole.close()
+    other = Session(tmp_path / "other", env={}, tools=[mix])
     for cut in range(1, len(records)):
-        other = Session(tmp_path / f"cut{cut}", env={}, tools=[mix])
         wrong: list[str] = []
-        other.store.create_run("r", first)
-        for record in records[1:cut]:
-            other.store.append("r", record.event, at=record.at)
-        run = asyncio.run(other.resume("r", model=ScriptedModel([])))
+        run = asyncio.run(other.resume(put_prefix(other, records, cut), model=ScriptedModel([])))
         if (run.status, run.answer, run.plan) != (reference.status, reference.answer, reference.plan):
             wrong.append(f"cut {cut}: {run.status} {run.answer!r} {run.reason}, {len(run.plan.steps)} steps")
         finished = {record.event.step for record in records[:cut] if isinstance(record.event, StepFinished)}
         again = {record.event.step for record in run.records()[cut:] if isinstance(record.event, StepStarted)}
         wrong += [f"cut {cut}: done again: {finished & again}"] if finished & again else []
         wrong += illegal_states(run.records())
-        other.close()
         yield from wrong
+    other.close()
 
 
 @pytest.mark.parametrize("case", [LOOP, replace(random_graph(3, cyclic=True), limit=7)], ids=["loop", "graph"])

@@ -12,6 +12,7 @@ from kestrel_lab.core.events.union import (
     Record,
     RunForked,
     RunResumed,
+    RunStarted,
     StateTransition,
     ToolAnswered,
     ToolCalled,
@@ -19,6 +20,7 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import TRANSITIONS, RunStatus
+from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
@@ -101,6 +103,16 @@ class HonestPerson:
         self.asked.append(asked)
         again = asked.why == "unknown_outcome" and self.happened(f"{asked.tool} {asked.args['name']}")
         return ApprovalGiven(call=asked.call, granted=not again, by="person", how="prompt", reason="it happened" if again else "")
+
+
+def put_prefix(session: Session, records: list[Record], cut: int) -> str:
+    """Write the first `cut` events of a run into the log of `session` as a run of its own, as if its process had died there; returns its id."""
+    name, first = f"cut{cut}", records[0].event
+    assert isinstance(first, RunStarted)
+    session.store.create_run(name, first)
+    for record in records[1:cut]:
+        session.store.append(name, record.event, at=record.at)
+    return name
 
 
 def unreported(records: list[Record]) -> list[str]:

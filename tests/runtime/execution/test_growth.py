@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import illegal_states
+from reference import illegal_states, put_prefix
 
 from kestrel_lab.core.errors import RunError, ToolError, UsageError
 from kestrel_lab.core.events.union import (
@@ -17,8 +17,6 @@ from kestrel_lab.core.events.union import (
     ModelCalled,
     PlanExtended,
     Prompted,
-    Record,
-    RunStarted,
     StepFinished,
     StepStarted,
     ToolAnswered,
@@ -310,25 +308,18 @@ def test_a_plan_that_stays_bad_fails_the_run(session: Session, workspace: Path) 
     assert sum(isinstance(event, ModelCalled) for event in run.events()) == 3
 
 
-def completed(session: Session, prefix: list[Record], first: RunStarted, model: ScriptedModel, person: ScriptedApprover) -> Run:
-    """The run of `prefix`, gone on with in another session."""
-    session.store.create_run("r", first)
-    for record in prefix[1:]:
-        session.store.append("r", record.event, at=record.at)
-    return asyncio.run(session.resume("r", model=model, approve="auto", approver=person))
-
-
 def test_any_prefix_of_a_growing_plan_is_completed(session: Session, workspace: Path, tmp_path: Path) -> None:
     """Cut after any event, the run ends with the same plan and answer; no question is asked twice, nothing done is done again."""
     script = planner({"steps": []}, PROPOSAL)
     reference = carry_out(session, workspace, script, [])
-    records, first = reference.records(), reference.events()[0]
-    assert isinstance(first, RunStarted)
+    records = reference.records()
+    effects: list[str] = []
+    other = Session(tmp_path / "other", env={}, tools=tools(effects.append))
     for cut in range(1, len(records)):
-        prefix, effects = records[:cut], list[str]()
-        other = Session(tmp_path / f"cut{cut}", env={}, tools=tools(effects.append))
+        prefix = records[:cut]
+        effects.clear()
         person = ScriptedApprover([True])
-        run = completed(other, prefix, first, script, person)
+        run = asyncio.run(other.resume(put_prefix(other, records, cut), model=script, approve="auto", approver=person))
         begun = any(isinstance(record.event, ToolCalled) and record.event.tool == "keep" for record in prefix)
         answered = any(isinstance(record.event, ToolAnswered) and record.event.tool == "keep" for record in prefix)
         assert (cut, run.status, run.answer, run.plan) == (cut, RunStatus.COMPLETE, "CLOSE", reference.plan)
@@ -339,7 +330,7 @@ def test_any_prefix_of_a_growing_plan_is_completed(session: Session, workspace: 
         done = {record.event.step for record in prefix if isinstance(record.event, StepFinished)}
         again = {record.event.step for record in run.records()[cut:] if isinstance(record.event, StepStarted)}
         assert (cut, done & again, illegal_states(run.records())) == (cut, set(), [])
-        other.close()
+    other.close()
 
 
 def test_a_condition_chooses_what_is_done(session: Session, workspace: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import put_prefix
 from waits import FOREVER_S
 
 from kestrel_lab.core.calls import Problem
@@ -370,21 +371,17 @@ def test_every_prefix_of_a_retried_run_is_completed(session: Session, workspace:
     )
     says = ScriptedModel(["said"])
     reference = carried_out(session, workspace, plan, [flaky("idempotent", 2, calls)], model=says).records()
-    first: Any = reference[0].event
     ended = next(record.seq for record in reference if record.event.type == "run_finished")
+    again: list[str] = []
+    other = Session(tmp_path / "other", env={}, tools=[flaky("idempotent", 2, again)])
+    other.ports = quick_ports(other)
     for cut in range(1, ended):
-        answered = sum(record.event.type == "tool_answered" for record in reference[:cut])
-        again = ["x"] * answered
-        other = Session(tmp_path / f"cut{cut}", env={}, tools=[flaky("idempotent", 2, again)])
-        other.ports = quick_ports(other)
-        other.store.create_run("r", first)
-        for record in reference[1:cut]:
-            other.store.append("r", record.event, at=record.at)
-        run = asyncio.run(other.resume("r", model=says))
+        again[:] = ["x"] * sum(record.event.type == "tool_answered" for record in reference[:cut])
+        run = asyncio.run(other.resume(put_prefix(other, reference, cut), model=says))
         assert (cut, run.status, run.answer, again) == (cut, RunStatus.COMPLETE, "said", ["x", "x", "x"])
         rows = run.report.stages()[["task_id", "status", "attempt"]].values.tolist()
         assert (cut, rows) == (cut, [["a", "retrying", 1], ["a", "retrying", 2], ["a", "done", 3], ["b", "done", 1]])
-        other.close()
+    other.close()
 
 
 def test_a_wait_can_be_cancelled(session: Session, workspace: Path) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from webserver import WebServer, answer, serving
 
 from kestrel_lab.agents import SearchAgent
 from kestrel_lab.core.errors import ApprovalRequired, RunFailed, UsageError
@@ -35,9 +35,6 @@ from kestrel_lab.runtime.operations.web_search import telling
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.web.fetch import Reach
 from kestrel_lab.tools.web.search_engines import Found, evidence_tools
-
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
-from webserver import WebServer, answer, serving
 
 QUESTION = "How fast does a kestrel dive?"
 FAST = "The kestrel dives at 60 km/h when it\n  hunts over <b>meadows</b>."
