@@ -1,0 +1,93 @@
+"""Which lines of the package each test runs: a plugin of pytest, for `bench.mutants`.
+
+With `BENCH_REACHED` it writes that file: how long each test took, whether it passed, and the tests that ran each line. With
+`BENCH_CHOSEN` it runs the tests that this file names, in that order, and no others.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import coverage
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "kestrel_lab"
+WRITTEN, CHOSEN = "BENCH_REACHED", "KESTREL_BENCH_CHOSEN"
+
+
+class Recorder:
+    """Writes what each test ran. A test that starts Python, or traces itself, may run any line: those are kept apart."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._coverage = coverage.Coverage(data_file=None, config_file=False, source=[str(PACKAGE)])
+        self._coverage.set_option("run:disable_warnings", ["module-not-imported", "no-data-collected", "trace-changed", "already-imported"])
+        self._now = ""
+        self._seconds: dict[str, float] = {}
+        self._failed: set[str] = set()
+        self._anywhere: set[str] = set()
+        sys.addaudithook(self._heard)
+        self._coverage.start()
+
+    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+        if event == "subprocess.Popen" and "python" not in f"{args[0]} {args[1]}".lower() and "kestrel" not in f"{args[1]}":
+            return
+        traced = event == "sys.settrace" and threading.current_thread() is threading.main_thread()
+        if event in ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec") or traced:
+            self._anywhere.add(self._now)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Count what runs from here on for this test."""
+        self._now = item.nodeid
+        self._coverage.switch_context(item.nodeid)
+        begun = time.monotonic()
+        try:
+            return (yield)
+        finally:
+            self._seconds[item.nodeid] = time.monotonic() - begun
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep which tests fail as the package is."""
+        if report.failed:
+            self._failed.add(report.nodeid)
+
+    def pytest_sessionfinish(self) -> None:
+        """Write what was found."""
+        self._coverage.stop()
+        data = self._coverage.get_data()
+        names = {name: at for at, name in enumerate(self._seconds)}
+        lines: dict[str, dict[int, list[int]]] = {}
+        for path in data.measured_files():
+            ran = {line: sorted(names[test] for test in tests if test) for line, tests in data.contexts_by_lineno(path).items()}
+            lines[str(Path(path).relative_to(PACKAGE))] = {line: tests for line, tests in ran.items() if tests}
+        found = {"seconds": self._seconds, "failed": sorted(self._failed), "anywhere": sorted(self._anywhere - {""}), "lines": lines}
+        self._place.write_text(json.dumps(found))
+
+
+class Chooser:
+    """Runs the chosen tests in the order given."""
+
+    def __init__(self, place: Path) -> None:
+        self._rank = {name: at for at, name in enumerate(json.loads(place.read_text()))}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave the others out."""
+        items[:] = sorted((item for item in items if item.nodeid in self._rank), key=lambda item: self._rank[item.nodeid])
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Do what the environment asks for."""
+    if place := os.environ.pop(WRITTEN, ""):
+        config.pluginmanager.register(Recorder(Path(place)))
+    if place := os.environ.pop(CHOSEN, ""):
+        config.pluginmanager.register(Chooser(Path(place)))
