@@ -2,8 +2,8 @@
 
 A mutant is the package with one comparison, condition, boolean, sum or return value changed. The ten test files nearest to the
 changed module run on it, in a copy of the project: of their tests those that ran the changed statement when nothing was changed
-(`bench.reached`), the quickest first. What was found is kept in FOLDER, so a run that was stopped goes on; after the package or its
-tests have changed it needs a new one. mutmut and cosmic-ray make every mutant of a project and run one command on each; neither
+(`bench.reached`), the quickest first. What was found is kept in FOLDER/mutants.jsonl, so a run that was stopped goes on; remove that after
+the package or its tests have changed. mutmut and cosmic-ray make every mutant of a project and run one command on each; neither
 draws a sample of the whole nor picks the tests of a module.
 """
 
@@ -23,6 +23,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
@@ -217,7 +218,10 @@ class Copy:
 
 
 class Reached:
-    """Which tests of a file ran which lines of the unchanged package; recorded when it is first asked for, and kept in a folder."""
+    """Which tests of a file ran which lines of the unchanged package; recorded when it is first asked for, and kept in a folder.
+
+    A record is made again when the test file or the module that is asked about has changed.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
@@ -230,8 +234,9 @@ class Reached:
         Those that start Python may run any line; those that fail anyway notice nothing.
         """
         kept = self._folder.absolute() / f"{file.replace('/', '.')}.json"
+        now = [sha256(path.read_bytes()).hexdigest() for path in (ROOT / file, PACKAGE / module)]
         with self._locks[file]:
-            if not kept.exists():
+            if not kept.exists() or [(found := json.loads(kept.read_text()))["file"], found["modules"].get(module, now[1])] != now:
                 copy.pytest(file, seconds=1800, **{WRITTEN: str(kept)})
             found = json.loads(kept.read_text())
             names, of_module = list(found["seconds"]), found["lines"].get(module, {})

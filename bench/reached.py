@@ -1,6 +1,6 @@
 """Which lines of the package each test runs: a plugin of pytest, for `bench.mutants`.
 
-With `BENCH_REACHED` it writes that file: how long each test took, whether it passed, and the tests that ran each line. With
+With `BENCH_REACHED` and one test file it writes that file: how long each test took, whether it passed, and the tests that ran each line. With
 `BENCH_CHOSEN` it runs the tests that this file names, in that order, and no others.
 """
 
@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,8 @@ WRITTEN, CHOSEN = "BENCH_REACHED", "KESTREL_BENCH_CHOSEN"
 class Recorder:
     """Writes what each test ran. A test that starts Python, or traces itself, may run any line: those are kept apart."""
 
-    def __init__(self, place: Path) -> None:
-        self._place = place
+    def __init__(self, place: Path, file: Path) -> None:
+        self._place, self._file = place, file
         self._coverage = coverage.Coverage(data_file=None, config_file=False, source=[str(PACKAGE)])
         self._coverage.set_option("run:disable_warnings", ["module-not-imported", "no-data-collected", "trace-changed", "already-imported"])
         self._now = ""
@@ -68,8 +69,11 @@ class Recorder:
         lines: dict[str, dict[int, list[int]]] = {}
         for path in data.measured_files():
             ran = {line: sorted(names[test] for test in tests if test) for line, tests in data.contexts_by_lineno(path).items()}
-            lines[str(Path(path).relative_to(PACKAGE))] = {line: tests for line, tests in ran.items() if tests}
-        found = {"seconds": self._seconds, "failed": sorted(self._failed), "anywhere": sorted(self._anywhere - {""}), "lines": lines}
+            if ran := {line: tests for line, tests in ran.items() if tests}:
+                lines[str(Path(path).relative_to(PACKAGE))] = ran
+        digests = {module: sha256((PACKAGE / module).read_bytes()).hexdigest() for module in lines}
+        found: dict[str, Any] = {"file": sha256(self._file.read_bytes()).hexdigest(), "modules": digests, "lines": lines}
+        found |= {"seconds": self._seconds, "failed": sorted(self._failed), "anywhere": sorted(self._anywhere - {""})}
         self._place.write_text(json.dumps(found))
 
 
@@ -88,6 +92,6 @@ class Chooser:
 def pytest_configure(config: pytest.Config) -> None:
     """Do what the environment asks for."""
     if place := os.environ.pop(WRITTEN, ""):
-        config.pluginmanager.register(Recorder(Path(place)))
+        config.pluginmanager.register(Recorder(Path(place), Path(config.args[0])))
     if place := os.environ.pop(CHOSEN, ""):
         config.pluginmanager.register(Chooser(Path(place)))
