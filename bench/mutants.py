@@ -218,18 +218,19 @@ class Copy:
 
 
 class Reached:
-    """Which tests of a file ran which lines of the unchanged package; recorded when it is first asked for, and kept in a folder.
+    """Which tests of a file ran which lines of the unchanged package: recorded when it is asked for again, and kept in a folder.
 
-    A record is made again when the test file or the module that is asked about has changed.
+    To record a file takes longer than to run it once. A record is made again when the test file or the module in question has changed.
     """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self._folder = folder
+        self._asked = set[str]()
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
 
-    def tests(self, file: str, module: str, lines: range | None, copy: Copy) -> dict[str, float]:
-        """The tests that may notice a change of these lines, and how long each takes.
+    def tests(self, file: str, module: str, lines: range | None, copy: Copy) -> dict[str, float] | None:
+        """The tests that may notice a change of these lines, and how long each takes; `None` while nothing is recorded: any of the file.
 
         Those that start Python may run any line; those that fail anyway notice nothing.
         """
@@ -237,6 +238,9 @@ class Reached:
         now = [sha256(path.read_bytes()).hexdigest() for path in (ROOT / file, PACKAGE / module)]
         with self._locks[file]:
             if not kept.exists() or [(found := json.loads(kept.read_text()))["file"], found["modules"].get(module, now[1])] != now:
+                if file not in self._asked:
+                    self._asked.add(file)
+                    return None
                 copy.pytest(file, seconds=1800, **{WRITTEN: str(kept)})
             found = json.loads(kept.read_text())
             names, of_module = list(found["seconds"]), found["lines"].get(module, {})
@@ -253,13 +257,14 @@ def tried(mutant: Mutant, files: list[str], copy: Copy, reached: Reached, second
     chosen = copy.folder / "chosen.json"
     for some in (files[:NEAREST], files[NEAREST:]):
         tests = {file: reached.tests(file, mutant.module, lines, copy) for file in some}
-        taken = {name: time for by_name in tests.values() for name, time in by_name.items()}
-        if not taken:
+        taken = {name: time for by_name in tests.values() for name, time in (by_name or {}).items()}
+        whole = [file for file in some if tests[file] is None]
+        if not taken and not whole:
             continue
-        chosen.write_text(json.dumps(sorted(taken, key=lambda name: taken[name])))
+        chosen.write_text(json.dumps([*sorted(taken, key=lambda name: taken[name]), *whole]))
         put(place, mutant.made(source))
         try:
-            end = copy.pytest("-x", *(file for file in some if tests[file]), seconds=seconds, **{CHOSEN: str(chosen)})
+            end = copy.pytest("-x", *(file for file in some if tests[file] != {}), seconds=seconds, **{CHOSEN: str(chosen)})
             if end not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
                 return "caught"
         except subprocess.TimeoutExpired:

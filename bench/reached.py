@@ -1,7 +1,7 @@
 """Which lines of the package each test runs: a plugin of pytest, for `bench.mutants`.
 
 With `BENCH_REACHED` and one test file it writes that file: how long each test took, whether it passed, and the tests that ran each line. With
-`BENCH_CHOSEN` it runs the tests that this file names, in that order, and no others.
+`BENCH_CHOSEN` it runs the tests and test files that this file names, in that order, and no others.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Recorder:
 
 
 class Chooser:
-    """Runs the chosen tests in the order given."""
+    """Runs the chosen tests, and all tests of the chosen files, in the order given."""
 
     def __init__(self, place: Path) -> None:
         self._rank = {name: at for at, name in enumerate(json.loads(place.read_text()))}
@@ -86,7 +86,8 @@ class Chooser:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave the others out."""
-        items[:] = sorted((item for item in items if item.nodeid in self._rank), key=lambda item: self._rank[item.nodeid])
+        ranks = {item: self._rank.get(item.nodeid, self._rank.get(item.nodeid.partition("::")[0])) for item in items}
+        items[:] = sorted((item for item in items if ranks[item] is not None), key=lambda item: ranks[item] or 0)
 
 
 def pytest_configure(config: pytest.Config) -> None:
