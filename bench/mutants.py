@@ -30,7 +30,7 @@ from threading import Lock
 
 import pytest
 
-from bench.reached import CHOSEN, WRITTEN
+from bench.reached import CHOSEN, FAILED, WRITTEN
 from kestrel_lab.evals.stats.intervals_and_tests import wilson
 
 ROOT = Path(__file__).parents[1]
@@ -51,6 +51,7 @@ COMPARED = {
     ast.IsNot: "is",
 }
 COUNTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "*"}
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 NEAREST = 3
 """So many test files are tried first, by themselves: most mutants are caught there."""
 
@@ -254,24 +255,37 @@ def tried(mutant: Mutant, files: list[str], copy: Copy, reached: Reached, second
     """`caught`, `missed`, or `time` when its tests did not end in time."""
     place = copy.folder / "kestrel_lab" / mutant.module
     source, lines = (PACKAGE / mutant.module).read_bytes(), ran(mutant)
-    chosen = copy.folder / "chosen.json"
     for some in (files[:NEAREST], files[NEAREST:]):
         tests = {file: reached.tests(file, mutant.module, lines, copy) for file in some}
         taken = {name: time for by_name in tests.values() for name, time in (by_name or {}).items()}
-        whole = [file for file in some if tests[file] is None]
-        if not taken and not whole:
-            continue
-        chosen.write_text(json.dumps([*sorted(taken, key=lambda name: taken[name]), *whole]))
+        chosen = [*sorted(taken, key=lambda name: taken[name]), *(file for file in some if tests[file] is None)]
         put(place, mutant.made(source))
         try:
-            end = copy.pytest("-x", *(file for file in some if tests[file] != {}), seconds=seconds, **{CHOSEN: str(chosen)})
-            if end not in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+            if chosen and notice(chosen, copy, seconds):
                 return "caught"
         except subprocess.TimeoutExpired:
             return "time"
         finally:
             put(place, source)
     return "missed"
+
+
+def notice(chosen: list[str], copy: Copy, seconds: float) -> bool:
+    """Whether one of these tests or test files fails twice: on a busy machine a test may fail once that the change has nothing to do with."""
+    order, failed = copy.folder / "chosen.json", copy.folder / "failed.txt"
+    doubtful = list[str]()
+    while True:
+        order.write_text(json.dumps({"run": chosen, "but": doubtful}))
+        failed.write_text("")
+        files = dict.fromkeys(name.partition("::")[0] for name in chosen)
+        if copy.pytest("-x", *files, seconds=seconds, **{CHOSEN: str(order), FAILED: str(failed)}) in ENDED:
+            return False
+        if not (name := failed.read_text().partition("\n")[0]):  # the module cannot even be imported
+            return True
+        order.write_text(json.dumps({"run": [name], "but": []}))
+        if copy.pytest(name.partition("::")[0], seconds=seconds, **{CHOSEN: str(order), FAILED: str(failed)}) not in ENDED:
+            return True
+        doubtful.append(name)
 
 
 def put(place: Path, source: bytes) -> None:

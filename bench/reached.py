@@ -1,7 +1,7 @@
 """Which lines of the package each test runs: a plugin of pytest, for `bench.mutants`.
 
-With `BENCH_REACHED` and one test file it writes that file: how long each test took, whether it passed, and the tests that ran each line. With
-`BENCH_CHOSEN` it runs the tests and test files that this file names, in that order, and no others.
+With `BENCH_REACHED` and one test file it writes that file: how long each test took, whether it passed, and the tests that ran each
+line. With `BENCH_CHOSEN` it runs the tests and test files that this file names, in that order, and adds those that fail to `BENCH_FAILED`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "kestrel_lab"
-WRITTEN, CHOSEN = "BENCH_REACHED", "KESTREL_BENCH_CHOSEN"
+WRITTEN, CHOSEN, FAILED = "BENCH_REACHED", "BENCH_CHOSEN", "BENCH_FAILED"
 
 
 class Recorder:
@@ -78,16 +78,25 @@ class Recorder:
 
 
 class Chooser:
-    """Runs the chosen tests, and all tests of the chosen files, in the order given."""
+    """Runs the chosen tests, and all tests of the chosen files, in the order given, and notes which failed."""
 
-    def __init__(self, place: Path) -> None:
-        self._rank = {name: at for at, name in enumerate(json.loads(place.read_text()))}
+    def __init__(self, place: Path, failed: Path) -> None:
+        given = json.loads(place.read_text())
+        self._rank = {name: at for at, name in enumerate(given["run"])}
+        self._but, self._failed = {*given["but"]}, failed
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Leave the others out."""
         ranks = {item: self._rank.get(item.nodeid, self._rank.get(item.nodeid.partition("::")[0])) for item in items}
-        items[:] = sorted((item for item in items if ranks[item] is not None), key=lambda item: ranks[item] or 0)
+        chosen = [item for item in items if ranks[item] is not None and item.nodeid not in self._but]
+        items[:] = sorted(chosen, key=lambda item: ranks[item] or 0)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test that failed."""
+        if report.failed:
+            with self._failed.open("a") as file:
+                file.write(f"{report.nodeid}\n")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,4 +104,4 @@ def pytest_configure(config: pytest.Config) -> None:
     if place := os.environ.pop(WRITTEN, ""):
         config.pluginmanager.register(Recorder(Path(place), Path(config.args[0])))
     if place := os.environ.pop(CHOSEN, ""):
-        config.pluginmanager.register(Chooser(Path(place)))
+        config.pluginmanager.register(Chooser(Path(place), Path(os.environ.pop(FAILED))))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench import mutants
-from bench.mutants import Copy, Covering, Mutant, Reached, mutants_of, put, table
+from bench.mutants import Copy, Covering, Mutant, Reached, mutants_of, notice, put, table
 
 SOURCE = """\
 from typing import TYPE_CHECKING
@@ -146,3 +146,38 @@ def test_the_recorder_says_which_tests_ran_a_line(tmp_path: Path) -> None:
     of = [reached.tests(file, "core/sanitize.py", some, Here()) or {} for some in (lines, range(0), None)]
     names = [{name.rpartition("::")[2] for name in tests} for tests in of]
     assert names == [{"test_here", "test_elsewhere"}, {"test_elsewhere"}, {"test_here", "test_elsewhere", "test_nothing"}]
+
+
+FLAKY = """\\
+from pathlib import Path
+
+
+def test_once():
+    seen = Path(__file__).with_name("seen")
+    assert seen.exists() or seen.touch()
+
+
+def test_never():
+    raise AssertionError
+
+
+def test_always():
+    pass
+"""
+
+
+def test_a_change_is_noticed_by_a_test_that_fails_twice(tmp_path: Path) -> None:
+    """One that fails once, as happens on a busy machine, is left out, and the others are asked."""
+    (tmp_path / "test_it.py").write_text(FLAKY)
+    for name in ("bench", "kestrel_lab"):
+        (tmp_path / name).symlink_to(mutants.ROOT / name)
+
+    class Here(Copy):
+        def __init__(self) -> None:
+            self.folder = tmp_path
+
+    names = ["test_it.py::test_once", "test_it.py::test_always"]
+    assert not notice(names, Here(), 600)
+    (tmp_path / "seen").unlink()
+    assert notice([*names, "test_it.py::test_never"], Here(), 600)
+    assert (tmp_path / "failed.txt").read_text() == "test_it.py::test_never\n" * 2
