@@ -1,9 +1,10 @@
 """Change the package in a sample of places and see which changes the tests notice: `python -m bench.mutants --out FOLDER`.
 
-A mutant is the package with one comparison, condition, boolean, sum or return value changed. Only the test files that import
-the changed module run on it, in a copy of the project. What was found is kept in FOLDER/mutants.jsonl, so a run that was
-stopped goes on. mutmut and cosmic-ray make every mutant of a project and run one command on each; neither draws a sample of
-the whole nor picks the tests of a module.
+A mutant is the package with one comparison, condition, boolean, sum or return value changed. The ten test files nearest to the
+changed module run on it, in a copy of the project: of their tests those that ran the changed statement when nothing was changed
+(`bench.reached`), the quickest first. What was found is kept in FOLDER/mutants.jsonl, so a run that was stopped goes on; remove that after
+the package or its tests have changed. mutmut and cosmic-ray make every mutant of a project and run one command on each; neither
+draws a sample of the whole nor picks the tests of a module.
 """
 
 from __future__ import annotations
@@ -18,12 +19,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from queue import SimpleQueue
+from threading import Lock
+
+import pytest
+
+from bench.reached import CHOSEN, FAILED, WRITTEN
+from kestrel_lab.evals.stats.intervals_and_tests import wilson
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "kestrel_lab"
@@ -43,7 +51,9 @@ COMPARED = {
     ast.IsNot: "is",
 }
 COUNTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "*"}
-TABLE = re.compile(r"(?<=<!-- mutants -->\n).*?(?=<!-- end of mutants -->)", re.DOTALL)
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
+NEAREST = 3
+"""So many test files are tried first, by themselves: most mutants are caught there."""
 
 
 @dataclass(frozen=True)
@@ -163,25 +173,119 @@ def dotted(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def tried(mutant: Mutant, tests: list[str], copy: Path, seconds: float) -> str:
-    """`caught`, `missed`, or `time` when its tests did not end in time."""
-    place = copy / "kestrel_lab" / mutant.module
+def ran(mutant: Mutant) -> range | None:
+    """The lines of the changed statement, up to the change; none for what runs when the module is imported."""
     source = (PACKAGE / mutant.module).read_bytes()
-    put(place, mutant.made(source))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not long and not browser", *tests]
-    env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": ""}
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=copy, env=env, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True) as process:
+    last = mutant.line + source[mutant.start : mutant.end].count(b"\n")
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    inside = [
+        node
+        for function in functions
+        for body in function.body
+        for node in ast.walk(body)
+        if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= last <= (node.end_lineno or 0)
+    ]
+    return range(max(node.lineno for node in inside), last + 1) if inside else None
+
+
+class Copy:
+    """A copy of the project in which tests run."""
+
+    def __init__(self, folder: Path) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        ignored = shutil.ignore_patterns(".git", ".venv", "out", "*_cache", "__pycache__", "node_modules")
+        shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
+        # tests that fail without a repository would seem to notice anything
+        subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+        self.folder = folder.absolute()
+
+    def pytest(self, *given: str, seconds: float, **environment: str) -> int:
+        """Run tests, and return the exit code. Raises `subprocess.TimeoutExpired` when they do not end in time."""
+        plugins = ("no:cacheprovider", "pytest_timeout", "_hypothesis_pytestplugin", "bench.reached")  # others take longer than most tests
+        command = [sys.executable, "-m", "pytest", "-q", *(f"-p{name}" for name in plugins), "-m", "not long and not browser"]
+        alone = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        env = {**os.environ, **alone, **environment}
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(
+            [*command, *given], cwd=self.folder, env=env, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+        ) as process:
+            try:
+                return process.wait(seconds)
+            finally:
+                try:
+                    os.killpg(process.pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+
+
+class Reached:
+    """Which tests of a file ran which lines of the unchanged package: recorded when it is asked for again, and kept in a folder.
+
+    To record a file takes longer than to run it once. A record is made again when the test file or the module in question has changed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self._folder = folder
+        self._asked = set[str]()
+        self._locks: defaultdict[str, Lock] = defaultdict(Lock)
+
+    def tests(self, file: str, module: str, lines: range | None, copy: Copy) -> dict[str, float] | None:
+        """The tests that may notice a change of these lines, and how long each takes; `None` while nothing is recorded: any of the file.
+
+        Those that start Python may run any line; those that fail anyway notice nothing.
+        """
+        kept = self._folder.absolute() / f"{file.replace('/', '.')}.json"
+        now = [sha256(path.read_bytes()).hexdigest() for path in (ROOT / file, PACKAGE / module)]
+        with self._locks[file]:
+            if not kept.exists() or [(found := json.loads(kept.read_text()))["file"], found["modules"].get(module, now[1])] != now:
+                if file not in self._asked:
+                    self._asked.add(file)
+                    return None
+                copy.pytest(file, seconds=1800, **{WRITTEN: str(kept)})
+            found = json.loads(kept.read_text())
+            names, of_module = list(found["seconds"]), found["lines"].get(module, {})
+        chosen = set(names)
+        if lines is not None:
+            chosen = {*found["anywhere"], *(names[at] for line in lines for at in of_module.get(str(line), ()))}
+        return {name: found["seconds"][name] for name in chosen - set(found["failed"])}
+
+
+def tried(mutant: Mutant, files: list[str], copy: Copy, reached: Reached, seconds: float) -> str:
+    """`caught`, `missed`, or `time` when its tests did not end in time."""
+    place = copy.folder / "kestrel_lab" / mutant.module
+    source, lines = (PACKAGE / mutant.module).read_bytes(), ran(mutant)
+    for some in (files[:NEAREST], files[NEAREST:]):
+        tests = {file: reached.tests(file, mutant.module, lines, copy) for file in some}
+        taken = {name: time for by_name in tests.values() for name, time in (by_name or {}).items()}
+        chosen = [*sorted(taken, key=lambda name: taken[name]), *(file for file in some if tests[file] is None)]
+        put(place, mutant.made(source))
         try:
-            return "missed" if process.wait(seconds) in (0, 5) else "caught"
+            if chosen and notice(chosen, copy, seconds):
+                return "caught"
         except subprocess.TimeoutExpired:
             return "time"
         finally:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
             put(place, source)
+    return "missed"
+
+
+def notice(chosen: list[str], copy: Copy, seconds: float) -> bool:
+    """Whether one of these tests or test files fails twice: on a busy machine a test may fail once that the change has nothing to do with."""
+    order, failed = copy.folder / "chosen.json", copy.folder / "failed.txt"
+    doubtful = list[str]()
+    while True:
+        order.write_text(json.dumps({"run": chosen, "but": doubtful}))
+        failed.write_text("")
+        files = dict.fromkeys(name.partition("::")[0] for name in chosen)
+        if copy.pytest("-x", *files, seconds=seconds, **{CHOSEN: str(order), FAILED: str(failed)}) in ENDED:
+            return False
+        if not (name := failed.read_text().partition("\n")[0]):  # the module cannot even be imported
+            return True
+        order.write_text(json.dumps({"run": [name], "but": []}))
+        if copy.pytest(name.partition("::")[0], seconds=seconds, **{CHOSEN: str(order), FAILED: str(failed)}) not in ENDED:
+            return True
+        doubtful.append(name)
 
 
 def put(place: Path, source: bytes) -> None:
@@ -192,23 +296,25 @@ def put(place: Path, source: bytes) -> None:
 
 
 def table(results: list[tuple[Mutant, str]], seed: int) -> str:
-    """What was caught, by group and kind of change, and what was not."""
+    """What was caught, by group and kind of change."""
     rows = [
-        "| mutants of | made | caught | missed | out of time | caught of those that ended | goal |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| mutants of | sample | made | caught | missed | out of time | caught of those that ended (95 %) | goal |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for group, goal in GOALS.items():
         ends = Counter(end for mutant, end in results if mutant.group == group)
-        if not ends:
-            continue
         ended = ends["caught"] + ends["missed"]
-        share = f"{ends['caught'] / ended:.0%}" if ended else "–"
-        rows.append(f"| {group} | {sum(ends.values())} | {ends['caught']} | {ends['missed']} | {ends['time']} | {share} | {goal} % |")
+        if not ended:
+            continue
+        low, high = wilson(ends["caught"], ended)
+        share = f"{ends['caught'] / ended:.0%} ({100 * low:.0f}–{100 * high:.0f})"
+        counts = f"{sum(ends.values())} | {ends['caught']} | {ends['missed']} | {ends['time']}"
+        rows.append(f"| {group} | seed {seed} | {counts} | {share} | {goal} % |")
     kinds = Counter((mutant.kind, end) for mutant, end in results)
     by_kind = ", ".join(
         f"{kind} {kinds[kind, 'caught']} of {kinds[kind, 'caught'] + kinds[kind, 'missed']}" for kind in sorted({kind for kind, _ in kinds})
     )
-    return "\n".join([*rows, "", f"Seed {seed}; caught by kind: {by_kind}."]) + "\n"
+    return "\n".join([*rows, "", f"Caught by kind: {by_kind}."]) + "\n"
 
 
 def main() -> None:
@@ -222,7 +328,6 @@ def main() -> None:
     parser.add_argument("--only", choices=GOALS, help="one group alone")
     parser.add_argument("--seconds", type=float, default=180, help="for the tests of one mutant (default: %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once (default: %(default)s)")
-    parser.add_argument("--write", action="store_true", help="put the table into CONTRIBUTING.md")
     given = parser.parse_args()
     made = [mutant for path in sorted(PACKAGE.rglob("*.py")) for mutant in mutants_of(path)]
     sample: list[Mutant] = []
@@ -231,18 +336,12 @@ def main() -> None:
         sample += random.Random(given.seed).sample(of_group, min(given.number, len(of_group)))
     kept = given.out / "mutants.jsonl"
     given.out.mkdir(parents=True, exist_ok=True)
-    known = {json.dumps(row["mutant"]): row["end"] for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
-    tests, copies = Covering(), SimpleQueue[Path]()
+    known: dict[str, str] = (
+        {json.dumps(row["mutant"]): row["end"] for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
+    )
+    covering, reached, copies = Covering(), Reached(given.out / "reached"), SimpleQueue[Copy]()
     for number in range(given.jobs):
-        copy = given.out / f"copy{number}"
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(
-            ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "out", "*_cache", "__pycache__", "node_modules"), symlinks=True
-        )
-        subprocess.run(
-            ["git", "init", "--quiet", str(copy)], check=True
-        )  # tests that fail without a repository would seem to notice anything
-        copies.put(copy.absolute())
+        copies.put(Copy(given.out / f"copy{number}"))
 
     def end_of(mutant: Mutant) -> str:
         key = json.dumps(asdict(mutant))
@@ -250,7 +349,7 @@ def main() -> None:
             return known[key]
         copy = copies.get()
         try:
-            end = tried(mutant, tests.of(mutant.module), copy, given.seconds)
+            end = tried(mutant, covering.of(mutant.module), copy, reached, given.seconds)
         finally:
             copies.put(copy)
         with kept.open("a") as file:
@@ -260,14 +359,10 @@ def main() -> None:
 
     with ThreadPoolExecutor(given.jobs) as pool:
         results = list(zip(sample, pool.map(end_of, sample), strict=True))
-    found = table(results, given.seed)
-    print(f"\n{found}\nMissed:")
+    print(f"\n{table(results, given.seed)}\nMissed:")
     for mutant, end in results:
         if end == "missed":
             print(f"  {mutant.module}:{mutant.line} {mutant.kind}: {' '.join(mutant.text.split())[:100]}")
-    if given.write:
-        page = ROOT / "CONTRIBUTING.md"
-        page.write_text(TABLE.sub(lambda _: found, page.read_text()))
 
 
 if __name__ == "__main__":

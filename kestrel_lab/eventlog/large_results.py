@@ -147,7 +147,7 @@ class Spool:
 
     def close(self) -> tuple[str, int]:
         """End the text; returns its name and the characters kept, an empty name if it could not be kept."""
-        if self._file is None or self._failed:
+        if self._file is None:
             return "", 0
         name = self._hash.hexdigest()[:32]
         with self._temporary.open(encoding="utf-8", errors="replace", newline="") as file:

@@ -21,6 +21,7 @@ from kestrel_lab.core.events.union import (
     Prompted,
     RunFinished,
     RunInterrupted,
+    RunStarted,
     StageStarted,
     StateTransition,
     ToolAnswered,
@@ -109,3 +110,13 @@ def test_the_reason_of_a_failure_is_printed_once() -> None:
     asked = ModelCalled(call="a", step="s", model="m", cycle=1, messages=1)
     assert printed(asked, ModelAnswered(call="a", step="s", model="m", error={"message": why})).count(why) == 1
     assert printed().count(why) == 1
+
+
+def test_a_run_that_is_shown_later_took_as_long_as_it_did() -> None:
+    """The last line says so, from its log and not from the clock on the wall; of a run that never began there is nothing to say."""
+    display = TerminalDisplay(Console(file=io.StringIO(), width=200))
+    assert "0 ms" in display.ending().plain
+    display.tell(RunStarted(goal="go", workspace="/w", model="m"), 100.0)
+    display.tell(RunFinished(outcome="complete", answer="done"), 104.0)
+    display.tell(StateTransition(source="EXECUTING", target="COMPLETE"), 104.0)
+    assert display.ending().plain.splitlines()[0].endswith("4.0 s")

@@ -119,6 +119,14 @@ def test_attacks_are_refused_fast():
     assert time.thread_time() - started < 1.5
 
 
+def test_what_is_as_large_as_allowed_is_read():
+    """Bytes, levels and digits up to the limit, which is of bytes and not of characters."""
+    assert parse_yaml("#" * MAX_BYTES, "s.yaml").value is None
+    assert "larger than" in refusal("#" + "é" * (MAX_BYTES // 2))
+    assert parse_yaml("[" * 50 + "1" + "]" * 50, "s.yaml").value and "more than 50 levels" in refusal("[" * 51 + "1" + "]" * 51)
+    assert parse_yaml("9" * 300, "s.yaml").value == int("9" * 300) and "300 digits" in refusal("9" * 301)
+
+
 def test_control_characters_are_refused():
     """A file with characters that YAML forbids is refused, not half read."""
     assert refusal("a: \x00b\n").startswith("s.yaml")

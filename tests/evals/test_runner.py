@@ -351,6 +351,9 @@ def test_stored_trials_are_reused_and_the_rest_explained(lab, tmp_path):
     assert again() == (1, 1, {})
     (repo / "helper.py").write_text("FACTOR = 3\n")
     assert again() == (1, 0, {"the code changed": 1})
+    (repo / "silent.yaml").write_text("rules:\n  - when: nothing of the kind\n    turns: [never]\n")
+    silent = {"silent": "scripted:silent.yaml"}
+    assert [again(configs=silent)[2] for _ in range(2)] == [{"not run before": 1}, {"it broke before": 1}]
     shas = {row.git_sha for row in stored_trials(lab.store, suite="suite")}
     head = git(repo, "rev-parse", "HEAD")
     assert head in shas

@@ -319,3 +319,13 @@ def test_the_detectable_drop_is_just_detectable(n, flips, alpha):
         assert found == math.inf
     else:
         assert power(found) >= POWER > power(found - 1e-5)
+
+
+@given(numbers, samples, st.sampled_from([0.001, 60.0, 1000.0]))
+def test_an_interval_in_another_unit_is_that_of_the_values_in_it(shift, values, factor):
+    """Seconds or milliseconds: mean, ends and standard error are those of the values times the factor; one of nothing stays so."""
+    values = [value + shift for value in values]
+    found, wanted = mean_interval(values).times(factor), mean_interval([factor * value for value in values])
+    assert (found.mean, found.low, found.high, found.se) == pytest.approx((wanted.mean, wanted.low, wanted.high, wanted.se), abs=1e-9)
+    assert (found.n, found.clusters) == (wanted.n, wanted.clusters)
+    assert math.isnan(NOTHING.times(factor).mean) and math.isnan(NOTHING.times(factor).high)

@@ -283,3 +283,9 @@ def test_each_bug_lets_something_through(
     desk.write()
     bug(monkeypatch)
     assert attack(desk)
+
+
+def test_an_empty_file_holds_nobodys_words(desk: Desk) -> None:
+    """A run that has read a page may leave one behind: it orders nothing, there and wherever else a file is empty."""
+    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "summary.md", "content": ""}))
+    assert desk.obeys(read("summary.md"))

@@ -1,0 +1,123 @@
+"""Laws of the form that a server has a person fill in: what is shown, what may be answered, and what the server then gets."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
+
+from kestrel_lab.mcp.elicitation import DECLINE, DONE, LEAVE_OUT, Ask, elicited
+
+
+class Person:
+    """Answers what is asked in this order, and keeps it; declines what comes after."""
+
+    def __init__(self, *answers: str | None) -> None:
+        self.left = list(answers)
+        self.asked: list[tuple[str, tuple[str, ...]]] = []
+
+    async def ask(self, text: str, options: tuple[str, ...]) -> str | None:
+        """Answer one question."""
+        self.asked.append((text, options))
+        return self.left.pop(0) if self.left else DECLINE
+
+
+def filled(ask: Ask, required: tuple[str, ...] = ("it",), /, **fields: dict[str, Any]) -> Any:
+    """What the server gets for a form with these fields; `None` where it is declined."""
+    schema = {"type": "object", "properties": fields, "required": list(required)}
+    result = asyncio.run(elicited("s", ElicitRequestFormParams(message="Please.", requested_schema=schema), ask))
+    return result.content if result.action == "accept" else None
+
+
+@pytest.mark.parametrize(
+    ("said", "value"), [("yes", True), ("no", False), ("true", True), ("false", False), (" No ", False), ("TRUE", True), ("Yes", True)]
+)
+def test_a_yes_is_true_and_a_no_is_false(said: str, value: bool) -> None:
+    """However a person spells it."""
+    assert filled(Person(said).ask, it={"type": "boolean"}) == {"it": value}
+
+
+@given(st.integers(-(10**6), 10**6))
+def test_a_whole_number_is_a_number(number: int) -> None:
+    """Also where the field takes others too."""
+    assert filled(Person(str(number)).ask, it={"type": "integer"}) == {"it": number}
+    assert filled(Person(f"{number / 8}").ask, it={"type": "number"}) == {"it": number / 8}
+
+
+FIELDS: dict[str, tuple[dict[str, Any], Any]] = {
+    "yes": ({"type": "boolean"}, True),
+    "no": ({"type": "boolean"}, False),
+    "number": ({"type": "integer"}, 7),
+    "text": ({"type": "string"}, "a b"),
+    "value": ({"type": "string", "enum": ["a", "b"]}, "b"),
+    "named value": ({"type": "string", "enum": ["a", "b"], "enumNames": ["First", "Second"]}, "b"),
+    "titled": ({"type": "string", "oneOf": [{"const": "a", "title": "First"}, {"const": "b", "title": "Second"}]}, "b"),
+    "titled by itself": ({"type": "string", "oneOf": [{"const": "a"}, {"const": "b"}]}, "b"),
+    "several": ({"type": "array", "items": {"type": "string", "enum": ["a", "b", "c"]}}, ["c", "a"]),
+    "several titled": ({"type": "array", "items": {"anyOf": [{"const": "a", "title": "First"}, {"const": "b", "title": "Second"}]}}, ["b"]),
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_default_is_the_first_option_and_means_itself(field: str) -> None:
+    """Who takes what is suggested gives the server its own default, whatever it is called on the screen."""
+    about, value = FIELDS[field]
+    person = Person()
+    assert filled(person.ask, it=about | {"default": value}) is None
+    suggested = person.asked[0][1][0]
+    assert filled(Person(suggested).ask, it=about | {"default": value}) == {"it": value}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_option_that_is_offered_is_taken(field: str) -> None:
+    """Each fits at once and only a field that may be left out offers that; both kinds may be declined."""
+    about, _ = FIELDS[field]
+    for required in (("it",), ()):
+        person = Person()
+        assert filled(person.ask, required, it=about) is None
+        options = person.asked[0][1]
+        assert (options[-1], LEAVE_OUT in options) == (DECLINE, not required)
+        for option in options[:-1]:
+            person = Person(option)
+            found = filled(person.ask, required, it=about)
+            assert (list(found), len(person.asked)) == ([] if option == LEAVE_OUT else ["it"], 1)
+
+
+def test_what_does_not_fit_is_asked_three_times_and_then_declined() -> None:
+    """The reason is in the next question; a word that leaves a field out leaves out none that the server needs."""
+    person = Person("x", "0", "y", "4")
+    assert filled(person.ask, it={"type": "integer", "minimum": 1}) is None
+    assert [("does not fit" in text, "minimum" in text) for text, _ in person.asked] == [(False, False), (True, False), (True, True)]
+    assert filled(Person(LEAVE_OUT, "2").ask, it={"type": "integer"}) == {"it": 2}
+
+
+def test_several_fields_are_counted_and_one_is_not() -> None:
+    """A person sees how many questions are to come; a field that is left out is not in the answer."""
+    person = Person("a", LEAVE_OUT, "3")
+    assert filled(person.ask, ("one", "three"), one={"type": "string"}, two={"type": "string"}, three={"type": "integer"}) == {
+        "one": "a",
+        "three": 3,
+    }
+    assert [text.rpartition("(")[2] for text, _ in person.asked] == ["1 of 3)", "2 of 3)", "3 of 3)"]
+    person = Person("a")
+    filled(person.ask, it={"type": "string"})
+    assert " of 1" not in person.asked[0][0]
+
+
+@pytest.mark.parametrize(("said", "content"), [("yes", {}), (DECLINE, None), (None, None), ("no", None)])
+def test_a_form_without_fields_asks_for_a_yes(said: str | None, content: dict[str, Any] | None) -> None:
+    """Anything else declines it."""
+    assert filled(Person(said).ask, ()) == content
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "javascript:alert(1)", "https://x.example/" + "a" * 8_000])
+def test_an_address_that_is_no_page_is_declined_unasked(url: str) -> None:
+    """Nor one that nobody reads to its end; others are accepted once the person has been there, and only then."""
+    person = Person(DONE)
+    assert asyncio.run(elicited("s", ElicitRequestURLParams(message="m", url=url, elicitation_id="1"), person.ask)).action == "decline"
+    assert not person.asked
+    for said, action in ((DONE, "accept"), (DECLINE, "decline"), ("yes", "decline"), (None, "decline")):
+        asked = ElicitRequestURLParams(message="m", url="http://x.example/", elicitation_id="1")
+        assert asyncio.run(elicited("s", asked, Person(said).ask)).action == action
