@@ -53,6 +53,7 @@ from kestrel_lab.runtime.recomputation import Recomputed
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings, load_settings
 from kestrel_lab.tools.tool import Toolbox
+from kestrel_lab.views.html.table_view import Table as ShownTable
 
 EXIT_FAILED, EXIT_USAGE, EXIT_APPROVAL, EXIT_CANCELLED = 1, 2, 3, 130
 
@@ -251,21 +252,13 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
                 console.print(Text(), _table(families, rates), sep="\n")
             if failed := failed_table(result.rows):
                 console.print(Text(), _table(FAILED_HEADINGS, failed), sep="\n")
-        case GateReport():
-            console.print(Text("\n".join((result.headline, *map(plain, result.notes)))))
-            console.print(_table(*result.table()))
-            return result.exit_code
         case NotebookResult():
             return _notebook(console, result)
         case Comparison():
             console.print(Text(str(result)))
-        case Settings() | Doctor() | Recomputed() | History() | BisectResult() | Ablation() | ServerTable() | Rulebook():
-            if result.headline:
-                console.print(Text(result.headline))
-            columns, rows = result.table()
-            console.print(_table(columns, rows) if rows or not result.nothing else Text(result.nothing))
-            if lines := result.lines():
-                console.print(Text("\n".join(lines)))
+        case GateReport() | Settings() | Doctor() | Recomputed() | History() | BisectResult() | Ablation() | ServerTable() | Rulebook():
+            for part in ([result.headline] if result.headline else []) + [*result.parts()]:
+                console.print(_table(*part) if isinstance(part, ShownTable) else Text(plain(part)))
             return int(getattr(result, "exit_code", not getattr(result, "ok", True)))
         case _ if hasattr(result, "itertuples"):
             console.print(

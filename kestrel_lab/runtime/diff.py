@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -14,8 +14,7 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.timeparse.session_time import from_json
 from kestrel_lab.views.dataframes import shown_frame
 from kestrel_lab.views.formatting import args_line, usage_line
-from kestrel_lab.views.html.elements import headline_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +27,8 @@ _SHOWN = 40
 Pair = tuple[e.Record | None, e.Record | None]
 
 
-@dataclass(frozen=True)
-class RunDiff:
+@dataclass(frozen=True, repr=False)
+class RunDiff(PartsView):
     """Where two runs part.
 
     Two events are the same when their type and fields are; times and ids of runs and records do not count, nor what a model
@@ -66,19 +65,15 @@ class RunDiff:
         frame = shown_frame([_row(pair, same=place < self.shared) for place, pair in enumerate(self.rows)], columns=list(_COLUMNS))
         return frame.astype({"a_seq": "Int64", "b_seq": "Int64", "same": bool})
 
-    def __repr__(self) -> str:
-        lines = [self._headline, table_text(("", "a", "b"), self._summary)]
+    def parts(self) -> Iterable[Part]:
+        """Return both runs side by side, and the events from where they part."""
+        yield from ("", Table(("", "a", "b"), self._summary))
         if not self.same:
-            lines.append(table_text(("a_seq", "b_seq", "type", "a", "b"), self._parted))
-        return "\n\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        parted = "" if self.same else table_html(("a_seq", "b_seq", "type", "a", "b"), self._parted)
-        return f"{headline_html(self._headline)}{table_html(('', 'a', 'b'), self._summary)}{parted}"
+            yield from ("", Table(("a_seq", "b_seq", "type", "a", "b"), self._parted))
 
     @property
-    def _headline(self) -> str:
-        """In words of ours and numbers only: it is put into HTML as it is."""
+    def headline(self) -> str:
+        """How far the runs are the same, in one line."""
         if self.same:
             return f"the runs did the same: {self.shared} events"
         left = len(self.rows) - self.shared - _SHOWN

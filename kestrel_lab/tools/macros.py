@@ -21,7 +21,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.shell_syntax.template import check_command, render_call
 from kestrel_lab.tools.argument_schema import ToolArgumentsError
 from kestrel_lab.tools.tool import Parts, Tool, Toolbox, ToolContext
-from kestrel_lab.views.html.elements import pre_html
+from kestrel_lab.views.html.table_view import TextView
 
 MACRO_RUN = "macro_run"
 """The tool that runs macros; it may not be a step of one."""
@@ -45,7 +45,7 @@ class MacroStep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Macro:
+class Macro(TextView):
     """A named, versioned sequence of tool calls, valid by construction.
 
     `content` of an earlier step is the JSON value its tool returned. Raises `UsageError` for a name that
@@ -157,9 +157,6 @@ class Macro:
         state = f"version {self.version}" if self.enabled else f"version {self.version}, disabled"
         lines = [f"macro {self.signature} · {state}", f"  {self.description}"]
         return "\n".join(lines + [f"  {place}. {step.tool} {dumps(step.args)}" for place, step in enumerate(self.steps, 1)])
-
-    def _repr_html_(self) -> str:
-        return pre_html(repr(self))
 
 
 class MacroRegistry:

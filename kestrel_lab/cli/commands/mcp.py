@@ -6,6 +6,7 @@ import asyncio
 import shlex
 import sys
 import webbrowser
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,9 +25,7 @@ from kestrel_lab.runtime.mcp.discovery import Sources
 from kestrel_lab.runtime.mcp.server_table import Checked, ServerTable
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.server.mcp_server import serve_stdio
-from kestrel_lab.views.html.elements import paragraph_html, pre_html, table_html
-from kestrel_lab.views.html.table_view import TableView
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView, TextView
 
 if TYPE_CHECKING:
     from kestrel_lab.runtime.session import Session
@@ -37,8 +36,8 @@ mcp = group(
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundServers:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class FoundServers(PartsView):
     """Servers that could be had, with their points."""
 
     need: str
@@ -59,30 +58,18 @@ class FoundServers:
         ]
         return ("server", "points", "package", "says of itself", "against it"), rows
 
-    @property
-    def _told(self) -> str:
+    def parts(self) -> Iterable[Part]:
+        """Return the servers, the points of the best one, and how to go on."""
+        problem = [self.problem] if self.problem else []
         if not self.judged:
-            return f"nothing was found for {one_line(self.need)!r}; the setting mcp_registry adds a registry to search"
-        return f"kestrel mcp install {self.judged[0].entry.name} shows what it would install"
-
-    def __repr__(self) -> str:
-        lines = (
-            [table_text(*self.table()), f"\nthe points of {self.judged[0].entry.name}:", repr(self.judged[0]), ""] if self.judged else []
-        )
-        return plain("\n".join([*lines, *([self.problem] if self.problem else []), self._told]))
-
-    def _repr_html_(self) -> str:
-        problem = paragraph_html(self.problem) if self.problem else ""
-        best = self.judged[:1]
-        tables = [
-            table_html(*self.table()),
-            *(paragraph_html(f"the points of {one.entry.name}:") + table_html(*one.table()) for one in best),
-        ]
-        return ("".join(tables) if best else "") + problem + paragraph_html(self._told)
+            return [*problem, f"nothing was found for {one_line(self.need)!r}; the setting mcp_registry adds a registry to search"]
+        best = self.judged[0]
+        points = ["", f"the points of {best.entry.name}:", *best.parts(), ""]
+        return [Table(*self.table()), *points, *problem, f"kestrel mcp install {best.entry.name} shows what it would install"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Offer:
+class Offer(TextView):
     """What would be installed, or was."""
 
     judged: Judged
@@ -105,9 +92,6 @@ class Offer:
             lines.append(f"installed as {self.done.server}: {', '.join(self.tools)}")
             lines.append(f"a run is offered them with --tools default,{self.done.server}")
         return plain("\n".join(lines))
-
-    def _repr_html_(self) -> str:
-        return pre_html(repr(self))
 
 
 class InstalledTable(TableView, tuple[tuple[str, ...], ...]):
@@ -202,7 +186,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestr
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedText:
+class CheckedText(TextView):
     """What a check found, for reading."""
 
     checked: Checked
@@ -228,9 +212,6 @@ class CheckedText:
         else:
             lines.append("approved as it is")
         return plain("\n".join(lines))
-
-    def _repr_html_(self) -> str:
-        return pre_html(repr(self))
 
 
 @mcp.callback()

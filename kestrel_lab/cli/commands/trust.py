@@ -15,7 +15,7 @@ from kestrel_lab.core.sanitize import one_line, plain, shown_path
 from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, brought
 from kestrel_lab.runtime.settings import load_settings, setting_files, weakenings
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.views.html.elements import pre_html
+from kestrel_lab.views.html.table_view import TextView
 
 tainting = typer.Typer()
 
@@ -34,16 +34,13 @@ class FileTrust:
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectTrust:
+class ProjectTrust(TextView):
     """The files of settings that hold here."""
 
     files: tuple[FileTrust, ...]
 
     def __repr__(self) -> str:
         return plain("\n".join(line for one in self.files for line in one.lines())) or "there is no settings file here"
-
-    def _repr_html_(self) -> str:
-        return pre_html(repr(self))
 
 
 def trust(

@@ -26,7 +26,6 @@ from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduced
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -176,10 +175,6 @@ class EvalResult(ResultView):
                 f"  {name}: {result_table.rate_text(s)} of {s['trials']} trials{broke}, {result_table.amount(s['working_time'], '.2f')} s, {result_table.amount(s['token_usage'], '.0f')} tokens, {'' if s['cost_known'] else 'cost '}{result_table.cost_text(s)}"
             )
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        notes = "".join(paragraph_html(note) for note in self.lines())
-        return f"{headline_html(self.headline)}{notes}{table_html(*self.table())}"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Return headings, and a row of texts per configuration."""

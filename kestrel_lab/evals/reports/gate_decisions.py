@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from kestrel_lab.core.sanitize import plain
 from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, is_share, shown
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code, joined, table
@@ -17,8 +16,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, cluster
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import labelled, success_interval, trial_record
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 GateVerdict = Literal["ok", "regression", "inconclusive", "broken"]
 EXIT_CODES: Final[dict[GateVerdict, int]] = {"ok": 0, "regression": 1, "inconclusive": 2, "broken": 3}
@@ -49,7 +47,7 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class GateReport:
+class GateReport(PartsView):
     """All gates of a suite, decided."""
 
     suite: str
@@ -96,11 +94,9 @@ class GateReport:
         rows = [[code(d.gate), code(d.config), *d.cells()[2:5], code(d.why)] for d in self.decisions]
         return joined([f"**Gates: {self.verdict}**", table(HEADINGS, rows)])
 
-    def __repr__(self) -> str:
-        return "\n".join([self.headline, *(plain(note) for note in self.notes), table_text(*self.table())])
-
-    def _repr_html_(self) -> str:
-        return f"{headline_html(self.headline)}{''.join(map(paragraph_html, self.notes))}{table_html(*self.table())}"
+    def parts(self) -> Iterable[Part]:
+        """Return the notes, and a row per decision."""
+        return [*self.notes, Table(*self.table())]
 
 
 def decide(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:

@@ -23,8 +23,7 @@ from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.review.calibration import Kept, keep
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.views.html.elements import paragraph_html
-from kestrel_lab.views.html.table_view import TableView
+from kestrel_lab.views.html.table_view import Part, PartsView, TableView
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +98,7 @@ class Calibration(TableView):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Reliability:
+class Reliability(PartsView):
     """The calibration of each configuration of a suite."""
 
     suite: str
@@ -108,11 +107,9 @@ class Reliability:
     """The trials with a confidence, by configuration."""
     notes: tuple[str, ...] = ()
 
-    def __repr__(self) -> str:
-        return "\n\n".join([*map(repr, self.configs.values()), *(["\n".join(self.notes)] if self.notes else [])])
-
-    def _repr_html_(self) -> str:
-        return "".join([*(each._repr_html_() for each in self.configs.values()), *map(paragraph_html, self.notes)])
+    def parts(self) -> Iterable[Part]:
+        """Return the calibration of each configuration, and the notes."""
+        return [*(part for each in self.configs.values() for part in (each.headline, *each.parts(), "")), *self.notes]
 
     def write(self, path: Path) -> list[Path]:
         """Draw the reliability diagrams to `path`; several configurations get one file each, named after them."""

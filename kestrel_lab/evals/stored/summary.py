@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
@@ -22,8 +22,7 @@ from kestrel_lab.evals.summaries.streaming_summary import Group, reduced
 from kestrel_lab.runtime.options import takes
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import headline_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +35,7 @@ SHOWN: Final = (SUCCESS, "working_time", "token_usage", "tool_calls", "cost_esti
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class StoredSummary:
+class StoredSummary(PartsView):
     """Rates and metrics of the newest stored trial of each scenario, configuration and epoch of one commit."""
 
     suite: str
@@ -86,18 +85,12 @@ class StoredSummary:
         """Draw a metric by family (or whatever the trials are grouped by), with intervals."""
         return families_figure([{"family": record.get(self.by, ""), **record} for record in self.records], metric, self.by)
 
-    def __repr__(self) -> str:
-        lost = f"\n\n{self._lost}\n{table_text(MISSED_HEADINGS, self.missed[:MISSED])}" if self.missed else ""
-        return f"{self.headline}\n{table_text(*self.table())}{lost}"
-
-    def _repr_html_(self) -> str:
-        lost = f"{headline_html(self._lost)}{table_html(MISSED_HEADINGS, self.missed[:MISSED])}" if self.missed else ""
-        return f"{headline_html(self.headline)}{table_html(*self.table())}{lost}"
-
-    @property
-    def _lost(self) -> str:
+    def parts(self) -> Iterable[Part]:
+        """Return the table, and what was wanted and not found."""
+        if not self.missed:
+            return [Table(*self.table())]
         more = f", the first {MISSED} of {len(self.missed)}; all: EvalResult.recall()" if len(self.missed) > MISSED else ""
-        return f"wanted and not found{more}"
+        return [Table(*self.table()), "", f"wanted and not found{more}", Table(MISSED_HEADINGS, self.missed[:MISSED])]
 
     def _tells(self, name: str) -> bool:
         """Return whether a metric that only some trials have is worth a column: recall, the number of concerns, and kinds of concerns that were found."""

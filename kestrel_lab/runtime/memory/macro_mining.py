@@ -13,7 +13,7 @@ from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, 
 from kestrel_lab.core.expressions.templates import escape
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroStep
-from kestrel_lab.views.html.elements import pre_html
+from kestrel_lab.views.html.table_view import TextView
 
 LENGTHS = range(8, 1, -1)
 """How many calls a proposed macro may have, the most first."""
@@ -40,7 +40,7 @@ class PastCall:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MacroProposal:
+class MacroProposal(TextView):
     """A macro that would have replaced calls of past runs."""
 
     macro: Macro
@@ -54,9 +54,6 @@ class MacroProposal:
     def __repr__(self) -> str:
         found = f"called {self.occurrences} times in {len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
         return f"proposed: {self.macro!r}\n  {found}; would have saved {self.saved_calls} calls"
-
-    def _repr_html_(self) -> str:
-        return pre_html(repr(self))
 
 
 def past_calls(records: Iterable[Record], seen: set[str]) -> list[list[PastCall]]:

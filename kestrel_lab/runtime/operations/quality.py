@@ -8,7 +8,7 @@ issue of the model counts only if its place is in the answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -27,9 +27,8 @@ from kestrel_lab.runtime.review.evidence_table import checked, spans_shown
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, issue
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.table_view import Part, PartsView, Table
 from kestrel_lab.views.notices import COLUMNS, quality_line, quality_rows
-from kestrel_lab.views.text import table_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,7 +137,7 @@ _NONE: Final = "no step of this run reports on quality: kestrel run GOAL --verif
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Quality:
+class Quality(PartsView):
     """The quality report of a run's answer, shown as a table. Without a report it says how to get one."""
 
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -179,13 +178,9 @@ class Quality:
     def __str__(self) -> str:
         return quality_line(self.report) if self.report else _NONE
 
-    def __repr__(self) -> str:
-        return f"{self}\n{table_text(*self.table())}" if any(quality_rows(self.report)) else str(self)
-
-    def _repr_html_(self) -> str:
-        if not self.report:
-            return paragraph_html(_NONE)
-        return headline_html(str(self)) + (table_html(*self.table()) if any(quality_rows(self.report)) else "")
+    def parts(self) -> Iterable[Part]:
+        """Return the verdict in a line, and the issues."""
+        return [str(self), *([Table(*self.table())] if any(quality_rows(self.report)) else [])]
 
     def _repr_markdown_(self) -> None:
         """No Markdown form: it would be rendered with remote images."""

@@ -15,8 +15,7 @@ from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import TOLD_BEHIND
 from kestrel_lab.retrieval.trace_events import retrievals
 from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import paragraph_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +24,7 @@ _COLUMNS = ("question", "step", "retriever", "asked for", "matched", "chosen", "
 _NOTHING = "this run looked nothing up: searches of search_code and of the operations gather and find_files are told here"
 
 
-class RunRetrieval:
+class RunRetrieval(PartsView):
     """The retrievals of a run in its workspace, shown as a table of steps."""
 
     def __init__(self, events: Iterable[Event], workspace: Path, home: Path) -> None:
@@ -91,8 +90,6 @@ class RunRetrieval:
                 rows += [{**head, "path": path, "place": None, "dropped": why} for path, why in step.dropped.items()]
         return shown_frame(rows, columns=["question", "step", "retriever", "path", "place", "dropped"])
 
-    def __repr__(self) -> str:
-        return f"{table_text(*self.table())}\n\n{table_text(*self.hits())}" if self.questions else _NOTHING
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table()) + table_html(*self.hits()) if self.questions else paragraph_html(_NOTHING)
+    def parts(self) -> Iterable[Part]:
+        """Return the steps and the places that were found."""
+        return [Table(*self.table()), "", Table(*self.hits())] if self.questions else [_NOTHING]

@@ -9,18 +9,19 @@ import asyncio
 import logging
 import random as _random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kestrel_lab.core.errors import DependencyError, UsageError, nearest
 from kestrel_lab.core.events.union import HealthChanged
 from kestrel_lab.runtime.supervision.dependency import Dependency, Pace, Probe
 from kestrel_lab.runtime.supervision.health import Clock, DependencyHealth, HealthPolicy, HealthTable
 from kestrel_lab.runtime.supervision.rate_limits import Throttle, ThrottlePolicy
+from kestrel_lab.views.html.table_view import Part, PartsView
 
 HealthListener = Callable[[HealthChanged], None]
 
 
-class RuntimeSupervisor:
+class RuntimeSupervisor(PartsView):
     """Health of model endpoints, MCP servers and other dependencies; safe to use from several threads.
 
         supervisor = RuntimeSupervisor()
@@ -135,11 +136,9 @@ class RuntimeSupervisor:
 
         return end
 
-    def __repr__(self) -> str:
-        return repr(self.states())
-
-    def _repr_html_(self) -> str:
-        return self.states()._repr_html_()
+    def parts(self) -> Iterable[Part]:
+        """Return the health of everything watched."""
+        return self.states().parts()
 
     def _known(self, name: str) -> Dependency:
         if (watched := self._watched.get(name)) is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
@@ -17,8 +18,7 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import blocking
 from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroRegistry
-from kestrel_lab.views.html.elements import paragraph_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 RUNS_READ = 200
 """How many of the newest runs of a workspace proposals are made from."""
@@ -26,7 +26,7 @@ RUNS_READ = 200
 _COLUMNS = ("macro", "state", "version", "steps", "what it does")
 
 
-class WorkspaceMacros:
+class WorkspaceMacros(PartsView):
     """Lists, proposes, accepts and runs the macros of one workspace; shown as a table."""
 
     def __init__(self, session: Session, workspace: str | Path = ".") -> None:
@@ -95,16 +95,15 @@ class WorkspaceMacros:
         ]
         return _COLUMNS, rows
 
-    def __repr__(self) -> str:
+    def parts(self) -> Iterable[Part]:
+        """Return the macros, and how one that is proposed is kept."""
         columns, rows = self.table()
         if not rows:
-            return f"no macros for {shown_folder(self.workspace)}, and none to propose: agents have not yet done the same there three times"
-        hint = "\nkeep a proposed one with: kestrel macros accept NAME" if any(row[1].startswith("proposed") for row in rows) else ""
-        return table_text(columns, rows) + hint
-
-    def _repr_html_(self) -> str:
-        columns, rows = self.table()
-        return table_html(columns, rows) if rows else paragraph_html(repr(self))
+            return [
+                f"no macros for {shown_folder(self.workspace)}, and none to propose: agents have not yet done the same there three times"
+            ]
+        proposed = any(row[1].startswith("proposed") for row in rows)
+        return [Table(columns, rows), *(["keep a proposed one with: kestrel macros accept NAME"] if proposed else [])]
 
     def list(self) -> list[Macro]:
         """Return the newest version of each macro, by name, disabled ones too."""

@@ -20,8 +20,7 @@ from kestrel_lab.runtime.memory.learn import learned
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.views.html.elements import page, table_html
 from kestrel_lab.views.html.graph_svg import Spot, Tie, web_svg
-from kestrel_lab.views.html.table_view import TableView
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView
 
 # Questions that are asked again and again: goals of runs that say much the same.
 
@@ -126,8 +125,8 @@ class NoteCard:
         return table_html(*self.table())
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryDrawing:
+@dataclass(frozen=True, slots=True, repr=False)
+class MemoryDrawing(PartsView):
     """The graph of a memory: notes on the left, what they name on the right."""
 
     graph: MemoryGraph
@@ -155,18 +154,19 @@ class MemoryDrawing:
         target.write_text(page("Memory", body), encoding="utf-8")
         return target
 
-    def __repr__(self) -> str:
+    def parts(self) -> Iterable[Part]:
+        """Return how much there is, and the table."""
         if not self.graph.notes:
-            return repr(Notes((), self.where))
+            return Notes((), self.where).parts()
         notes, things, links = map(len, (self.graph.notes, self.graph.things, self.graph.links))
         head = f"notes: {notes}, things that they name: {things}, links between notes: {links}"
-        return f"{head}\n{table_text(*self.table())}\ndraw it: kestrel memory graph --html memory.html"
+        return [head, Table(*self.table()), "draw it: kestrel memory graph --html memory.html"]
 
     def _repr_html_(self) -> str:
         return self.svg() + table_html(*self.table()) if self.graph.notes else Notes((), self.where)._repr_html_()
 
 
-class WorkspaceMemory:
+class WorkspaceMemory(PartsView):
     """Lists, searches, adds, edits, forgets and draws the notes of one workspace; shown as a table."""
 
     def __init__(self, session: Session, workspace: str | Path = ".") -> None:
@@ -268,11 +268,9 @@ class WorkspaceMemory:
         """Column names and one row per note."""
         return self.list().table()
 
-    def __repr__(self) -> str:
-        return repr(self.list())
-
-    def _repr_html_(self) -> str:
-        return self.list()._repr_html_()
+    def parts(self) -> Iterable[Part]:
+        """Return the notes."""
+        return self.list().parts()
 
     def list(self, selector: str = "all", *, replaced: bool = False) -> Notes:
         """The notes that a selector means, newest first; those that newer ones stand for only with `replaced`, expired ones as `expired`."""

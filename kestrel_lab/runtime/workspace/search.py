@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from kestrel_lab.core.errors import RunFailed, UsageError
 from kestrel_lab.core.events.union import StepFinished
 from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.core.sanitize import plain, shown_folder
+from kestrel_lab.core.sanitize import shown_folder
 from kestrel_lab.models.resolve import NoModel
 from kestrel_lab.models.web_grounding import WEB
 from kestrel_lab.retrieval.code_graph import Graph, Use
@@ -26,12 +27,11 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.views.formatting import count
-from kestrel_lab.views.html.elements import paragraph_html, table_html
-from kestrel_lab.views.text import table_text
+from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Found(PartsView):
     """The results of a search, shown as a table."""
 
     retrieval: Retrieval
@@ -69,17 +69,14 @@ class Found:
             text = nothing(found.gaps)
         return f"{text}\n{self.note}" if self.note else text
 
-    def __repr__(self) -> str:
-        pieces = [table_text(*self.table())] if self.retrieval.hits else []
-        return plain_lines("\n".join([*pieces, *([table_text(*self.steps())] if self.trace else []), self.told()]))
-
-    def _repr_html_(self) -> str:
-        steps = table_html(*self.steps()) if self.trace else ""
-        return table_html(*self.table()) + steps + paragraph_html(self.told())
+    def parts(self) -> Iterable[Part]:
+        """Return the places, with `trace` the steps, and how good the answer is."""
+        found = [Table(*self.table())] if self.retrieval.hits else []
+        return [*found, *([Table(*self.steps())] if self.trace else []), self.told()]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundFiles:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class FoundFiles(PartsView):
     """The results of the file-search loop, shown as a table."""
 
     map: ResourceMap
@@ -94,15 +91,13 @@ class FoundFiles:
         """Return a sentence about how the loop ended."""
         return repr(self.map).rsplit("\n", 1)[-1]
 
-    def __repr__(self) -> str:
-        return plain_lines(f"{table_text(*self.table())}\n{self.told()}" if self.map.key_files else self.told())
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table()) + paragraph_html(self.told())
+    def parts(self) -> Iterable[Part]:
+        """Return the key files, and how the loop ended."""
+        return [*([Table(*self.table())] if self.map.key_files else []), self.told()]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IndexStatus:
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class IndexStatus(TableView):
     """The state of a folder's index."""
 
     folder: Path
@@ -117,11 +112,9 @@ class IndexStatus:
         more += [("", f"and {len(self.left_out) - 20} more")] if len(self.left_out) > 20 else []
         return ("index of", shown_folder(str(self.folder))), [*self.facts, *more]
 
-    def __repr__(self) -> str:
-        return plain_lines(table_text(*self.table()) + (f"\n{self.note}" if self.note else ""))
-
-    def _repr_html_(self) -> str:
-        return table_html(*self.table()) + (paragraph_html(self.note) if self.note else "")
+    def lines(self) -> tuple[str, ...]:
+        """Return the note."""
+        return (self.note,)
 
 
 class Searching:
@@ -190,11 +183,6 @@ def _left_out(index: CodeIndex) -> tuple[tuple[str, str], ...]:
     return odd + tuple(
         (str(path), str(why)) for path, why in index.rows("SELECT path, skipped FROM files WHERE skipped <> '' ORDER BY path")
     )
-
-
-def plain_lines(text: str) -> str:
-    """Return text without control characters of terminals."""
-    return "\n".join(plain(line) for line in text.split("\n"))
 
 
 def search_model(session: Session, model: str | Model | None, *, grounded: bool) -> Model:

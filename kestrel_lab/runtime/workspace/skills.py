@@ -10,14 +10,13 @@ from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.runtime.options import skill_sources
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.skills import PLACES, Skill, find_skills
-from kestrel_lab.views.html.elements import pre_html
-from kestrel_lab.views.html.table_view import TableView
+from kestrel_lab.views.html.table_view import TableView, TextView
 
 _COLUMNS = ("skill", "folder", "state", "what for")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ShownSkill:
+class ShownSkill(TextView):
     """A skill with everything that its SKILL.md says, shown as text."""
 
     skill: Skill
@@ -38,9 +37,6 @@ class ShownSkill:
         }
         lines = [f"{one_line(name, 60)}: {one_line(value, 1_500)}" for name, value in facts.items() if value]
         return plain("\n".join([skill.name, *lines, *(("", skill.instructions) if skill.instructions else ())]))
-
-    def _repr_html_(self) -> str:
-        return pre_html(repr(self))
 
 
 class WorkspaceSkills(TableView):

@@ -1,17 +1,28 @@
-"""What results share that are shown as a headline, a table and notes: text in a terminal, HTML in a notebook."""
+"""Base classes of results that show themselves as a headline, paragraphs and tables: text in a terminal, HTML in a notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from kestrel_lab.core.sanitize import plain
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, pre_html, table_html
 from kestrel_lab.views.text import table_text
 
 
-class TableView:
-    """Base of such a result. Subclasses have `table()`, and `headline`, `lines()` and `nothing` where there is something to say."""
+class Table(NamedTuple):
+    """Headings, and rows of cells below them."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+
+
+Part = str | Table
+"""A paragraph, an empty one for a blank line in a text, or a table."""
+
+
+class PartsView:
+    """Base of a result that is shown as a headline with the `parts()` below it."""
 
     __slots__ = ()
 
@@ -19,6 +30,24 @@ class TableView:
     def headline(self) -> str:
         """What it is, in one line."""
         return ""
+
+    def parts(self) -> Iterable[Part]:
+        """Return what is shown, from top to bottom."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        told = [table_text(*part) if isinstance(part, Table) else plain(part) for part in self.parts()]
+        return "\n".join([self.headline, *told] if self.headline else told)
+
+    def _repr_html_(self) -> str:
+        told = [table_html(*part) if isinstance(part, Table) else paragraph_html(part) for part in self.parts() if part]
+        return "".join([headline_html(self.headline), *told] if self.headline else told)
+
+
+class TableView(PartsView):
+    """Base of a result that is one table. Subclasses have `table()`, and `headline`, `lines()` and `nothing` where there is something to say."""
+
+    __slots__ = ()
 
     @property
     def nothing(self) -> str:
@@ -33,16 +62,20 @@ class TableView:
         """Return what to read beside the table."""
         return ()
 
-    def __repr__(self) -> str:
+    def parts(self) -> Iterable[Part]:
+        """Return the table, or what is said in its place, and the lines."""
         columns, rows = self.table()
-        return "\n".join(
-            filter(
-                None, (self.headline, table_text(columns, rows) if rows or not self.nothing else self.nothing, *map(plain, self.lines()))
-            )
-        )
+        if rows or (columns and not self.nothing):
+            yield Table(columns, rows)
+        elif self.nothing:
+            yield self.nothing
+        yield from filter(None, self.lines())
+
+
+class TextView:
+    """Base of a result that is shown as its own text, line by line."""
+
+    __slots__ = ()
 
     def _repr_html_(self) -> str:
-        columns, rows = self.table()
-        head = headline_html(self.headline) if self.headline else ""
-        table = table_html(columns, rows) if rows or not self.nothing else paragraph_html(self.nothing)
-        return head + table + "".join(map(paragraph_html, self.lines()))
+        return pre_html(repr(self))
