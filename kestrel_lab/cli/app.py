@@ -321,7 +321,9 @@ def runs(
     trials: Annotated[bool, typer.Option("--trials", help="Also list the runs that suites started.")] = False,
 ) -> Any:
     """List the newest runs."""
-    return frontend_of(ctx).lab().runs(limit=limit, trials=trials)
+    lab = frontend_of(ctx).lab()
+    found = lab.runs(limit=limit, trials=trials)
+    return f'no runs in {lab.session.home} yet: kestrel run "…" makes one' if found.empty else found
 
 
 @app.command()

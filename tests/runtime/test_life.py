@@ -486,8 +486,9 @@ def test_from_synchronous_code(session: Session, workspace: Path) -> None:
     async def raises() -> None:
         raise LimitError("seconds", "over")
 
-    with pytest.raises(LimitError):
+    with pytest.raises(LimitError) as raised:
         run_blocking(raises())
+    assert raised.value.__context__ is None, "a traceback would begin with an error that is none"
 
 
 @pytest.mark.parametrize(

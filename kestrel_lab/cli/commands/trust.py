@@ -40,7 +40,8 @@ class ProjectTrust(TextView):
     files: tuple[FileTrust, ...]
 
     def __repr__(self) -> str:
-        return plain("\n".join(line for one in self.files for line in one.lines())) or "there is no settings file here"
+        nothing = "there is no settings file here (kestrel.toml, or pyproject.toml with [tool.kestrel]), so there is nothing to trust"
+        return plain("\n".join(line for one in self.files for line in one.lines())) or nothing
 
 
 def trust(

@@ -114,7 +114,9 @@ def place_of_suite(session: Session, suite: str | Path, *, epochs: int | None, *
     path = Path(suite).absolute()
     chosen = load_suite(suite).select(epochs=epochs, **parts)
     if chosen.root is None:
-        raise UsageError(f"{suite} is not in a git repository, so there are no commits to compare")
+        raise UsageError(
+            f"{suite} is not in a git repository, so there are no commits to compare: git init, and commit it; or compare configurations with --arms"
+        )
     if (
         session.options.model is not None
         and not isinstance(session.options.model, str)

@@ -21,6 +21,7 @@ from kestrel_lab.evals.reports.junit import Case, Group, write_junit
 from kestrel_lab.evals.reports.markdown import code, joined, table
 from kestrel_lab.runtime.options import checked
 from kestrel_lab.runtime.sync import run_blocking
+from kestrel_lab.views.formatting import count
 from kestrel_lab.views.html.elements import headline_html, table_html
 
 CELL_TIMEOUT_S: Final = 120.0
@@ -79,7 +80,7 @@ class NotebookResult:
         """What happened, in one line: the cell and its error where it failed."""
         cell = self.failed
         if cell is None:
-            return f"{self.source.name}: {len(self.cells)} cells in {self.seconds:.1f} s → {self.path}"
+            return f"{self.source.name}: {count(len(self.cells), 'cell')} in {self.seconds:.1f} s → {self.path}"
         first = one_line(next((line for line in cell.source.splitlines() if line.strip()), ""))
         why = f"{cell.error}: {plain(cell.message)}" if cell.message else cell.error
         return f"{self.source.name}: cell {cell.number} of {len(self.cells)} ({first}): {why}"
