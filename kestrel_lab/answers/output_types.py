@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, cast
 from typing_extensions import TypeVar
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.json_types import Json, dumps, readable
 
 if TYPE_CHECKING:
     from typing import _SpecialForm
@@ -69,7 +69,7 @@ class OutputType(Generic[T]):
     @property
     def instructions(self) -> str:
         """What a model is told of the form of its answer."""
-        return f"Form of the answer: one JSON value and nothing else, which fits this JSON Schema:\n{dumps(self.schema)}"
+        return f"Form of the answer: one JSON value and nothing else, which fits this JSON Schema:\n{readable(self.schema)}"
 
 
 def _checked(schema: dict[str, Any]) -> dict[str, Json]:

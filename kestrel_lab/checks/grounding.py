@@ -11,7 +11,7 @@ from kestrel_lab.checks.llm_judge import ModelEntailment
 from kestrel_lab.checks.trajectory import made_calls
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.events.union import ToolAnswered
-from kestrel_lab.core.json_types import dumps
+from kestrel_lab.core.json_types import readable
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import LogCheck, Score
@@ -169,4 +169,4 @@ def named_in(text: str, source: str) -> bool:
 
 def _told_of(trial: Trial, source: str) -> bool:
     texts = (record.event.text for record in trial.records if isinstance(record.event, ToolAnswered) and record.event.error is None)
-    return any(source in text for text in texts) or any(call.ok and source in dumps(call.args) for call in made_calls(trial.records))
+    return any(source in text for text in texts) or any(call.ok and source in readable(call.args) for call in made_calls(trial.records))

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import MemoryRecalled, Record, RetrievalStep, StepFinished, ToolAnswered
-from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.json_types import Json, readable
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import LogCheck, Score
@@ -82,7 +82,7 @@ def _files(told: Iterable[Json]) -> list[PurePosixPath]:
 
 def _elements(answer: ToolAnswered) -> Iterator[str]:
     if isinstance(answer.value, list):
-        yield from (value if isinstance(value, str) else dumps(value) for value in answer.value)
+        yield from (value if isinstance(value, str) else readable(value) for value in answer.value)
     else:
         yield from (line.strip() for line in answer.text.splitlines() if line.strip())
 

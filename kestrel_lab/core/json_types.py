@@ -18,6 +18,7 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+_READABLE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _SORTED = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True, default=str)
 
 
@@ -27,6 +28,11 @@ def dumps(value: object) -> str:
     ASCII, because a lone surrogate (a model may send one) cannot be stored in any other way.
     """
     return _ENCODER.encode(value)
+
+
+def readable(value: object) -> str:
+    """Compact JSON text for people and models: characters stand for themselves, and only lone surrogates are escaped. Raises like `dumps`."""
+    return _READABLE.encode(value).encode("utf-8", "backslashreplace").decode()
 
 
 def _no_number(word: str) -> NoReturn:

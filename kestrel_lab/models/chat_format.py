@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kestrel_lab.core.json_types import Json, content_key, dumps, loads
+from kestrel_lab.core.json_types import Json, content_key, loads, readable
 from kestrel_lab.core.messages import Message, ThinkingPart, ToolRequest, ToolSpec
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.models.written_calls import expanded
@@ -79,7 +79,11 @@ def _message(message: Message, dialect: Dialect, *, shows: bool) -> dict[str, Js
 
 
 def _call(call: ToolRequest, dialect: Dialect) -> Json:
-    wire: dict[str, Json] = {"id": call.id, "type": "function", "function": {"name": wire_name(call.name), "arguments": dumps(call.args)}}
+    wire: dict[str, Json] = {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": wire_name(call.name), "arguments": readable(call.args)},
+    }
     return wire | (
         {"provider_specific_fields": {"thought_signature": call.signature}} if dialect.call_signatures and call.signature else {}
     )

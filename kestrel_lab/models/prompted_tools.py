@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kestrel_lab.core.json_types import Json, dumps, values_in
+from kestrel_lab.core.json_types import Json, readable, values_in
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ThinkingDelta, ToolRequest
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.models.wrapper import ModelWrapper
@@ -75,7 +75,7 @@ class TextToolModel(ModelWrapper):
             return Message(role="assistant", text="\n".join(self._said(message)))
         if message.role == "assistant" and json:
             # Earlier answers keep the form that is asked for: a small model imitates what it sees.
-            return Message(role="assistant", text=dumps({"answer": message.text}))
+            return Message(role="assistant", text=readable({"answer": message.text}))
         return message
 
     def _said(self, message: Message) -> Iterable[str]:
@@ -84,14 +84,14 @@ class TextToolModel(ModelWrapper):
                 yield message.text
                 continue
             said: dict[str, Json] = {"tool": call.name, "arguments": call.args}
-            yield dumps({"thought": message.text, **said} if self.thought and message.text and not number else said)
+            yield readable({"thought": message.text, **said} if self.thought and message.text and not number else said)
 
 
 _EXAMPLE = (
     Message(role="user", text="What is in the box? Use look."),
-    Message(role="assistant", text=dumps({"tool": "look", "arguments": {"where": "box"}})),
+    Message(role="assistant", text=readable({"tool": "look", "arguments": {"where": "box"}})),
     Message(role="user", text="Result of look: a dog"),
-    Message(role="assistant", text=dumps({"answer": "The result of look is: a dog"})),
+    Message(role="assistant", text=readable({"answer": "The result of look is: a dog"})),
 )
 """Without the example the local model hardly ever calls a tool with an argument of its own; it mixes two examples up."""
 
@@ -137,7 +137,7 @@ def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tu
             return thought if isinstance(thought, str) else "", (_request(found, name, call_id),)
         if "answer" in found:
             answer = found["answer"]
-            return answer if isinstance(answer, str) else dumps(answer), ()
+            return answer if isinstance(answer, str) else readable(answer), ()
     if cut := _CUT_OFF.search(said):
         problem = f"the call of {cut[1]!r} was cut off before its arguments ended: {one_line(said, 200)}"
         return "", (ToolRequest(id=call_id, name=cut[1], problem=problem),)
@@ -171,7 +171,7 @@ def _request(found: dict[str, Json], name: str, call_id: str) -> ToolRequest:
         if isinstance(args := found.get(word), dict):
             return ToolRequest(id=call_id, name=name, args=args)
         if args is not None:
-            problem = f"the arguments of {name!r} must be a JSON object, not {one_line(dumps(args), 200)}"
+            problem = f"the arguments of {name!r} must be a JSON object, not {one_line(readable(args), 200)}"
             return ToolRequest(id=call_id, name=name, problem=problem)
     return ToolRequest(id=call_id, name=name)
 
@@ -230,8 +230,8 @@ def tool_prompt(tools: Sequence[ToolSpec], *, thought: bool, answer: dict[str, J
     for tool in tools:
         arguments, others = _example(tool.schema)
         note = f" Also takes: {', '.join(others)}." if others else ""
-        lines.append(f'{{{first}"tool":"{tool.name}","arguments":{dumps(arguments)}}} {one_line(tool.description, 200)}{note}')
-    said = dumps("<answer>" if answer is None else _example(answer)[0] or "<answer>")
+        lines.append(f'{{{first}"tool":"{tool.name}","arguments":{readable(arguments)}}} {one_line(tool.description, 200)}{note}')
+    said = readable("<answer>" if answer is None else _example(answer)[0] or "<answer>")
     lines += ["When you know the answer:", f'{{{first}"answer":{said}}}']
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from kestrel_lab.core.json_types import Json, content_key, dumps, loads
+from kestrel_lab.core.json_types import Json, content_key, loads, readable
 from kestrel_lab.core.messages import ThinkingDelta, ToolRequest
 
 PARALLEL = "multi_tool_use.parallel"
@@ -115,7 +115,7 @@ def _request(number: int, one: _Written) -> ToolRequest:
     if isinstance(one.args, dict):
         return ToolRequest(id=f"call_{number}", name=one.name, args=one.args)
     return ToolRequest(
-        id=f"call_{number}", name=one.name, problem=f"the arguments of {one.name!r} must be a JSON object: {dumps(one.args)[:200]}"
+        id=f"call_{number}", name=one.name, problem=f"the arguments of {one.name!r} must be a JSON object: {readable(one.args)[:200]}"
     )
 
 

@@ -42,19 +42,24 @@ _NAME = re.compile(r"(?<![\w@.])@([A-Za-z_]\w*)")
 
 
 def filled(goal: str, variables: Mapping[str, object]) -> str:
-    """`goal` with each `@name` of a known variable replaced by the variable's text.
+    """`goal` with each `@name` of a known variable replaced by the variable's text; text of several lines goes below the goal unless it ends its line.
 
     Unknown names, modules, functions and classes stay as they are written: `@dataclass` in a goal means
     the word.
     """
+    below: dict[str, str] = {}
 
     def text(match: re.Match[str]) -> str:
         name = match[1]
         if name not in variables or isinstance(variables[name], ModuleType | FunctionType | BuiltinFunctionType | type):
             return match[0]
-        return head_tail(as_text(variables[name], name), LONGEST)[0]
+        found = head_tail(as_text(variables[name], name), LONGEST)[0]
+        if "\n" not in found or not goal[match.end() :].partition("\n")[0].strip():
+            return found
+        below[name] = found if found.startswith(f"{name}: ") else f"{name}:\n{found}"
+        return name
 
-    return _NAME.sub(text, goal)
+    return "\n\n".join([_NAME.sub(text, goal), *below.values()])
 
 
 def argument(text: str, variables: Mapping[str, object]) -> str:
@@ -120,8 +125,8 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
         root.main(words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
         return None
     if words[0] not in root.commands:
-        hint = f'a goal is {PROGRAM} run "…"' if " " in words[0] else nearest(words[0], root.commands)
-        raise UsageError(f"{PROGRAM} has no command {words[0]!r}: {hint}")
+        hint = "" if " " in words[0] else f"{nearest(words[0], root.commands)}; "
+        raise UsageError(f'{PROGRAM} has no command {words[0]!r}: {hint}a goal is {PROGRAM} run "…"')
     with root.make_context(PROGRAM, words, obj=frontend) as context:
         name, command, rest = root.resolve_command(context, words)
         if hasattr(command, "commands"):  # its own commands read their words later

@@ -7,7 +7,6 @@ import inspect
 import os
 import sys
 import threading
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from types import TracebackType
@@ -54,8 +53,8 @@ class Notebook:
         self.variables = variables
         self.shown: WeakSet[Run] = WeakSet()
         """Runs that the running cell has shown: as the cell's result one line of them is enough."""
-        self.panels: deque[Panel] = deque(maxlen=LOOKED_AT)
-        """The newest panels."""
+        self.panels: list[Panel] = []
+        """Those of runs that work, and the newest others."""
         self._own_lab: Lab | None = None
         self._last: tuple[Lab, Run, object] | None = None
         """The last run that was shown, its lab, and the model that the lab had then."""
@@ -74,8 +73,8 @@ class Notebook:
         self.shown.add(run)
         for earlier in self.panels:
             earlier.rest()
-        if len(self.panels) == LOOKED_AT:
-            self.panels[0].retire()
+        if len(self.panels) >= LOOKED_AT and (ended := next((one for one in self.panels if one.retire()), None)) is not None:
+            self.panels.remove(ended)
         self.panels.append(panel)
         panel.ask = partial(self.ask, self.lab(), panel, run)
         self.note(run)

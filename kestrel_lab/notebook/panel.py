@@ -179,14 +179,17 @@ class Panel:
         return {mime: f"{earlier[mime]}\n{text}" if mime in earlier else text for mime, text in own.items()}
 
     def rest(self) -> None:
-        """Take the line to type into away: the conversation goes on elsewhere."""
+        """Take the line to type into away: the conversation goes on elsewhere. What a page shows of a run that still works stays live."""
         if self.ask is not None:
             self.ask = None
-            self._say_still()
+            if not self._open:
+                self._say_still()
 
-    def retire(self) -> None:
-        """Close the widget; the static picture stays without the buttons that a page adds to it."""
-        self._widget.close()
+    def retire(self) -> bool:
+        """Close the widget, unless its run still works; the static picture stays without the buttons that a page adds to it."""
+        if not self._open:
+            self._widget.close()
+        return not self._open
 
     def _put_still(self) -> None:
         if self._handle is not None:

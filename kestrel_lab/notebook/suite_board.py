@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
+from kestrel_lab.evals.summaries.result_table import percent, success_interval, trial_record
 from kestrel_lab.notebook.panel import with_still
 from kestrel_lab.views.html.elements import macros, paragraph_html, safe
 from kestrel_lab.views.html.run_page import run_html
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
     from kestrel_lab.evals.stored_trials import EvalRow
+    from kestrel_lab.evals.suite import CountErrors
     from kestrel_lab.lab import Lab
 
 INTERVAL_S = 0.2
@@ -66,24 +67,23 @@ class Board:
         """By scenario and configuration."""
         self.configs: dict[str, Counter[str]] = {}
         """By configuration, how many trials had which outcome."""
+        self._records: dict[str, list[dict[str, Any]]] = {}
 
-    def add(self, row: EvalRow) -> None:
+    def add(self, row: EvalRow, count_errors: CountErrors) -> None:
         """Count a trial that ended."""
         outcome = str(row.result["outcome"])
         tile = self.tiles.setdefault(row.scenario, {}).setdefault(row.config, Tile())
         tile.runs.append((str(row.result.get("run") or row.id), outcome))
         self.configs.setdefault(row.config, Counter())[outcome] += 1
+        record = trial_record(row, count_errors)
+        self._records.setdefault(row.config, []).append({key: record[key] for key in ("scenario", "success", "weight")})
 
     def rate(self, config: str) -> str:
-        """The share of trials of a configuration that passed, with its 95 % interval by scenarios; trials that broke are left out, and said."""
+        """The success rate of a configuration with its 95 % interval, as the summary of the suite counts it, and how many trials broke."""
         counts = self.configs[config]
         broke = f" · {counts['error']} broke" if counts["error"] else ""
-        trials = [(name, outcome) for name, tiles in self.tiles.items() if config in tiles for _, outcome in tiles[config].runs]
-        judged = [(name, float(outcome == "pass")) for name, outcome in trials if outcome != "error"]
-        if not judged:
-            return f"no trial yet{broke}"
-        found = proportion_interval([passed for _, passed in judged], [name for name, _ in judged])
-        return f"{found.mean:.0%} ({found.low:.0%} to {found.high:.0%}), n = {found.n}{broke}"
+        found = success_interval(self._records[config])
+        return f"{percent(found.mean, found.low, found.high)}, n = {found.n}{broke}" if found.n else f"no trial yet{broke}"
 
 
 class NotebookReporter:
@@ -100,9 +100,9 @@ class NotebookReporter:
         self._tiles: LiveTiles | None = None
         self._lab, self._live = lab, live
 
-    def trial(self, row: EvalRow) -> None:
+    def trial(self, row: EvalRow, count_errors: CountErrors) -> None:
         """Add a trial to the board; it is shown with the next call."""
-        self._board.add(row)
+        self._board.add(row, count_errors)
 
     def __call__(self, done: int, total: int, note: str) -> None:
         """Show `done` of `total` unless something was shown just now; the end is always shown."""

@@ -99,8 +99,6 @@ async def recompute(
     """
     turns = turns_of(store, run_id)
     calls = [call for turn in turns for call in turn.calls]
-    if not calls:
-        raise UsageError(f"run {run_id} executed no Python code (tool run_python), so there is nothing to recompute")
     if reason := impossible():
         raise UsageError(f"the code cannot be run again here, because it could not be sandboxed: {reason}")
     folders = {turn.run: _folder(turn.workspace if workspace is None else workspace) for turn in turns}
@@ -221,11 +219,18 @@ class Turn:
 
 
 def turns_of(store: SessionStore, run_id: str) -> list[Turn]:
-    """Return the turns of the conversation that a run ends, its parents first; raises `UsageError` for a run that does not exist or has not ended."""
+    """Return the turns of the conversation that a run ends, its parents first.
+
+    Raises `UsageError` for a run that does not exist or has not ended, and where no code stands that it executed.
+    """
     runs = RunHistory(store).conversation(run_id)
     if not runs[-1].status.terminal and not runs[-1].report.interrupted:
         raise UsageError(f"run {run_id} is {runs[-1].status}: a notebook is made of a run that has ended")
-    return [_turn(run, store.results) for run in runs]
+    turns = [_turn(run, store.results) for run in runs]
+    if not any(turn.calls for turn in turns):
+        why = "; ".join(f"{call}: {reason}" for turn in turns for call, reason in turn.left_out)
+        raise UsageError(f"run {run_id} left no Python code (tool run_python) to run again{f': {why}' if why else ''}")
+    return turns
 
 
 def _turn(run: Run, results: ResultStore) -> Turn:

@@ -15,7 +15,7 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import ToolError, UsageError, nearest
 from kestrel_lab.core.expressions import templates as template
 from kestrel_lab.core.expressions.json_paths import JsonPath
-from kestrel_lab.core.json_types import Json, content_key, dumps
+from kestrel_lab.core.json_types import Json, content_key, dumps, readable
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.shell_syntax.template import check_command, render_call
@@ -156,7 +156,7 @@ class Macro(TextView):
     def __repr__(self) -> str:
         state = f"version {self.version}" if self.enabled else f"version {self.version}, disabled"
         lines = [f"macro {self.signature} · {state}", f"  {self.description}"]
-        return "\n".join(lines + [f"  {place}. {step.tool} {dumps(step.args)}" for place, step in enumerate(self.steps, 1)])
+        return "\n".join(lines + [f"  {place}. {step.tool} {readable(step.args)}" for place, step in enumerate(self.steps, 1)])
 
 
 class MacroRegistry:

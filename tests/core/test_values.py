@@ -19,7 +19,7 @@ from kestrel_lab.core.errors import (
     boundary,
     nearest,
 )
-from kestrel_lab.core.json_types import content_key, dumps, loads, values_in
+from kestrel_lab.core.json_types import content_key, dumps, loads, readable, values_in
 from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, Limits, RunStatus, new_run_id
 
 values = st.recursive(
@@ -52,6 +52,14 @@ def test_json_text_is_ascii_and_comes_back(value: Any) -> None:
     assert json.loads(text) == [value, "\ud800\0"]
     with pytest.raises(ValueError, match="JSON"):
         dumps(float("nan"))
+
+
+@given(value=values)
+def test_json_for_readers_is_not_escaped(value: Any) -> None:
+    """Letters of any language stand for themselves; what comes back is equal, and a lone surrogate can be encoded."""
+    assert readable({"größe": "東京 ☔"}) == '{"größe":"東京 ☔"}'
+    text = readable([value, "\ud800"])
+    assert json.loads(text.encode().decode()) == [value, "\ud800"]
 
 
 @given(parts=st.lists(st.builds(Usage, tokens_in=st.integers(0, 9), tokens_out=st.integers(0, 9), unpriced=st.integers(0, 2)), max_size=5))

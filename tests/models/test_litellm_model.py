@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from openai_server import OpenAIServer, Reply
@@ -283,3 +283,10 @@ def test_tools_of_servers_have_names_that_every_provider_takes(serve: Serve) -> 
     long = [wire_name(f"server:{'x' * 90}{end}") for end in "ab"]
     assert [len(name) <= 64 and name.isascii() for name in long] == [True, True]
     assert long[0] != long[1] and wire_name("a:b.c") != wire_name("a:b-c") != wire_name("a:b_c")
+
+
+def test_arguments_come_back_as_the_model_wrote_them() -> None:
+    """Letters of any language are not escaped in earlier calls: a model imitates what it sees, and a server's cache compares texts."""
+    said = Message(role="assistant", calls=(ToolRequest(id="1", name="grep", args={"pattern": "größe 東京"}),))
+    (wire,) = cast("list[dict[str, Any]]", messages_to_wire([said]))
+    assert wire["tool_calls"][0]["function"]["arguments"] == '{"pattern":"größe 東京"}'

@@ -161,6 +161,21 @@ def test_the_conversation_becomes_plain_text() -> None:
     assert (answer.text, answer.calls[0].id) == ("hm", "call_2")
 
 
+def test_earlier_words_are_not_escaped() -> None:
+    """A model imitates what it sees: calls and answers of other languages come back as they were written."""
+    call = ToolRequest(id="1", name="read_file", args={"path": "größe.txt"})
+    said = [
+        Message(role="assistant", calls=(call,)),
+        Message(role="tool", name="read_file", text="53"),
+        Message(role="assistant", text="東京"),
+    ]
+    _, _, asked = ask('{"answer":"x"}', messages=[Message(role="user", text="go"), *said])
+    assert [message.text for message in asked.messages if message.role == "assistant"] == [
+        '{"tool":"read_file","arguments":{"path":"größe.txt"}}',
+        '{"answer":"東京"}',
+    ]
+
+
 def test_without_tools_nothing_is_added() -> None:
     """A request that offers no tools passes as it is."""
     answer, streamed, asked = ask("plain", tools=())

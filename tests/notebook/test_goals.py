@@ -48,3 +48,13 @@ def test_tables_and_long_texts_are_cut() -> None:
     assert table.splitlines()[-5:] == ["  0", "  1", "  2", "  3", "  4"]
     assert len(table) < 3_500
     assert len(filled("@long", VARIABLES)) < LONGEST + 100
+
+
+def test_a_value_of_several_lines_stands_below_the_sentence_that_names_it() -> None:
+    """It breaks no sentence and is there once, however often it is named; at the end of a line it stays there."""
+    told = filled("Plot @small by n, and @small again for @name.\nThe table:\n  @small", VARIABLES)
+    table = VARIABLES["small"].to_string()  # type: ignore[union-attr]
+    assert told == f"Plot small by n, and small again for Ada.\nThe table:\n  {table}\n\nsmall:\n{table}"
+
+    large = filled("Plot @frame by month", VARIABLES)
+    assert large.startswith("Plot frame by month\n\nframe: DataFrame, 1,000,000 rows")

@@ -6,6 +6,8 @@ from pathlib import Path
 from waits import PATIENCE_S
 
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
+from kestrel_lab.lab import Lab
+from kestrel_lab.notebook.frontend import LOOKED_AT, Notebook
 from kestrel_lab.notebook.panel import Panel, Still
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
@@ -138,3 +140,20 @@ def test_a_run_shown_again_says_it_everywhere(tmp_path: Path) -> None:
     file.unlink()
     file.parent.rmdir()
     assert "since" not in repr(again.report)
+
+
+def test_a_panel_stays_live_while_others_appear(tmp_path: Path) -> None:
+    """Runs started at once keep their panels until each has ended, however many they are; of those that ended the newest stay."""
+    notebook = Notebook({"lab": Lab(model=ScriptedModel(["done"]), home=tmp_path)})
+    panels = [panel() for _ in range(LOOKED_AT + 2)]
+    told: dict[int, list[object]] = {number: [] for number, _ in enumerate(panels)}
+    for number, one in enumerate(panels):
+        one._widget.send = lambda message, number=number: told[number].append(message["k"])
+        one._widget.close = lambda number=number: told[number].append("closed")
+        notebook.take(one, notebook.lab().run_sync("anything"))
+    assert not any(told.values())
+
+    for one in panels:
+        one.close()
+    notebook.take(panel(), notebook.lab().run_sync("anything"))
+    assert [number for number, what in told.items() if "closed" in what] == [0]

@@ -10,7 +10,8 @@ import pytest
 
 from kestrel_lab import Lab
 from kestrel_lab.checks.answer import AnswerContains
-from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.core.errors import ModelError
+from kestrel_lab.evals.suite import CountErrors, Scenario, Suite
 from kestrel_lab.notebook.suite_board import Bar, Board, LiveTiles, NotebookReporter
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingSurroundings, ScriptedModel
@@ -65,13 +66,37 @@ def test_a_board_tells_each_scenario_and_the_rate_of_each_configuration(tmp_path
     asyncio.run(work())
     html = Bar(8, 8, "done", board).html
 
-    assert board.rate("always").startswith("100% (")
-    assert board.rate("never").startswith("0% (0% to ")
+    assert board.rate("always").startswith("100 % (")
+    assert board.rate("never").startswith("0 % (0–")
     assert {name: {config: (tile.word, tile.text) for config, tile in tiles.items()} for name, tiles in board.tiles.items()} == {
         name: {"always": ("pass", "2 of 2"), "never": ("fail", "0 of 2")} for name in ("<b>q</b>", "r")
     }
     assert "&lt;b&gt;q&lt;/b&gt;" in html and "<b>q</b>" not in html
     assert html.count("%kestrel show ") == 8
+
+
+@pytest.mark.parametrize(("count_errors", "rate"), [("fail", "50 %"), ("exclude", "100 %")])
+def test_the_board_counts_as_the_summary_below_it(tmp_path: Path, count_errors: CountErrors, rate: str) -> None:
+    """A trial that broke counts on the board as the suite says, so that the same cell never shows two rates."""
+    board = Board()
+
+    class Report:
+        def __call__(self, done: int, total: int, note: str) -> None:
+            pass
+
+        trial = staticmethod(board.add)
+
+    async def work() -> str:
+        async with Lab(home=tmp_path / "home") as lab:
+            scenarios = tuple(Scenario(id=name, goal=name, checks=(AnswerContains(texts=("yes",)),)) for name in ("good", "broken"))
+            model = ScriptedModel(lambda request: "yes" if request.messages[-1].text == "good" else ModelError("gone"))
+            suite = Suite(name="s", scenarios=scenarios, count_errors=count_errors)
+            return str(await lab.eval(suite, configs={"one": model}, reporter=Report()))
+
+    summary = asyncio.run(work())
+    assert board.rate("one").startswith(rate)
+    assert board.rate("one").endswith(" · 1 broke")
+    assert board.rate("one").partition(", n")[0] in summary
 
 
 def test_a_tile_opens_the_transcripts_of_its_trials(tmp_path: Path) -> None:

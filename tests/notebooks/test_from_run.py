@@ -162,10 +162,12 @@ def test_in_a_notebook_undone_calls_are_left_out_and_own_variables_are_named(tmp
     with typist(tmp_path) as person:
         said = person.run(setup) + person.run("%kestrel run 'sum' --as r", answer="y") + person.run("%kestrel undo")
         said += person.run("%kestrel notebook from-run @r --out made.ipynb")
+        nothing_left = person.run("%kestrel undo") + person.run("%kestrel notebook recompute @r")
     cells = nbformat.read(tmp_path / "made.ipynb", as_version=4).cells
 
     assert "made.ipynb: 1 call of 1 run; needs df from your notebook; 1 call left out, see its first cell" in said
     assert [(cell.source, printed(cell)) for cell in cells if cell.cell_type == "code"] == [("m = int(df.a.sum())\nm", "1188")]
+    assert "left no Python code (tool run_python) to run again: answer.1.1: it was undone" in nothing_left
     assert "**Needs `df` from your notebook**" in cells[0].source
     assert "- `answer.2.1` of" in cells[0].source
     assert "`it was undone`" in cells[0].source

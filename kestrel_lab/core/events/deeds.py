@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ToolAnswered, ToolCalled
-from kestrel_lab.core.json_types import Json, dumps
+from kestrel_lab.core.json_types import Json, readable
 from kestrel_lab.core.sanitize import one_line, plain
 
 Outcome = Literal["done", "failed", "denied", "unknown", "open"]
@@ -66,7 +66,7 @@ class Deed:
         if self.kind == "change":
             lines = "" if self.added is None else f" (+{self.added} \u2212{self.removed or 0} lines)"
             return f"changed {', '.join(map(plain, self.files))}{lines}"
-        shown = ", ".join(f"{name}={one_line(dumps(value), 60)}" for name, value in self.args.items())
+        shown = ", ".join(f"{name}={one_line(readable(value), 60)}" for name, value in self.args.items())
         return f"called {plain(self.tool)}({one_line(plain(shown), 160)})"
 
 

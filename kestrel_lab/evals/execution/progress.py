@@ -12,6 +12,7 @@ from typing import Final
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.gate_bounds import at_least
 from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.views.formatting import duration
 
@@ -33,6 +34,7 @@ class EvalProgress:
         stored: Sequence[EvalRow],
         *,
         notice: str = "",
+        count_errors: CountErrors = "fail",
         supervisor: RuntimeSupervisor | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -47,11 +49,12 @@ class EvalProgress:
         self._unpriced = False
         self._lately: deque[float] = deque([self._began], maxlen=_LATELY)
         self._notice = notice or (f"{len(stored)} taken from earlier runs" if stored else "")
-        self._trial: Callable[[EvalRow], None] | None = getattr(reporter, "trial", None)
-        """Takes each trial, where the reporter shows them."""
+        self._trial: Callable[[EvalRow, CountErrors], None] | None = getattr(reporter, "trial", None)
+        """Takes each trial, and whether one that broke counts, where the reporter shows them."""
+        self._count_errors = count_errors
         if self._trial is not None:
             for row in stored:
-                self._trial(row)
+                self._trial(row, count_errors)
         if reporter is not None:
             reporter(len(stored), total, self._notice)
 
@@ -63,7 +66,7 @@ class EvalProgress:
         self._unpriced = self._unpriced or row.metrics.get("unpriced_calls", 0.0) > 0
         self._cost += row.metrics.get("cost_estimate", 0.0)
         if self._trial is not None:
-            self._trial(row)
+            self._trial(row, self._count_errors)
         self.tell()
 
     def tell(self) -> None:

@@ -128,7 +128,7 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
     before = refusals(session.supervisor)
-    progress = EvalProgress(asked.reporter, len(asks), rows, notice=notice, supervisor=session.supervisor)
+    progress = EvalProgress(asked.reporter, len(asks), rows, notice=notice, count_errors=chosen.count_errors, supervisor=session.supervisor)
     with eval_run.at_work(session.store):
         async with progress.ticking():
             keep_in = session.home / "trials" if asked.keep else None

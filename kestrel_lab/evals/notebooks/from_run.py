@@ -72,8 +72,6 @@ def notebook_of(session: Session, run_id: str) -> RunNotebook:
 
     turns = turns_of(session.store, run_id)
     calls = [call for turn in turns for call in turn.calls]
-    if not calls:
-        raise UsageError(f"run {run_id} executed no Python code (tool run_python), so there is nothing to make a notebook of")
     needs = needed(calls)
     cells = _Cells()
     cells.markdown(_note(run_id, turns, needs))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import cast
 
 from kestrel_lab.core.events.union import ModelAnswered, Record, ToolAnswered, ToolCalled
-from kestrel_lab.core.json_types import Json, content_key, dumps
+from kestrel_lab.core.json_types import Json, content_key, readable
 from kestrel_lab.core.notes import GUIDING, NAMES, Note
 from kestrel_lab.core.sanitize import one_line, plain
 from kestrel_lab.language.words import stems
@@ -125,14 +125,14 @@ def _put_right(before: dict[str, Json], after: dict[str, Json]) -> bool:
         return False
     if any(key in after and after[key] == value for key, value in before.items()):
         return True
-    ours, theirs = (set(re.findall(r"\w+", dumps(args).lower())) for args in (before, after))
+    ours, theirs = (set(re.findall(r"\w+", readable(args).lower())) for args in (before, after))
     return 2 * len(ours & theirs) >= min(len(ours), len(theirs))
 
 
 def _pitfall(event: ToolAnswered, before: _Failed, args: dict[str, Json], record: Record) -> Note:
     changed = {key: value for key, value in args.items() if before.args.get(key) != value}
     wrong = {key: value for key, value in before.args.items() if args.get(key) != value}
-    text = f"{event.tool} with {one_line(dumps(wrong), 90)} failed: {one_line(before.why.partition('; ')[0], 90).rstrip('.')}. It worked with {one_line(dumps(changed), 90)}."
+    text = f"{event.tool} with {one_line(readable(wrong), 90)} failed: {one_line(before.why.partition('; ')[0], 90).rstrip('.')}. It worked with {one_line(readable(changed), 90)}."
     return Note(
         id=f"n{content_key(record.run_id, record.eid)[:10]}",
         text=one_line(text, 300),
