@@ -163,7 +163,9 @@ def answered(call: str, tool: str, args: Mapping[str, Json], text: str) -> tuple
         marks = [*_PART.finditer(text)]  # none in an error
         ends = [mark.start() for mark in marks[1:]] + [len(text)]
         return whole, *(
-            span for mark, end in zip(marks, ends, strict=False) for span in _lines(whole, mark["path"], 1, mark.end(), text[mark.end() : end])
+            span
+            for mark, end in zip(marks, ends, strict=False)
+            for span in _lines(whole, mark["path"], 1, mark.end(), text[mark.end() : end])
         )
     if tool == "grep":
         return whole, *(_line(whole, match) for match in _GREP.finditer(text))
