@@ -25,6 +25,12 @@ class Place(BaseModel):
     call: str
     address: str
 
+    @model_validator(mode="before")
+    @classmethod
+    def _completed(cls, given: object) -> object:
+        """Models that no strict schema binds leave out what does not apply."""
+        return {**dict.fromkeys(cls.model_fields, ""), **given} if isinstance(given, dict) else given
+
     @model_validator(mode="after")
     def _points_somewhere(self) -> Place:
         if not (self.place.strip() or self.call.strip() or self.address.strip()):

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, cast
 
-from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.json_types import Json, values_in
 
 TITLE: Final = "ClaimedAnswer"
 """The title of the JSON Schema of `claim_form`, by which a step that is asked for claims is known."""
 
 
 def claims_given(value: Json) -> list[Mapping[str, Any]]:
-    """Return the claims of an answer that has the form of `claim_form`; none of any other."""
+    """Return the claims of an answer that has the form of `claim_form`, as a value or within a text; none of any other.
+
+    A citation may lack what does not apply, where the form has empty texts.
+    """
+    if isinstance(value, str):
+        return next((claims for one in values_in(value) if (claims := claims_given(one))), [])
     claims = value["claims"] if isinstance(value, dict) and value.keys() == {"claims"} else None
     if not isinstance(claims, list) or not all(isinstance(one, dict) and one.keys() == {"text", "citations"} for one in claims):
         return []

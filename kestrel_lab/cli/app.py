@@ -30,6 +30,7 @@ from kestrel_lab.cli.frontend import (
     AsJson,
     Background,
     Cache,
+    LimitOptions,
     RunId,
     ShowOptions,
     WorkOptions,
@@ -44,7 +45,7 @@ from kestrel_lab.cli.router import router
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.protocols import Approver
-from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.runtime.approvals.undo import newest_run
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
@@ -85,6 +86,7 @@ def run(
     goal: Goal = None,
     *,
     work: WorkOptions,
+    limits: LimitOptions,
     runner: Annotated[
         str, typer.Option(metavar="NAME", help="Another agent that works on the goal: claude-code, codex, gemini, opencode or acp:COMMAND.")
     ] = "",
@@ -93,7 +95,7 @@ def run(
     inputs: Inputs = None,
     cache: Cache = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Continue this run; a failed run continues after its last completed stage.")
+        str | None, typer.Option(metavar="RUN", help="Continue this run; one that failed goes on in a new run, with what it has.")
     ] = None,
     expand: Annotated[
         bool | None,
@@ -152,6 +154,7 @@ def orchestrate(
     goal: Goal = None,
     *,
     work: WorkOptions,
+    limits: LimitOptions,
     rules: RulesFile = None,
     rounds: Annotated[int | None, typer.Option(help="The largest number of repairs of the answer.")] = None,
     steps: Annotated[int | None, typer.Option(help="The largest number of steps of the plan.")] = None,
@@ -198,22 +201,25 @@ def _value(text: str) -> Json:
         return text
 
 
-@app.command()
+@app.command(epilog="Example: kestrel resume RUN --cycles 60, where a run has reached its limit of turns")
+@grouped
 def resume(
     ctx: typer.Context,
     run_id: RunId,
     *,
     model: Annotated[str | None, typer.Option(help="The model to continue with.")] = None,
     approve: Annotated[str | None, typer.Option(help="The approval policy to continue with.")] = None,
+    limits: LimitOptions,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the run over even from a session that works on it, which then writes nothing more.")
     ] = False,
 ) -> Any:
-    """Continue a run where its log ends; a failed run continues after its last completed stage. The same as `run --resume RUN`."""
+    """Continue a run where its log ends; one that failed goes on in a new run, with what it has. The same as `run --resume RUN`."""
 
     def begin(approver: Approver | None) -> Run:
-        session = frontend_of(ctx).lab().session
-        return _going_on(session.restart(run_id, model=model, approve=approve, approver=approver, take_over=take_over))
+        lab = frontend_of(ctx).lab()
+        raised = limits_of(ctx.params, lab.get(run_id).report.limits)
+        return _going_on(lab.session.restart(run_id, model=model, approve=approve, approver=approver, limits=raised, take_over=take_over))
 
     return followed(ctx, ShowOptions(), begin)
 
@@ -229,6 +235,7 @@ def cancel(ctx: typer.Context, run_id: RunId) -> str:
 
 
 @app.command(epilog="Example: kestrel fork RUN --at 12 --model openai/gpt-5, then: kestrel diff RUN FORK")
+@grouped
 def fork(
     ctx: typer.Context,
     run_id: RunId,
@@ -240,12 +247,16 @@ def fork(
     answer: Annotated[str | None, typer.Option(help="Use this as the model's answer at event N.")] = None,
     result: Annotated[str | None, typer.Option(help="Use this as the tool's result at event N.")] = None,
     approve: Annotated[str | None, typer.Option(help="The approval policy of the fork.")] = None,
+    limits: LimitOptions,
 ) -> Any:
     """Start a new run from an event of another run, with something changed; the old run stays as it is."""
 
     def begin(approver: Approver | None) -> Run:
-        start = frontend_of(ctx).lab().session.start_fork
-        return start(run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=approver)
+        lab = frontend_of(ctx).lab()
+        raised = _raised(ctx, lab.get(run_id))
+        return lab.session.start_fork(
+            run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=approver, limits=raised
+        )
 
     return followed(ctx, ShowOptions(), begin)
 
@@ -379,6 +390,12 @@ app.command(epilog="Example: kestrel config cache refresh")(config)
 def doctor(ctx: typer.Context) -> Doctor:
     """Check what is set up and what is missing, and show how to fix it."""
     return examine(frontend_of(ctx).lab())
+
+
+def _raised(ctx: typer.Context, run: Run) -> Limits | None:
+    """Return the limits of a run with those that the command names; `None` where it names none."""
+    usual = run.report.limits
+    return None if (given := limits_of(ctx.params, usual)) == usual else given
 
 
 def _going_on(run: Run) -> Run:

@@ -12,6 +12,7 @@ from rich.text import Text
 from kestrel_lab.cli.terminal import PlainReporter, TerminalApprover, TerminalDisplay
 from kestrel_lab.core.errors import RunCancelled
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelDelta, from_json
+from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import plain
 from kestrel_lab.runtime.run_report import RESUME
 
@@ -157,7 +158,14 @@ class AttachedTerminal:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
             console.print(display.ending())
+        tell_way_on(run, console)
         return run
+
+
+def tell_way_on(run: Run, console: Console) -> None:
+    """Print how a run that failed can go on, where it can."""
+    if run.status is RunStatus.FAILED and (hint := run.report.way_on):
+        console.print(hint, style="dim", markup=False)
 
 
 def stopped(run: Run) -> RunCancelled:

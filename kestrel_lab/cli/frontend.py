@@ -33,7 +33,7 @@ RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkOptions:
-    """The options that commands share which let an agent work; each is a run option of the same name, or a limit."""
+    """The options that commands share which let an agent work; each is a run option of the same name."""
 
     model: Model = None
     approve: Approve = None
@@ -42,6 +42,12 @@ class WorkOptions:
         str | None,
         typer.Option(help="Names of tools or groups (default, web, …) to offer, separated by commas; by default the group default."),
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LimitOptions:
+    """The limits of a run, for the commands that begin one or go on with one."""
+
     cycles: Annotated[int | None, typer.Option(help="The largest number of model turns.")] = None
     cost: Annotated[float | None, typer.Option(help="The largest cost in US dollars.")] = None
     seconds: Annotated[float | None, typer.Option(help="The longest time of work in seconds.")] = None

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kestrel_lab.cli.app import app, wrong_usage
-from kestrel_lab.cli.attach import AttachedTerminal, stopped
+from kestrel_lab.cli.attach import AttachedTerminal, stopped, tell_way_on
 from kestrel_lab.cli.build_server_output import harmless_output
 from kestrel_lab.cli.commands.doctor import Doctor
 from kestrel_lab.cli.commands.serve import LinesScreen
@@ -148,6 +148,7 @@ class PlainScreen:
         finally:
             stop()
             self._console.print(display.ending())
+        tell_way_on(run, self._console)
         if self._as_json:
             sys.stdout.write(json.dumps(_as_json(run), indent=2) + "\n")
         return run

@@ -66,7 +66,7 @@ COMMANDS: Final = {
     "compare": "Run a suite at two commits, where results are missing, and show what changed.",
     "run": "Run a goal: the agent calls tools, asks before risky calls, and answers.",
     "orchestrate": "Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan standard`.",
-    "resume": "Continue a run where its log ends; a failed run continues after its last completed stage. The same as `run --resume RUN`.",
+    "resume": "Continue a run where its log ends; one that failed goes on in a new run, with what it has. The same as `run --resume RUN`.",
     "cancel": "End a run for good, whichever process works on it. A run that was only interrupted can be resumed instead.",
     "fork": "Start a new run from an event of another run, with something changed; the old run stays as it is.",
     "diff": "Show where two runs differ first, and what each did after that.",

@@ -160,11 +160,11 @@ def answered(call: str, tool: str, args: Mapping[str, Json], text: str) -> tuple
     if tool == "read_file" and isinstance(args.get("path"), str):
         return whole, *_lines(whole, str(args["path"]), args.get("offset"), 0, text)
     if tool == "batch_read":
-        marks = [*_PART.finditer(text)]
+        marks = [*_PART.finditer(text)]  # none in an error
         ends = [mark.start() for mark in marks[1:]] + [len(text)]
         return whole, *(
             span
-            for mark, end in zip(marks, ends, strict=True)
+            for mark, end in zip(marks, ends, strict=False)
             for span in _lines(whole, mark["path"], 1, mark.end(), text[mark.end() : end])
         )
     if tool == "grep":

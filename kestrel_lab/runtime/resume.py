@@ -18,11 +18,12 @@ from kestrel_lab.eventlog.store import SessionStore
 
 
 def continuation(records: list[Record]) -> tuple[int, str] | None:
-    """Return the last event to keep of a run that ended FAILED or CANCELLED, and its last completed stage; `None` without one.
+    """Return the last event to keep of a run that ended FAILED or CANCELLED, and its last completed stage; `None` where there is nothing to go on from.
 
     Nothing that is done is done again. A step that failed for want of something outside, of time or of money keeps what
     it has and goes on; so does a call that cannot be repeated, which a person is then asked about. A step that
-    failed for any other reason begins anew.
+    failed for any other reason begins anew. Without a completed stage, a run goes on that reached a limit or had an error while a model was
+    at work: the model is asked again where it was.
     """
     ended = next((record.seq for record in records if isinstance(record.event, RunFinished)), len(records) + 1)
     usable = records[: ended - 1]
@@ -31,9 +32,20 @@ def continuation(records: list[Record]) -> tuple[int, str] | None:
     state = fold(usable)
     done = _completed(state.planned, state, usable)
     if not done:
-        return None
+        return (usable[-1].seq, "") if _can_ask_again(state, records[ended - 1 :]) else None
     stage = max(done, key=done.__getitem__)
     return max(done[stage], _kept(state, usable)), stage
+
+
+def _can_ask_again(state: RunState, end: list[Record]) -> bool:
+    """Return whether a run ended, by a limit or an error, while a model was to be asked in each step that failed."""
+    if not end or not isinstance(end[0].event, RunFinished) or end[0].event.outcome not in ("limit", "error"):
+        return False
+    steps = {step.id: step for step in state.planned.steps}
+    failed = [steps[name] for name, done in state.finished_steps.items() if not done and name in steps]
+    wrong = {row.task for row in state.checkpoints.values() if row.status == "failed" and row.error_class == "logic"}
+    answered = {name for name, talk in state.conversations.items() if [said.role for said in talk.messages[-1:]] == ["assistant"]}
+    return bool(failed) and not any(step.tool or step.operation or step.id in wrong | answered for step in failed)
 
 
 def _completed(plan: Plan, state: RunState, usable: list[Record]) -> dict[str, int]:

@@ -21,6 +21,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.execution.artifacts import answer_makers, answer_value
 from kestrel_lab.runtime.execution.stages import STAGE_COLUMNS, stage_row
 from kestrel_lab.runtime.operations.quality import Quality, quality_of
+from kestrel_lab.runtime.resume import continuation
 from kestrel_lab.runtime.review.answer_review import proposed
 from kestrel_lab.runtime.review.evidence_table import EvidenceTable, claims_in, evidence_table
 from kestrel_lab.runtime.review.retrieval_trace import RunRetrieval
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
     from kestrel_lab.tools.kernel.live_kernel import LiveKernel
 
 RESUME = "go on with it: kestrel run --resume {run} (or: await lab.resume({run!r}))"
+_OPTIONS = {"cycles": "--cycles", "cost_usd": "--cost", "seconds": "--seconds", "tokens": "--tokens"}
+"""Options of `kestrel run` by the limits that they set."""
 
 
 class RunReport:
@@ -90,11 +93,22 @@ class RunReport:
 
     @property
     def way_on(self) -> str:
-        """What to type to go on with a run that was interrupted or cancelled; empty for any other."""
-        if self._state.status is RunStatus.CANCELLED:
-            ended = next(record.seq for record in self._records() if isinstance(record.event, RunFinished))
-            return f"a new run goes on from there: kestrel fork {self._id} --at {ended - 1}"
+        """What to type to go on with a run that was interrupted or cancelled, or failed where it can go on; empty for any other."""
+        if self._state.status in (RunStatus.CANCELLED, RunStatus.FAILED):
+            ended = next(record for record in self._records() if isinstance(record.event, RunFinished))
+            if self._state.status is RunStatus.CANCELLED:
+                return f"a new run goes on from there: kestrel fork {self._id} --at {ended.seq - 1}"
+            return self._way_on_after(cast("RunFinished", ended.event))
         return RESUME.format(run=self._id) if self.interrupted else ""
+
+    def _way_on_after(self, end: RunFinished) -> str:
+        if end.outcome not in ("limit", "error") or continuation(list(self._records())) is None:
+            return ""
+        if not end.limit:
+            return RESUME.format(run=self._id)
+        option = _OPTIONS.get(end.limit, "")
+        typed = f"kestrel run --resume {self._id} {option} N, or: " if option else ""
+        return f"go on with a higher limit: {typed}await lab.resume({self._id!r}, limits=Limits({end.limit}=N))"
 
     @property
     def limits(self) -> Limits:

@@ -13,7 +13,7 @@ from kestrel_lab.core.citations import Citation, Span, Standing, citations, reso
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.quotes import coded_in, inexact_quotes, quoted_in
+from kestrel_lab.verification.quotes import coded_in, inexact_quotes, operator_changed_in, quoted_in
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 
@@ -153,7 +153,7 @@ def _has(quote: str, text: str, subject: Subject) -> bool:
     return (
         not wanted
         or wanted in " ".join(text.split())
-        or (len(wanted.split()) > 1 and (quoted_in(wanted, [text]) or coded_in(wanted, [text])))
+        or (len(wanted.split()) > 1 and ((quoted_in(wanted, [text]) and not operator_changed_in(wanted, text)) or coded_in(wanted, [text])))
     )
 
 

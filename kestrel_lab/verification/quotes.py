@@ -181,6 +181,19 @@ def _alike(wanted: tuple[str, ...], known: tuple[str, ...]) -> Iterator[tuple[st
             yield known[place : place + size]
 
 
+_OPERATOR: Final = re.compile(r"[-+*/%=!<>&|^~@]+")
+
+
+def operator_changed_in(code: str, text: str) -> bool:
+    """Return whether the code stands in the text but for one operator; `*` for `**` and `-` for `--` may be marks of prose."""
+    wanted = tokens(code)
+    for found in _alike(wanted, _of_file(text)[0]) if len(wanted) > 1 else ():
+        old, new = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
+        if _OPERATOR.fullmatch(old) and _OPERATOR.fullmatch(new) and set(old) != set(new):
+            return True
+    return False
+
+
 _VALUE: Final = re.compile(r".*[\"']|-*\d.*|True|False|None|and|or|is|in|not|[^\w\s()\[\]{},.:].*", re.DOTALL)
 """A token that is a string, a number, a constant or an operator."""
 

@@ -464,3 +464,15 @@ def test_schemas_are_printed(kestrel: Kestrel) -> None:
     assert (code, json.loads(out)["title"]) == (0, "kestrel_lab agent")
     code, _, err = kestrel("schema", "agents")
     assert (code, "did you mean 'agent'?" in err) == (2, True)
+
+
+def test_a_run_that_reached_its_limit_says_how_to_go_on_and_does(kestrel: Kestrel, folder: Path) -> None:
+    """`kestrel resume` takes a higher limit and does nothing again; `kestrel fork` takes one too."""
+    code, out, _ = kestrel("run", "write", "--model", "scripted:script.yaml", "--cycles", "1", "--approve", "auto:medium")
+    failed = newest(folder)
+    assert (code, f"kestrel run --resume {failed} --cycles N" in " ".join(out.split())) == (1, True), out
+    (folder / "a.txt").unlink()
+    assert kestrel("resume", failed, "--cycles", "5")[0] == 0
+    assert (newest(folder) != failed, (folder / "a.txt").exists()) == (True, False)
+    assert kestrel("fork", failed)[0] == 1
+    assert kestrel("fork", failed, "--cycles", "5")[0] == 0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.citations import Span
 from kestrel_lab.verification.engine import check_answer
+from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.quotes import changed_in, coded_in, nearly_in, quoted_in
 from kestrel_lab.verification.subject import Made, Subject
 from kestrel_lab.verification.workspace_files import Files
@@ -94,3 +95,22 @@ def test_code_is_compared_by_tokens() -> None:
     assert not coded_in("return read(path, size, 'utf-16')", [text])
     assert changed_in("return read(path, size, 'utf-16')", [text]) == 'return read ( path , size , "utf-8" )'
     assert changed_in("return read(path, length, 'utf-8')", [text], frozenset({"length"})) == ""
+
+
+@pytest.mark.parametrize(
+    ("quote", "line", "state"),
+    [
+        ("return a + b", "    return a - b", "wrong"),
+        ("if x <= 3 and y", "if x < 3 and y:", "wrong"),
+        ("x = f(a,b)", "x = f(a, b)", "cited"),
+        ("a well-known - thing to say", "a well-known – thing to say", "cited"),
+        ("the *big* red thing", "the **big** red thing", "cited"),
+        ("3 - see below", "3 -- see below", "cited"),
+    ],
+)
+def test_a_cited_quote_keeps_its_operators(tmp_path: Path, quote: str, line: str, state: str) -> None:
+    """Code with the same words and another operator is another code; dashes and emphasis of prose may be typed otherwise."""
+    (tmp_path / "calc.py").write_text(f"def add(a, b):\n{line}\n")
+    claims = [{"text": "It adds.", "citations": [{"place": "calc.py:2", "quote": quote, "call": "", "address": ""}]}]
+    subject = Subject(answer="It adds.", goal="", spans=(), calls=(), deeds=(), ground=Files(tmp_path))
+    assert [one.state for one in evidence_of(subject, claims)] == [state]

@@ -14,6 +14,7 @@ import typer
 
 from kestrel_lab.cli.frontend import (
     ApprovalTimeout,
+    LimitOptions,
     ShowOptions,
     WorkOptions,
     frontend_of,
@@ -41,6 +42,7 @@ def chat(
     *,
     follow: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with the conversation of this run.")] = None,
     work: WorkOptions,
+    limits: LimitOptions,
     approval_timeout: ApprovalTimeout = None,
 ) -> Any:
     """Talk with an agent: what you type goes on where the last answer ended; Ctrl-C cancels the turn, a second one leaves."""

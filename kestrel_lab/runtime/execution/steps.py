@@ -10,7 +10,7 @@ from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.calls import Call, Danger, Problem
 from kestrel_lab.core.errors import START_STEP, RunError, ToolError, UsageError, nearest
 from kestrel_lab.core.events.union import StepStarted
-from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.json_types import Json, values_in
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.plan_shapes import foreseen
@@ -67,10 +67,11 @@ async def work(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
     output = OutputType.of(ClaimedAnswer) if claimed else ctx.options.output
     fits = output.value if output is not None and output.schema == step.schema else None
     try:
-        await Dialogue(step, ctx, desk).ask(step.goal, lambda text: read_typed(text, step.schema, fits))
+        await Dialogue(step, ctx, desk).ask(step.goal, lambda text: read_typed(text, None if claimed else step.schema, fits))
     except UnusableAnswer:
-        if not claimed:  # claims that have not the form are prose, which is read sentence by sentence
-            raise
+        said = ctx.state.conversation(step.id).messages[-1].text
+        if not claimed or any(isinstance(one, dict) and "claims" in one for one in values_in(said)):
+            raise  # prose is read sentence by sentence; claims in another form are not prose
 
 
 class StepRunner:

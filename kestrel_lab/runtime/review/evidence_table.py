@@ -12,7 +12,7 @@ from kestrel_lab.core.citations import Span, answered
 from kestrel_lab.core.errors import KestrelError, RunError, boundary
 from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
 from kestrel_lab.core.events.union import Record
-from kestrel_lab.core.json_types import Json, values_in
+from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.verification.evidence import Backed, evidence_of, summary
 from kestrel_lab.verification.issues import Issue, issue
@@ -83,7 +83,7 @@ def claims_in(state: RunState) -> Claims:
     makers = [step for step in state.planned.steps if step.schema and step.schema.get("title") == TITLE]
     done = [step for step in makers if state.finished_steps.get(step.id)]
     said = state.conversation(done[-1].id).messages[-1].text if done else ""
-    return next((claims for value in values_in(said) if (claims := claims_given(value))), [])
+    return claims_given(said)
 
 
 def subject_in(

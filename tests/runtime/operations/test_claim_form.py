@@ -142,3 +142,25 @@ def test_a_typed_answer_and_a_form_are_left_as_they_are(session: Session, worksp
     assert (run.status, run.value) == (RunStatus.COMPLETE, 3)
     formed = carry_out(session, workspace, ScriptedModel(["The roof is red [roof.txt:1]."]), form="brief")
     assert (formed.status, formed.plan.steps[0].schema) == (RunStatus.COMPLETE, None)
+
+
+def bare(*claims: tuple[str, dict[str, str]]) -> str:
+    """An answer of a model that no strict schema binds: each citation has only what it needs."""
+    return json.dumps({"claims": [{"text": text, "citations": [place] if place else []} for text, place in claims]})
+
+
+def test_citations_may_leave_out_what_does_not_apply(session: Session, workspace: Path) -> None:
+    """They are asked for as four texts, and taken with one: nothing is asked again, and what is wrong in them does not pass."""
+    right = bare(("The roof is 7 m high.", {"place": "roof.txt:2"}), ("I like it.", {}))
+    run = carry_out(session, workspace, ScriptedModel([right]))
+    assert (run.status, run.answer, run.usage.model_calls) == (RunStatus.COMPLETE, "The roof is 7 m high. [roof.txt:2]\n\nI like it.", 1)
+    wrong = bare(("The roof is gold.", {"place": "gold.txt:1"}))
+    failed = carry_out(session, workspace, answers(wrong, wrong))
+    assert (failed.status, "gold.txt" in failed.reason) == (RunStatus.FAILED, True)
+
+
+@pytest.mark.parametrize("said", ['{"claims": []}', bare(("The roof is gold.", {"path": "gold.txt"})), 'Here: {"claims": "gold"}'])
+def test_claims_in_another_form_are_no_prose(session: Session, workspace: Path, said: str) -> None:
+    """A model that insists on a form of its own fails the run: nothing in it could be looked up."""
+    run = carry_out(session, workspace, ScriptedModel([said] * 3))
+    assert (run.status, "could not be used after 3 attempts" in run.reason) == (RunStatus.FAILED, True), run.reason
