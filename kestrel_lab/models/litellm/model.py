@@ -12,10 +12,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import KestrelError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.models.chat_format import Dialect, messages_to_wire, response_format, tools_to_wire
+from kestrel_lab.models.litellm.cost import usage_of
 from kestrel_lab.models.litellm.errors import model_error
 from kestrel_lab.models.litellm.library import is_loaded, library, load
 from kestrel_lab.models.litellm.response import Response, in_blocks
@@ -194,35 +194,3 @@ def _known_to_see(name: str) -> bool | None:
         return bool(litellm.get_model_info(name).get("supports_vision"))
     except Exception:  # noqa: BLE001  # litellm raises a bare Exception for a model that it does not know
         return None
-
-
-def usage_of(litellm: Any, model: str, request: ModelRequest, answer: str, reported: Any) -> Usage:
-    """Return what a call used: as `reported` by the provider, or else counted; without a price, the call counts as unpriced."""
-    if reported is None:
-        read, written = _tokens(litellm, "\n".join(message.text for message in request.messages)), _tokens(litellm, answer)
-        priced: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written}
-    else:
-        read, written = reported.prompt_tokens or 0, reported.completion_tokens or 0
-        priced = {"usage_object": reported}
-    usage = Usage(tokens_in=read, tokens_out=written, model_calls=1, **_details(reported))
-    try:
-        paid = litellm.cost_per_token(model=model, **priced)
-    except (litellm.ModelNotMappedError, litellm.NotFoundError, litellm.BadRequestError):  # no price, or an unknown provider
-        return usage + Usage(unpriced=1)
-    return usage + Usage(cost_usd=sum(paid))
-
-
-def _details(reported: Any) -> dict[str, int]:
-    """Return the tokens that were read from and written to the provider's cache, and those of reasoning, as far as it tells."""
-    read, written = getattr(reported, "prompt_tokens_details", None), getattr(reported, "completion_tokens_details", None)
-    found = {
-        "tokens_cached": getattr(read, "cached_tokens", None) or getattr(reported, "prompt_cache_hit_tokens", None),
-        "tokens_cache_written": getattr(read, "cache_creation_tokens", None) or getattr(reported, "cache_creation_input_tokens", None),
-        "tokens_reasoning": getattr(written, "reasoning_tokens", None),
-    }
-    return {name: int(count) for name, count in found.items() if count}
-
-
-def _tokens(litellm: Any, text: str) -> int:
-    # A fixed model name: its tokenizer comes with litellm, others would be downloaded.
-    return int(litellm.token_counter(model="gpt-4o", text=text)) if text else 0
