@@ -159,18 +159,10 @@ def _common(fits: Sequence[Sequence[bool]], made: int) -> int:
 
 def _matched(fits: Sequence[Sequence[bool]]) -> int:
     """Return how many expected calls can each be matched with a call of their own: a maximum matching."""
-    taken: dict[int, int] = {}
+    from scipy.sparse import csr_array  # loaded on use
+    from scipy.sparse.csgraph import maximum_bipartite_matching
 
-    def give(row: int, seen: set[int]) -> bool:
-        for place, fit in enumerate(fits[row]):
-            if fit and place not in seen:
-                seen.add(place)
-                if place not in taken or give(taken[place], seen):
-                    taken[place] = row
-                    return True
-        return False
-
-    return sum(give(row, set()) for row in range(len(fits)))
+    return int((maximum_bipartite_matching(csr_array(fits, dtype=bool)) >= 0).sum()) if fits[0] else 0
 
 
 def _told(tools: Sequence[str]) -> str:

@@ -126,6 +126,12 @@ def test_arguments_must_agree_where_given(tmp_path):
     )
 
 
+def test_a_thousand_equal_calls_are_matched(tmp_path):
+    """As many calls as expected match, however many equal ones there are to exchange for each other."""
+    check = TrajectoryMatch(calls=("tree",) * 1_000, mode="recall")
+    assert judge(check, called(tmp_path, ["tree"] * 1_000)).passed
+
+
 @given(st.text("abc", min_size=1, max_size=4), st.text("abcx", max_size=5))
 def test_modes_against_brute_force(tmp_path_factory, expected, made):
     """Orders and matchings equal what trying every choice gives."""
