@@ -6,10 +6,12 @@ The state of a run, its view, the list of runs and the metrics of trials all sum
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.events.union import (
@@ -26,6 +28,8 @@ from kestrel_lab.core.events.union import (
     ToolAnswered,
 )
 from kestrel_lab.core.run_types import RunStatus
+
+E = TypeVar("E")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -144,12 +148,27 @@ def idle_before(event: ModelAnswered, at: float, until: float) -> float:
 
 
 class MeteredRecords(tuple[Record, ...]):  # noqa: SLOT001  # it keeps the sum
-    """Records of a run whose usage is summed up once, however many metrics ask for it."""
+    """Records of a run whose usage is summed up once, and whose events are sorted by type once, however many metrics ask for it."""
 
     @cached_property
     def meter(self) -> UsageMeter:
         """The usage of the run."""
         return metered(tuple(self))
+
+    @cached_property
+    def by_type(self) -> dict[type, list[Any]]:
+        """The events by their type, in order."""
+        found = defaultdict[type, list[Any]](list)
+        for record in self:
+            found[type(record.event)].append(record.event)
+        return found
+
+
+def events_of_type(records: Iterable[Record], kind: type[E]) -> list[E]:
+    """Return the events of one type, in order."""
+    if isinstance(records, MeteredRecords):
+        return records.by_type.get(kind, [])
+    return [record.event for record in records if isinstance(record.event, kind)]
 
 
 def metered(records: Iterable[Record]) -> UsageMeter:

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, overload
 from kestrel_lab.answers.confidence import stated
 from kestrel_lab.core.errors import CheckError, UsageError, boundary
 from kestrel_lab.core.events import union as e
-from kestrel_lab.core.usage import MeteredRecords, metered, waiting_time, wall_time, working_time
+from kestrel_lab.core.usage import MeteredRecords, events_of_type, metered, waiting_time, wall_time, working_time
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.verification.engine import CHECKS
 
@@ -29,7 +29,7 @@ CONCERN_COLUMNS: Final = ("config", "kind", "share", "low", "high", "trials")
 
 def looked_at(records: Iterable[e.Record]) -> list[dict[str, Any]] | None:
     """Return the concerns of the review of the run's answer, those of a known kind; `None` where it was not reviewed."""
-    end = next((record.event for record in records if isinstance(record.event, e.RunFinished)), None)
+    end = next(iter(events_of_type(records, e.RunFinished)), None)
     if end is None or not end.looked:
         return None
     return [one for one in end.concerns if one.get("check") in _KIND]
@@ -103,7 +103,8 @@ class Metric:
 
 def queued_time(records: Records) -> float:
     """Seconds that calls of tools and models waited for their turn, added up over calls."""
-    return sum(record.event.queued for record in records if isinstance(record.event, e.ToolAnswered | e.ModelAnswered))
+    tools = sum(event.queued for event in events_of_type(records, e.ToolAnswered))
+    return tools + sum(event.queued for event in events_of_type(records, e.ModelAnswered))
 
 
 def tokens_in(records: Records) -> float:
@@ -143,17 +144,17 @@ def unpriced_calls(records: Records) -> float:
 
 def cache_hits(records: Records) -> float:
     """Calls that were answered from a store."""
-    return sum(isinstance(record.event, e.CacheHit) for record in records)
+    return len(events_of_type(records, e.CacheHit))
 
 
 def cycles(records: Records) -> float:
     """Turns of the agent's loop, over all steps of the plan."""
-    return len({(record.event.step, record.event.cycle) for record in records if isinstance(record.event, e.ModelCalled)})
+    return len({(event.step, event.cycle) for event in events_of_type(records, e.ModelCalled)})
 
 
 def iterations_per_step(records: Records) -> float:
     """Turns of the agent's loop for each step that asked a model at all."""
-    steps = {record.event.step for record in records if isinstance(record.event, e.ModelCalled)}
+    steps = {event.step for event in events_of_type(records, e.ModelCalled)}
     return _share(cycles(records), len(steps))
 
 
@@ -169,7 +170,7 @@ def parallel_speedup(records: Records) -> float:
     The seconds of all calls, added up, over the seconds in which at least one of them ran: 1 for calls one after
     the other. A call of a macro is left out, since the calls it is made of are counted.
     """
-    macros = {record.event.call for record in records if isinstance(record.event, e.MacroStarted)}
+    macros = {event.call for event in events_of_type(records, e.MacroStarted)}
     spans = sorted((at - event.seconds, at) for at, event in _answers(records) if event.call not in macros and event.seconds > 0)
     covered, reached = 0.0, -math.inf
     for start, end in spans:
@@ -180,30 +181,30 @@ def parallel_speedup(records: Records) -> float:
 
 def backoff_time(records: Records) -> float:
     """Seconds that steps and model calls waited before they were tried again, added up."""
-    steps = sum(record.event.wait_s for record in records if isinstance(record.event, e.StepRetried))
-    return steps + sum(record.event.backoff for record in records if isinstance(record.event, e.ModelAnswered))
+    steps = sum(event.wait_s for event in events_of_type(records, e.StepRetried))
+    return steps + sum(event.backoff for event in events_of_type(records, e.ModelAnswered))
 
 
 def verifier_pass_rate(records: Records) -> float:
     """The share of verdicts on answers that were a pass."""
-    verdicts = [record.event.passed for record in records if isinstance(record.event, e.VerifierFinished)]
+    verdicts = [event.passed for event in events_of_type(records, e.VerifierFinished)]
     return _share(sum(verdicts), len(verdicts))
 
 
 def confidence(records: Records) -> float:
     """The confidence of the answer, see `answers.confidence`; `nan` where nothing states one."""
-    found = stated(record.event for record in records)
+    found = stated([*events_of_type(records, e.VerifierFinished), *events_of_type(records, e.RunFinished)])
     return math.nan if found is None else found.value
 
 
 def escalations(records: Records) -> float:
     """How often another model took over."""
-    return sum(isinstance(record.event, e.ModelEscalated) for record in records)
+    return len(events_of_type(records, e.ModelEscalated))
 
 
 def stages_failed(records: Records) -> float:
     """Stages of which a step failed for good; one that passed when it was tried again does not count."""
-    return len({record.event.stage for record in records if isinstance(record.event, e.StageFinished) and record.event.status == "failed"})
+    return len({event.stage for event in events_of_type(records, e.StageFinished) if event.status == "failed"})
 
 
 def _share(part: float, whole: float) -> float:
