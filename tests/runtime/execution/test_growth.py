@@ -152,7 +152,7 @@ def _reached(plan: Plan, failed: str) -> set[str]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)  # the mutant below is seen within 11, in twelve tries with other seeds
 @given(work=growing(), limit=st.integers(1, 4))
 def test_growth_against_a_reference(work: Growing, limit: int) -> None:
     """Every step, given or grown, ends as the reference says, begins after all it waits for, and an untreated failure fails the run."""

@@ -178,7 +178,7 @@ def broken_promises(scene: Scene, errors: list[RunError | None], failed: RunErro
 
 
 @given(st.sampled_from(STEPS), st.lists(st.one_of(st.none(), st.sampled_from(ERRORS)), max_size=8))
-@settings(max_examples=600)
+@settings(max_examples=300)  # the mutants below are seen within 104, in twelve tries with other seeds
 def test_attempts_are_bounded_and_only_harmless_work_is_repeated(step: Step, made: list[Any]) -> None:
     """Over hundreds of sequences of failures every promise is kept."""
     errors = [None if make is None else make() for make in made] + [None]
@@ -379,8 +379,8 @@ def test_every_prefix_of_a_retried_run_is_completed(session: Session, workspace:
         again[:] = ["x"] * sum(record.event.type == "tool_answered" for record in reference[:cut])
         run = asyncio.run(other.resume(put_prefix(other, reference, cut), model=says))
         assert (cut, run.status, run.answer, again) == (cut, RunStatus.COMPLETE, "said", ["x", "x", "x"])
-        rows = run.report.stages()[["task_id", "status", "attempt"]].values.tolist()
-        assert (cut, rows) == (cut, [["a", "retrying", 1], ["a", "retrying", 2], ["a", "done", 3], ["b", "done", 1]])
+        rows = [(event.task, event.status, event.attempt) for event in run.events() if isinstance(event, StageFinished)]
+        assert (cut, rows) == (cut, [("a", "retrying", 1), ("a", "retrying", 2), ("a", "done", 3), ("b", "done", 1)])
     other.close()
 
 

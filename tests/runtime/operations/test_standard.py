@@ -20,6 +20,7 @@ from kestrel_lab.core.events.union import (
     Progress,
     RunForked,
     RunStarted,
+    StageFinished,
     StageStarted,
     StepFinished,
     StepStarted,
@@ -233,8 +234,8 @@ def test_any_prefix_of_a_session_is_completed(lab: Session, house: Path, tmp_pat
         assert (cut, run.status, run.answer) == (cut, RunStatus.COMPLETE, ANSWER)
         assert (cut, mind.asked) == (cut, whole.asked[answered:])
         assert [event.note["kind"] for event in run.events() if isinstance(event, MemoryStored)] == ["fact", "fingerprint"]
-        rows = run.report.stages()[["stage", "task_id", "status", "attempt"]].values.tolist()
-        assert len(rows) == len({tuple(row) for row in rows}) == 9
+        rows = [(event.stage, event.task, event.status, event.attempt) for event in run.events() if isinstance(event, StageFinished)]
+        assert len(rows) == len(set(rows)) == 9
         began: Any = run._state.outputs["bootstrap"]
         assert began["time"]["date"] == "2026-03-02"
         assert illegal_states(run.records()) == []

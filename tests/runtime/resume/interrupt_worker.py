@@ -1,8 +1,17 @@
-"""Carries out a run up to a moment at which it says so and stays: `HOME WORKSPACE MOMENT [MUTANT]`. Whoever started it then presses Ctrl-C."""
+"""Carries out a run up to a moment at which it says so and stays: `HOME WORKSPACE MOMENT [MUTANT]`. Whoever started it then presses Ctrl-C.
+
+Without arguments it reads one JSON order per line: those words as `words`, the `folder` to work in, and `out`, a named pipe for what is
+said. Each is carried out by a fork, which ends as the process of a script does. The answers are two lines: its id, and its exit status.
+"""
 
 import asyncio
+import gc
 import itertools
+import json
+import os
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -112,9 +121,8 @@ MOMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def main() -> None:
+def main(home: str, workspace: str, moment: str, *mutant: str) -> None:
     """Do it."""
-    home, workspace, moment, *mutant = sys.argv[1:]
     if mutant:  # takes every cancellation for somebody's decision
         RunContext.cancelled = property(lambda _: True, lambda *_: None)  # type: ignore[assignment,method-assign]
     session = Session(home, env={}, tools=[launch, launch_and_block, look], approve="auto")
@@ -127,5 +135,24 @@ def main() -> None:
         sys.exit(130)
 
 
+def serve() -> None:
+    """Serve orders until the input ends; returns in a fork when its order is carried out."""
+    with tempfile.TemporaryDirectory() as folder:  # one run loads what would otherwise be loaded in every fork
+        session = Session(f"{folder}/home", env={}, tools=[look])
+        asyncio.run(session.run("go", workspace=folder, model=ScriptedModel([LOOKS[0], *["`gone()` in `gone.py`."] * 4]), verify="repair"))
+        session.close()
+    gc.freeze()  # a collection in a fork, as at its end, would copy every page of what was loaded here
+    assert threading.active_count() == 1, "a fork of a process with threads may hang"
+    for line in sys.stdin:
+        order = json.loads(line)
+        if (pid := os.fork()) == 0:
+            os.chdir(order["folder"])
+            os.dup2(os.open(order["out"], os.O_WRONLY), sys.stdout.fileno())
+            return main(*order["words"])
+        print(pid, flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+    return None
+
+
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:]) if len(sys.argv) > 1 else serve()

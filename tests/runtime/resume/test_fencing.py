@@ -73,6 +73,14 @@ def serve() -> Iterator[Any]:
         served.process.communicate(timeout=PATIENCE_S)
 
 
+@pytest.fixture(scope="module")
+def freezer() -> Iterator[Served]:
+    """The process whose forks are frozen, one for all tests here: it has everything imported."""
+    served = Served("crash_worker.py")
+    yield served
+    served.process.communicate(timeout=PATIENCE_S)
+
+
 def give_to(session: Session, run_id: str, owner: Owner) -> None:
     """Make the run `owner`'s."""
     session.store.execute("UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE id = ?", (str(owner), run_id), "owner").result()
@@ -153,23 +161,22 @@ def take_over(folder: Path, run_id: str) -> tuple[Session, HonestPerson]:
     return session, person
 
 
-def test_a_frozen_session_whose_run_was_taken_writes_nothing(serve: Any, tmp_path: Path) -> None:
+def test_a_frozen_session_whose_run_was_taken_writes_nothing(freezer: Served, tmp_path: Path) -> None:
     """A process stopped in the middle, whose run is taken over and done, writes no event when it wakes, and ends with `Fenced`.
 
     Effects happen once; only that of a call it was in the middle of may come twice, and that call was asked about.
     """
-    served = serve("crash_worker.py")
     for point in FROZEN_AT:
         folder = tmp_path / str(point)
-        pid, run_id = frozen(served, folder, point)
+        pid, run_id = frozen(freezer, folder, point)
         before = Session(folder / "home", env={})
         under_way = {f"{event.tool} {event.args['name']}" for event in fold(before.store.records(run_id)).begun.values()}
         before.close()
         session, _ = take_over(folder, run_id)
         records = session.store.records(run_id)
-        served.send(thaw=pid)
+        freezer.send(thaw=pid)
 
-        assert served.answer() == "3", point
+        assert freezer.answer() == "3", point
         assert session.store.records(run_id) == records
         assert stale(session.store.path, run_id) == []
         assert (illegal_states(records), unreported(records)) == ([], [])
@@ -178,18 +185,17 @@ def test_a_frozen_session_whose_run_was_taken_writes_nothing(serve: Any, tmp_pat
         session.close()
 
 
-def test_without_the_fence_the_stale_events_are_seen(serve: Any, tmp_path: Path) -> None:
+def test_without_the_fence_the_stale_events_are_seen(freezer: Served, tmp_path: Path) -> None:
     """The same look finds events of the session that lost the run where the database does not refuse them."""
-    served = serve("crash_worker.py")
-    pid, run_id = frozen(served, tmp_path / "f", 5)
+    pid, run_id = frozen(freezer, tmp_path / "f", 5)
     raw = apsw.Connection(str(tmp_path / "f" / "home" / "kestrel.db"))
     raw.execute("DROP TRIGGER events_fence")
     raw.close()
     other = Session(tmp_path / "f" / "home", env={})
     assert other.store.claim(other.store.run(run_id))
     other.store.append(run_id, RunResumed(by="other"), urgent=True).result()
-    served.send(thaw=pid)
-    assert served.answer() != "3"
+    freezer.send(thaw=pid)
+    assert freezer.answer() != "3"
     assert stale(other.store.path, run_id) != []
     other.close()
 

@@ -2,14 +2,19 @@
 
 import asyncio
 import itertools
+import json
+import os
+import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 from interrupt_worker import EFFECTS, LOOKS, MOMENTS, launch, launch_and_block, look
+from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, CheckpointSaved, RunFinished, RunInterrupted, RunResumed, ToolAnswered, ToolCalled
@@ -20,36 +25,67 @@ from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 
 
-def interrupted(folder: Path, moment: str, *mutant: str) -> tuple[Session, Run]:
+class Worker:
+    """The process that forks; a fork that was interrupted is waited for before the next one begins."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("interrupt_worker.py"))]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._orders, self._answers = self._process.stdin, self._process.stdout
+
+    def start(self, work: Path, *words: str) -> tuple[int, IO[str]]:
+        """Begin; returns the id of the fork and what it says."""
+        os.mkfifo(out := work.parent / "out")
+        self._orders.write(json.dumps({"words": words, "folder": str(work), "out": str(out)}) + "\n")
+        return int(self._answers.readline()), out.open()
+
+    def ended(self, within_s: float) -> bool:
+        """Whether the fork ends in that time."""
+        return bool(select.select([self._answers], [], [], within_s)[0])
+
+    def wait(self) -> int:
+        """The exit status of the fork."""
+        return int(self._answers.readline())
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    """One for all tests here."""
+    started = Worker()
+    yield started
+    started.close()
+
+
+def interrupted(worker: Worker, folder: Path, moment: str, *mutant: str) -> tuple[Session, Run]:
     """The run of a process that got Ctrl-C at that moment, until it ended."""
     (work := folder / "work").mkdir()
-    command = [sys.executable, str(Path(__file__).with_name("interrupt_worker.py")), str(folder / "home"), ".", moment, *mutant]
-    with subprocess.Popen(command, cwd=work, stdout=subprocess.PIPE, text=True) as process:
-        out: IO[str] | None = process.stdout
-        assert out is not None
-        assert out.readline() == "there\n"
-        process.send_signal(signal.SIGINT)
+    process, said = worker.start(work, str(folder / "home"), ".", moment, *mutant)
+    with said:
+        assert said.readline() == "there\n"
+        os.kill(process, signal.SIGINT)
         if moment == "blocking model":  # the first is heard when the call returns; a second breaks into it
             pauses = itertools.chain((0.2,), itertools.repeat(10.0))  # a third would break into its winding up
-            while process.poll() is None:
-                try:
-                    process.wait(next(pauses))
-                except subprocess.TimeoutExpired:
-                    process.send_signal(signal.SIGINT)
-        assert out.read() == ""
-        assert process.wait() == 130 or moment == "blocking model"
+            while not worker.ended(next(pauses)):
+                os.kill(process, signal.SIGINT)
+        assert said.read() == ""
+    assert worker.wait() == 130 or moment == "blocking model"
     session = Session(folder / "home", env={}, tools=[launch, launch_and_block, look])
     (row,) = session.store.runs()
     return session, session.get(row.id)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_after_ctrl_c_a_run_goes_on_by_its_id(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_ctrl_c_a_run_goes_on_by_its_id(worker: Worker, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever Ctrl-C reaches a process, its run is left unended and nobody's, says how to resume it, and is done when it is.
 
     A call that was in the middle of an effect is asked about and not made again by itself.
     """
-    session, run = interrupted(tmp_path, moment)
+    session, run = interrupted(worker, tmp_path, moment)
     waits = moment == "approval"
     assert (run.status, run.report.interrupted) == ((RunStatus.WAITING_APPROVAL, False) if waits else (RunStatus.EXECUTING, True))
     assert session.store.run(run.id).owner == ""
@@ -76,9 +112,9 @@ def test_after_ctrl_c_a_run_goes_on_by_its_id(moment: str, tmp_path: Path, monke
     session.close()
 
 
-def test_the_mutant_that_takes_every_cancellation_for_a_decision_is_seen(tmp_path: Path) -> None:
+def test_the_mutant_that_takes_every_cancellation_for_a_decision_is_seen(worker: Worker, tmp_path: Path) -> None:
     """Where an interrupt ends the run, the same Ctrl-C leaves it CANCELLED, and resuming gives it back as it is."""
-    session, run = interrupted(tmp_path, "model", "mutant")
+    session, run = interrupted(worker, tmp_path, "model", "mutant")
     assert (run.status, run.report.interrupted) == (RunStatus.CANCELLED, False)
     assert asyncio.run(session.resume(run.id, model=ScriptedModel(LOOKS))).status is RunStatus.CANCELLED
     session.close()

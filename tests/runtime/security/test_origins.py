@@ -4,7 +4,7 @@ import base64
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Call
@@ -84,6 +84,8 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=40)  # drawing them is nearly all that it takes; the bounds are reached by the one written out
+@example({"x": [f"{PAGE} {SECRET} {GOAL}"] * 50})
 @given(st.dictionaries(st.text(max_size=9), JSON, max_size=5))
 def test_whatever_the_arguments_the_account_is_bounded(args: dict[str, Any]) -> None:
     """Any arguments have an account, of at most forty places with at most four sources each, every piece of which is short."""

@@ -1,4 +1,4 @@
-"""Health as arithmetic: 10,000 random lives against the rules in their plainest words, and a mutant for each rule."""
+"""Health as arithmetic: thousands of random lives against the rules in their plainest words, and a mutant for each rule."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -17,7 +17,10 @@ from kestrel_lab.runtime.supervision.health import (
     RestartBudget,
 )
 
-LIVES = 10_000
+LIVES = 5_000
+"""The rarest transition is first seen in life 4,071; the mutant that is hardest to find is seen in one life of fifty."""
+RESTARTS = 2_000
+"""Mutants of the budget are seen in seven of eight lives."""
 POLICY = HealthPolicy(failures=3, open_s=5, open_max_s=30, jitter=0.5, restarts=3, restarts_per_s=600)
 LEGAL = {
     ("starting", "ready"),
@@ -139,7 +142,7 @@ def live(make: Make, seed: int) -> set[tuple[str, str]]:
     return set(pairwise(path))
 
 
-def test_ten_thousand_lives() -> None:
+def test_thousands_of_lives() -> None:
     """No illegal or silent transition, no call in an open window, never two in a half-open breaker, states as the rules say."""
     seen: set[tuple[str, str]] = set()
     for seed in range(LIVES):
@@ -243,8 +246,8 @@ def restarts(budget: Callable[[Callable[[], float]], RestartBudget], seed: int) 
 
 
 def test_the_restart_budget_is_never_exceeded() -> None:
-    """In 10,000 random lives no window of ten minutes sees more than three restarts; used up means failed."""
-    for seed in range(LIVES):
+    """In thousands of random lives no window of ten minutes sees more than three restarts; used up means failed."""
+    for seed in range(RESTARTS):
         restarts(lambda clock: RestartBudget(POLICY, clock), seed)
 
 
