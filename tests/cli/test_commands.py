@@ -16,6 +16,8 @@ from kestrel_lab.cli.commands import doctor
 from kestrel_lab.cli.main import main
 from kestrel_lab.evals.stored_trials import stored_trials
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 rules:
   - when: write
