@@ -2,6 +2,7 @@
 
 Kernels and `python -m` put the current folder first on `sys.path`, so a `pandas.py` that an agent writes there would be
 imported, and run, when something here needs pandas for the first time. Imports that the user's own code makes are left alone.
+One library, which jsonschema imports where JupyterLab is installed, is loaded when it is used: it compiles grammars for a second.
 """
 
 from __future__ import annotations
@@ -9,16 +10,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.host.programs import in_workspace
 
 if TYPE_CHECKING:
+    from importlib.abc import Loader
     from importlib.machinery import ModuleSpec
     from types import FrameType, ModuleType
 
 _PACKAGE: Final = __name__.partition(".")[0]
 _STDLIB: Final = os.path.dirname(os.__file__) + os.sep
+_LATE: Final = "rfc3987_syntax"
 _INSTALLED: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -34,6 +37,8 @@ class Guard:
         caller = sys._getframe(1)
         kept, refused = _divided() if path is None and _is_ours(caller) else (path, [])
         spec: ModuleSpec | None = self._usual.find_spec(name, kept, target)
+        if name == _LATE and spec is not None and spec.loader is not None:
+            spec.loader = cast("Loader", _LateLoader(spec.loader))
         asks = caller.f_back is not None and caller.f_back.f_globals.get("__name__") == "importlib.util"  # whether it is there
         if spec is not None or not refused or asks or (other := self._usual.find_spec(name, refused, target)) is None:
             return spec
@@ -42,6 +47,34 @@ class Guard:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._usual, name)
+
+
+class _LateLoader:
+    """Loads a module that has `is_valid_syntax`, which is all that jsonschema takes from it, when that is called or anything else is used."""
+
+    def __init__(self, usual: Loader) -> None:
+        self._usual = usual
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._usual.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        names = vars(module)
+
+        def load() -> None:
+            names.pop("__getattr__", None)
+            self._usual.exec_module(module)
+
+        def is_valid_syntax(term: str, value: str) -> bool:
+            if names["is_valid_syntax"] is is_valid_syntax:
+                load()
+            return bool(names["is_valid_syntax"](term, value))
+
+        def attribute(name: str) -> Any:
+            load()
+            return getattr(module, name)
+
+        names.update(is_valid_syntax=is_valid_syntax, __getattr__=attribute)
 
 
 def guard() -> None:

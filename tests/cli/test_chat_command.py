@@ -11,8 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import in_process
 import pytest
 from waits import PATIENCE_S
+
+from kestrel_lab import Lab
 
 SCRIPT = """
 rules:
@@ -34,28 +37,21 @@ def test_lines_of_a_script_are_turns_of_one_conversation(tmp_path: Path) -> None
     done = subprocess.run(
         command(), input="one\n\ntwo\n/exit\nthree\n", text=True, capture_output=True, cwd=tmp_path, timeout=120, check=False
     )
-    listed = subprocess.run(
-        [
-            *(sys.executable, "-c"),
-            "from kestrel_lab import Lab\nlab = Lab()\nr = lab.get(lab.runs().index[0])\n"
-            "print(r.goal, [x.goal for x in lab.session.history.conversation(r.id)], r.events()[0].earlier['turn'])",
-        ],
-        text=True,
-        capture_output=True,
-        cwd=tmp_path,
-        timeout=120,
-        check=True,
-    )
-
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Heard.") == 2
-    assert listed.stdout.split("\n")[0] == "two ['one', 'two'] 1"
+    with Lab(home=tmp_path / ".kestrel", env={}) as lab:
+        run = lab.get(lab.runs().index[0])
+        assert (run.goal, [one.goal for one in lab.session.history.conversation(run.id)], run.events()[0].earlier["turn"]) == (
+            "two",
+            ["one", "two"],
+            1,
+        )
 
 
 def test_a_run_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
     """Before anything is typed."""
     (tmp_path / "script.yaml").write_text(SCRIPT)
-    done = subprocess.run(command("--follow", "r0"), input="one\n", text=True, capture_output=True, cwd=tmp_path, timeout=120, check=False)
+    done = in_process.kestrel(tmp_path, "chat", "--model", "scripted:script.yaml", "--follow", "r0")  # which reading would break
 
     assert (done.returncode, "r0" in done.stderr) == (2, True)
 

@@ -19,6 +19,8 @@ from kestrel_lab.cli.commands import doctor
 from kestrel_lab.cli.main import main
 from kestrel_lab.evals.stored_trials import stored_trials
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 rules:
   - when: write
@@ -34,6 +36,17 @@ rules:
       - there is nothing
   - when: paint
     turns:
+      - - {tool: ask_user, args: {question: Which colour?, options: [red, blue]}}
+      - painted
+  - when: thrice
+    turns:
+      - - {tool: write_file, args: {path: a.txt, content: hi}}
+      - - {tool: write_file, args: {path: b.txt, content: hi}}
+      - - {tool: write_file, args: {path: c.txt, content: hi}}
+      - written
+  - when: decorate
+    turns:
+      - - {tool: ask_user, args: {question: Which colour?, options: [red, blue]}}
       - - {tool: ask_user, args: {question: Which colour?, options: [red, blue]}}
       - painted
 """
@@ -127,18 +140,18 @@ def test_a_question_is_answered_from_outside(kestrel: Kestrel, folder: Path) -> 
 
 def test_a_question_is_asked_at_a_terminal(folder: Path) -> None:
     """The number of an option is that option, nothing is not an answer; and the run completes."""
+    words = ["-m", "kestrel_lab", "run", "decorate", "--model", "scripted:script.yaml"]
+    child = pexpect.spawn(sys.executable, words, cwd=str(folder), encoding="utf-8", timeout=PATIENCE_S)
     for typed, told in (("2", "blue"), ("", "no answer was given")):
-        words = ["-m", "kestrel_lab", "run", "paint", "--model", "scripted:script.yaml"]
-        child = pexpect.spawn(sys.executable, words, cwd=str(folder), encoding="utf-8", timeout=PATIENCE_S)
         child.expect("Which colour?")
         child.expect("2. blue")
         child.expect(r"answer \(empty for none\): ")
         child.sendline(typed)
         child.expect(f"ask_user.*{told}")
-        child.expect("COMPLETE")
-        child.expect(pexpect.EOF)
-        child.close()
-        assert child.exitstatus == 0
+    child.expect("COMPLETE")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
 
 
 def test_a_run_is_taken_over_on_demand_only(kestrel: Kestrel, folder: Path) -> None:
@@ -168,29 +181,25 @@ def test_json_is_for_programs(folder: Path) -> None:
 
 def test_a_person_at_a_terminal_is_asked(folder: Path) -> None:
     """At a terminal the call is shown whole; a yes lets it run, an edit runs what was edited, a no with a reason does not run it."""
-    for keys, content in ((["y"], "hi"), (["e", '{"path": "a.txt", "content": "edited"}'], "edited"), (["n", "no files"], None)):
-        (folder / "a.txt").unlink(missing_ok=True)
-        child = pexpect.spawn(
-            sys.executable,
-            ["-m", "kestrel_lab", "run", "write", "--model", "scripted:script.yaml"],
-            cwd=str(folder),
-            encoding="utf-8",
-            timeout=PATIENCE_S,
-        )
+    words = ["-m", "kestrel_lab", "run", "thrice", "--model", "scripted:script.yaml"]
+    child = pexpect.spawn(sys.executable, words, cwd=str(folder), encoding="utf-8", timeout=PATIENCE_S)
+    for name, *keys in (("a", "y"), ("b", "e", '{"path": "b.txt", "content": "edited"}'), ("c", "n", "no files")):
         child.expect("wants to run")
+        child.expect(f"{name}.txt")
         child.expect(r"lways in this run\? ")
+        assert not (folder / f"{name}.txt").exists()
         for number, line in enumerate(keys):
             if number:
                 child.expect("JSON: |empty\\): ")
             child.sendline(line)
-        child.expect("COMPLETE")
-        child.expect(pexpect.EOF)
-        child.close()
-        assert child.exitstatus == 0
-        assert ((folder / "a.txt").read_text() if content else None) == content
+    child.expect("COMPLETE")
+    child.expect(pexpect.EOF)
+    child.close()
+    assert child.exitstatus == 0
+    assert {path.name: path.read_text() for path in folder.glob("*.txt")} == {"a.txt": "hi", "b.txt": "edited"}
 
 
-def test_an_approval_from_another_process_is_enough(folder: Path) -> None:
+def test_an_approval_from_another_process_is_enough(kestrel: Kestrel, folder: Path) -> None:
     """A run that waits at a terminal goes on when another process approves it."""
     child = pexpect.spawn(
         sys.executable,
@@ -200,7 +209,7 @@ def test_an_approval_from_another_process_is_enough(folder: Path) -> None:
         timeout=PATIENCE_S,
     )
     child.expect(r"lways in this run\? ")
-    subprocess.run([sys.executable, "-m", "kestrel_lab", "approve", newest(folder)], cwd=folder, check=True, capture_output=True)
+    assert kestrel("approve", newest(folder))[0] == 0
     child.expect("COMPLETE")
     child.expect(pexpect.EOF)
     assert (folder / "a.txt").read_text() == "hi"

@@ -1,4 +1,4 @@
-"""Claims about `kestrel notebook run`: a real process where it is stopped or waits for leave, else the command in this one."""
+"""Claims about `kestrel notebook run`: a real process where it is stopped, else the command in this one."""
 
 import json
 import signal
@@ -22,12 +22,6 @@ lab = Lab(model="scripted:script.yaml", approve="ask")
 run = await lab.run("write it")
 """
 SCRIPT = "rules:\n  - when: write\n    turns:\n      - [{tool: write_file, args: {path: a.txt, content: hi}}]\n      - written\n"
-
-
-def kestrel(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in `folder`."""
-    command = [sys.executable, "-m", "kestrel_lab", "notebook", "run", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
 @pytest.fixture
@@ -68,7 +62,8 @@ def test_wrong_words_are_told(folder: Path) -> None:
 
 def test_a_risky_call_ends_it(folder: Path) -> None:
     """Exit code 3 with the words to approve, nothing done, JUnit XML and Markdown written."""
-    done = kestrel(folder, "risky.ipynb", "--timeout", "60", "--junit", "ci/junit.xml", "--markdown", "ci/summary.md")
+    words = ("risky.ipynb", "--timeout", "60", "--junit", "ci/junit.xml", "--markdown", "ci/summary.md")
+    done = in_process.kestrel(folder, "notebook", "run", *words)
     assert done.returncode == 3
     assert "ApprovalRequired" in done.stderr
     assert "kestrel approve" in done.stderr

@@ -124,3 +124,17 @@ sys.path.append({str(installed)!r})
 exec("import lately", {{"__name__": "kestrel_lab.late"}})
 """
     assert run(folder, code) == ""
+
+
+def test_the_grammars_of_jsonschema_are_compiled_when_they_are_used(tmp_path: Path) -> None:
+    """The library checks the format `iri` as it does by itself, and a module that has been loaded late is whole for everybody."""
+    pytest.importorskip("rfc3987_syntax", reason="JupyterLab, which brings it, is not installed")
+    code = """
+import sys, kestrel_lab
+from jsonschema import FormatChecker
+before, valid = "lark" in sys.modules, [FormatChecker().conforms(one, "iri") for one in ("http://a/\u00fc", "no iri", "http://a/\u00fc")]
+from rfc3987_syntax import *
+print(before, valid, "lark" in sys.modules, is_valid_syntax_iri("http://a"), sys.modules["rfc3987_syntax"].parse.__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.stdout.strip() == "False [True, False, True] True True parse", done.stderr

@@ -17,6 +17,8 @@ from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
 from waits import PATIENCE_S
 
+pytestmark = pytest.mark.slow
+
 SETUP = """%load_ext kestrel_lab
 from kestrel_lab import Lab
 from kestrel_lab.testing import ScriptedModel

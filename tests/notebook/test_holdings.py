@@ -18,6 +18,8 @@ from IPython.core.formatters import DisplayFormatter
 import kestrel_lab
 from kestrel_lab.views.dataframes import shown_frame
 
+pytestmark = pytest.mark.slow
+
 GENERIC = re.compile(r"<[\w.]+ object at|<[\w.]+ object>|<function |\bat 0x[0-9a-f]+")
 
 

@@ -19,6 +19,8 @@ from kestrel_lab.server.controller import Control
 from kestrel_lab.server.serve import Address, serving
 from kestrel_lab.testing import ScriptedModel
 
+pytestmark = pytest.mark.slow
+
 MANY = 400
 SLOW_HEAD = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "
 SLOW_BODY = b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: 90\r\n\r\n{"

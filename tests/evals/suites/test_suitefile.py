@@ -297,7 +297,7 @@ def test_definitions_leave_out_what_changes_nothing(tmp_path):
 def test_the_schema_is_for_editors(kind, files):
     """An editor finds no fault with the suites and scenarios that come with the project, and finds one with a misspelt key."""
     validator = jsonschema.Draft202012Validator(json.loads(schema_text(kind)))
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     paths = [path for folder in files for path in sorted((root / folder).glob("*.yaml"))]
     assert paths
     for path in paths:

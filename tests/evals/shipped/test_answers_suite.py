@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kestrel_lab.lab import Lab
 
-SUITE = Path(__file__).parents[2] / "evals" / "answers.yaml"
+SUITE = Path(__file__).parents[3] / "evals" / "answers.yaml"
 
 
 def test_every_scenario_tells_right_from_wrong(tmp_path: Path) -> None:

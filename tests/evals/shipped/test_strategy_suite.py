@@ -21,7 +21,7 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import conversation
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 STRATEGIES = ROOT / "evals" / "strategies.yaml"
 
 SUITE = """\

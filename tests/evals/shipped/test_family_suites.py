@@ -10,7 +10,9 @@ import pytest
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.lab import Lab
 
-SUITES = Path(__file__).parents[2] / "evals"
+pytestmark = pytest.mark.slow
+
+SUITES = Path(__file__).parents[3] / "evals"
 SMALL = {"httpx", "starlette", "jinja2", "trafilatura"}
 """Packages that are indexed in no time: the whole suite takes half a minute."""
 

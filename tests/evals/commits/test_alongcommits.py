@@ -24,6 +24,8 @@ from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingReporter
 
+pytestmark = pytest.mark.slow
+
 SUITE = """\
 name: sums
 epochs: 2
@@ -278,7 +280,7 @@ def test_commits_can_run_their_own_suite(repo, lab, tmp_path):
 
 def killed_early(repo, home):
     """A session on the log of `kestrel eval run --commits` that was killed when trials were there, and how many."""
-    env = {**os.environ, "KESTREL_HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[2])}
+    env = {**os.environ, "KESTREL_HOME": str(home), "PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-m", "kestrel_lab", "eval", "run", "suite.yaml", "--commits", "c0,c4"]
     session = Session(home, env={})
     with subprocess.Popen(command, cwd=repo, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

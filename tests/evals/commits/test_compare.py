@@ -19,6 +19,8 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
 
+pytestmark = pytest.mark.slow
+
 SUITE = """\
 name: sums
 epochs: 1

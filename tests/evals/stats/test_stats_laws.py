@@ -7,10 +7,9 @@ from statistics import fmean, pstdev, variance
 
 import numpy as np
 import pytest
+import scipy  # its `stats` is loaded on use: half a second that each process would pay that collects tests
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binomtest, ttest_1samp
-from scipy.stats import t as student
 
 from kestrel_lab.evals.stats.difference import POWER, detectable_drop, detectable_mean, mcnemar_power
 from kestrel_lab.evals.stats.intervals_and_tests import (
@@ -69,7 +68,7 @@ def test_a_plain_interval_is_that_of_student(values, alpha):
     assert (found.mean, found.se) == pytest.approx((fmean(values), math.sqrt(variance(values) / len(values))), abs=1e-9)
     assert (found.clusters, found.n) == (len(values), len(values))
     if found.se > 1e-9:
-        wanted = ttest_1samp(values, 0.0)
+        wanted = scipy.stats.ttest_1samp(values, 0.0)
         assert t_test(found) == pytest.approx(wanted.pvalue, abs=1e-9)
         assert (found.low, found.high) == pytest.approx(tuple(wanted.confidence_interval(1 - alpha)), abs=1e-9)
         if abs(wanted.pvalue - alpha) > 1e-9:
@@ -96,7 +95,7 @@ def test_the_standard_error_over_clusters_is_the_sandwich(trials):
         return
     se = math.sqrt(math.fsum(g * g for g in groups) * count / (count - 1)) / total
     assert found.se == pytest.approx(se, abs=1e-9)
-    assert found.high - found.mean == pytest.approx(student.ppf(0.975, count - 1) * se, abs=1e-8)
+    assert found.high - found.mean == pytest.approx(scipy.stats.t.ppf(0.975, count - 1) * se, abs=1e-8)
 
 
 def test_clusters_without_values_do_not_count():
@@ -191,7 +190,7 @@ def test_one_scenario_repeated_says_little_of_others():
 @given(st.integers(0, 30), st.integers(0, 30))
 def test_mcnemar_is_the_sign_test(worse, better):
     """Its p value is that of a fair coin, both ways alike."""
-    wanted = binomtest(worse, worse + better, 0.5).pvalue if worse + better else 1.0
+    wanted = scipy.stats.binomtest(worse, worse + better, 0.5).pvalue if worse + better else 1.0
     assert mcnemar_exact(worse, better) == pytest.approx(wanted)
     assert mcnemar_exact(better, worse) == mcnemar_exact(worse, better)
 
@@ -287,7 +286,7 @@ def test_a_t_test_says_nothing_where_nothing_is_known():
 @given(st.floats(0.01, 10), st.integers(1, 40), st.sampled_from([0.01, 0.05, 0.1]))
 def test_the_detectable_mean_is_the_sum_of_two_quantiles(se, df, alpha):
     """Times the standard error; without degrees of freedom or a standard error nothing can be detected."""
-    assert detectable_mean(se, df, alpha=alpha) == pytest.approx((student.ppf(1 - alpha / 2, df) + student.ppf(POWER, df)) * se)
+    assert detectable_mean(se, df, alpha=alpha) == pytest.approx((scipy.stats.t.ppf(1 - alpha / 2, df) + scipy.stats.t.ppf(POWER, df)) * se)
     assert detectable_mean(se, 0) == detectable_mean(math.nan, df) == math.inf
 
 

@@ -32,7 +32,7 @@ The office is on the second floor.
 
 def written(folder: Path, *, scenarios: int = 8, goal: str = "Task", more: str = "", git: bool = True) -> Path:
     """Return a suite whose scripted agent works as AGENTS.md says."""
-    shutil.copy(Path(__file__).parent / "guided_agent.py", folder)
+    shutil.copy(Path(__file__).parents[1] / "guided_agent.py", folder)
     (folder / "AGENTS.md").write_text(FILE)
     lines = [f"  - {{id: t{n}, goal: {goal} {n}, checks: [answer_equals: right]}}" for n in range(scenarios)]
     config = "configs: [{name: learner, model: 'scripted:guided_agent.py:learner', seed: 1}]"

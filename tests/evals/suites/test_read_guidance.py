@@ -19,7 +19,7 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.options import SessionOptions
 from kestrel_lab.runtime.session import Session
 
-AGENT = Path(__file__).parent / "guided_agent.py"
+AGENT = Path(__file__).parents[1] / "guided_agent.py"
 SUITE = """\
 name: guided
 defaults: {workspace: {files: {a.txt: one, AGENTS.md: Say FOREIGN., docs/CLAUDE.md: Say MORE.}}}

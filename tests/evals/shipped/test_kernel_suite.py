@@ -7,7 +7,7 @@ import pytest
 from kestrel_lab.lab import Lab
 from kestrel_lab.tools.kernel.lockdown import impossible
 
-SUITE = Path(__file__).parents[2] / "evals" / "kernel.yaml"
+SUITE = Path(__file__).parents[3] / "evals" / "kernel.yaml"
 
 
 @pytest.mark.long

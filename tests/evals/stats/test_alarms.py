@@ -19,6 +19,8 @@ from kestrel_lab.evals.stats.difference import detectable_drop, detectable_mean,
 from kestrel_lab.evals.stats.intervals_and_tests import wilson
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 
+pytestmark = pytest.mark.slow
+
 CHANGES = ("regression", "improvement")
 
 

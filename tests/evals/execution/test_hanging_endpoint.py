@@ -20,6 +20,7 @@ from kestrel_lab.runtime.supervision.model_guard import guarded
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:Accessing the 'model_:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:Item '.*' on TypedDict class:UserWarning"),
 ]

@@ -43,6 +43,8 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
 
+pytestmark = pytest.mark.slow
+
 SECRET = "correct-horse-battery"
 SUITE = Suite(
     name="demo",

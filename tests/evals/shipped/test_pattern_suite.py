@@ -7,7 +7,7 @@ from pathlib import Path
 from kestrel_lab.core.events.union import RunFinished
 from kestrel_lab.lab import Lab
 
-SUITE = Path(__file__).parents[2] / "evals" / "patterns.yaml"
+SUITE = Path(__file__).parents[3] / "evals" / "patterns.yaml"
 
 
 def test_patterns_are_compared_under_one_limit(tmp_path: Path) -> None:

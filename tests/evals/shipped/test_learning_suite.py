@@ -11,7 +11,7 @@ from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.operations import save_notes as remembering
 from kestrel_lab.testing import ScriptedModel
 
-SUITE = Path(__file__).parents[2] / "evals" / "learning.yaml"
+SUITE = Path(__file__).parents[3] / "evals" / "learning.yaml"
 
 
 def measured(folder: Path) -> EvalResult:
