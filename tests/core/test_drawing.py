@@ -187,6 +187,14 @@ def test_foreign_text_is_text_in_the_svg(alone: bool, hostile: str) -> None:
     assert plain(words) == words
 
 
+def test_a_tooltip_says_what_a_step_does() -> None:
+    """Where it has work that can be said; a file alone has no more to say of a step without any."""
+    drawn = ET.fromstring(plan_svg(arrange([Node(id="read", work="look at the files"), Node(id="b", needs=("read",))]), alone=True))
+    titles = [node.text or "" for node in drawn.iter() if node.tag.endswith("title")]
+    assert [text.count("look at the files") for text in titles if text.startswith(("read", "b"))] == [1, 0]
+    assert not any(text.endswith(": ") for text in titles)
+
+
 PLAN = Plan(
     steps=(
         Step(id="<a> $x$", goal="<script>go</script>", produces=("r",)),

@@ -305,3 +305,30 @@ def test_open_time_is_worked_waited_and_idle() -> None:
     """The sum of the three."""
     state = after(STARTED, asked(), given())
     assert state.open_s == state.working_s + state.meter.waiting_s + state.meter.idle_s == 2.0
+
+
+def test_what_was_undone_is_told_to_whoever_has_the_answer() -> None:
+    """Of a turn that is complete and of one that waits for others; with what could not be restored, and to nobody else."""
+    begun = [STARTED, StepStarted(step="s", goal="look")]
+    waiting = after(*begun, says("a", "b"), answered(call="a", text="one"), KernelUndone(calls=["a"], kernel="", missing={"x": "gone"}))
+    waiting.apply(answered(call="b", text="two"), 5.0)
+    complete = after(*begun, says("a", "b"), answered(call="a", text="one"), answered(call="b", text="two"))
+    complete.apply(KernelUndone(calls=["a"], kernel="", missing={"x": "gone"}), 5.0)
+    for state in (waiting, complete):
+        texts = [message.text for message in state.conversation("s").messages if message.role == "tool"]
+        assert texts == ["one\n[the user has undone this call since; not x: gone]", "two"]
+
+
+def test_a_step_has_spent_what_its_sub_agents_have() -> None:
+    """And those below them; what was given or reused costs nothing, and the step beside it is not counted."""
+
+    def paid(step: str, **more: Any) -> list[Event]:
+        tokens = {"tokens_in": 2, "tokens_out": 1, "cost_usd": 0.5, "seconds": 4.0}
+        return [ModelAnswered(**{"call": f"m{step}", "step": step, "model": "m", "text": "x", **tokens, **more})]
+
+    begun = [
+        StepStarted(step=name, goal="g", parent=parent, call="c") for name, parent in (("s", ""), ("s/1", "s"), ("s/1/1", "s/1"), ("t", ""))
+    ]
+    state = after(STARTED, *begun, *paid("s"), *paid("s/1"), *paid("s/1/1"), *paid("t"), *paid("s", cached=True))
+    assert [state.spent(name).get("tokens") for name in ("s", "s/1", "s/1/1", "t")] == [9, 6, 3, 3]
+    assert (state.spent("s")["cost_usd"], state.spent("s")["seconds"]) == (1.5, 12.0)

@@ -431,3 +431,31 @@ def test_a_long_read_holds_up_no_short_one(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreError, match="is closed"):
         store.runs()
+
+
+def test_what_waits_for_the_disk_is_counted(tmp_path: Path) -> None:
+    """While a commit takes its time later events are queued; once all are written none is. A listener that was ended hears no more."""
+    store = SessionStore(tmp_path / "k.db")
+    store.create_run("r", STARTED)
+    store.flush()
+    held, free, heard = threading.Event(), threading.Event(), []
+
+    def hold() -> None:
+        heard.append(True)
+        held.set()
+        assert free.wait(PATIENCE_S)
+
+    end = store.on_commit(hold)
+    store.append("r", Progress(text="first"), urgent=True)
+    assert held.wait(PATIENCE_S)
+    for number in range(5):
+        store.append("r", Progress(text=str(number)))
+    assert store.backlog == 5
+    free.set()
+    store.flush()
+    end()
+    said = len(heard)
+    store.append("r", Progress(text="last"), urgent=True).result(PATIENCE_S)
+    store.flush()
+    assert (store.backlog, len(heard)) == (0, said)
+    store.close()

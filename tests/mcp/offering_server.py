@@ -105,6 +105,7 @@ def guarded(port: int, lives_s: int) -> Starlette:
     inner = server.streamable_http_app()
     valid: set[str] = set()
     told: list[str] = []
+    forms: list[dict[str, str]] = []
 
     async def resource(_: Request) -> Response:
         return JSONResponse({"resource": f"{here}/mcp", "authorization_servers": [f"{here}/as"], "scopes_supported": ["all"]})
@@ -127,12 +128,24 @@ def guarded(port: int, lives_s: int) -> Starlette:
     async def token(request: Request) -> Response:
         form = await request.form()
         told.append(str(form["grant_type"]))
+        forms.append({name: str(value) for name, value in form.items()} | {"authorization": request.headers.get("authorization", "")})
         name = f"secret-token-{len(told)}"
         valid.add(name)
         return JSONResponse({"access_token": name, "token_type": "Bearer", "expires_in": lives_s, "refresh_token": "again", "scope": "all"})
 
+    async def exchange(request: Request) -> Response:
+        form = await request.form()
+        forms.append({name: str(value) for name, value in form.items()})
+        if form["subject_token"] != "of the company":
+            return Response("who is that?", 403)
+        issued = "urn:ietf:params:oauth:token-type:id-jag"
+        return JSONResponse({"access_token": "an assertion", "issued_token_type": issued, "token_type": "N_A"})
+
     async def log(_: Request) -> Response:
         return JSONResponse(told)
+
+    async def seen(_: Request) -> Response:
+        return JSONResponse(forms)
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and scope["path"] == "/mcp":
@@ -150,7 +163,9 @@ def guarded(port: int, lives_s: int) -> Starlette:
             Route("/as/registration", register, methods=["POST"]),
             Route("/as/authorization", authorize),
             Route("/as/token", token, methods=["POST"]),
+            Route("/company/token", exchange, methods=["POST"]),
             Route("/log", log),
+            Route("/forms", seen),
         ]
     )
     return app  # type: ignore[return-value]

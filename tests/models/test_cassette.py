@@ -258,6 +258,19 @@ def test_a_miss_tells_what_changed(tmp_path, old, new, told):
     assert deck.model.asked == 2
 
 
+@pytest.mark.parametrize(("where", "dots"), [(0, False), (30, False), (120, True), (4_000, True)])
+def test_a_long_line_is_told_from_where_it_differs(tmp_path, where, dots):
+    """With what stands before the place, and dots where that is not the beginning."""
+    before = "".join(f"{number:05}" for number in range(where // 5 + 2_000))
+    deck = Deck(tmp_path)
+    deck.play("record", says(before))
+    with pytest.raises(ModelError) as caught:
+        deck.play("replay", says(f"{before[:where]}HERE{before[where:]}"))
+    (line,) = [line for line in str(caught.value).splitlines() if line.startswith("+ ")]
+    assert line.startswith("+ …") is dots and "HERE" in line and len(line) < 400
+    assert before[max(0, where - 5) : where] in line
+
+
 def test_a_miss_tells_of_epochs_and_repeats(tmp_path):
     """An epoch needs answers of its own, and so does a request that is made once more than it was."""
     deck = Deck(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import RetrievalStep, StepFinished, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import ModelCalled, RetrievalStep, StepFinished, ToolAnswered, ToolCalled
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import fold
@@ -122,6 +122,9 @@ def test_a_model_proposes_queries_for_the_loop(session: Session, folder: Path) -
     assert isinstance(made, dict)
     assert "tax.py" in json.dumps(made["files"])
     assert "tax" in json.dumps(made["queries"])
+    quiet = Step(id="f", operation="find_files", args={"goal": "how much is owed to the state zebrafish"}, produces=("found",))
+    ruled = session.run_sync("find", model=ScriptedModel([]), plan=Plan(steps=(quiet,)), workspace=folder)
+    assert [any(isinstance(event, ModelCalled) for event in one.events()) for one in (run, ruled)] == [True, False]
 
 
 def kestrel(folder: Path, *words: str) -> tuple[int, str, str]:

@@ -86,6 +86,14 @@ def test_a_traceback_counts_its_last_file_most_and_its_form_not_at_all(index: Co
         "Fails\n\n<!-- Thanks for writing! -->\n**Describe the bug**\nredirect lost\n**Environment**\n - OS: Linux\n - Python version: 3.12\n"
     )
     assert (asked.head, sorted(asked.weights)) == ("Fails", ["fails", "lost", "redirect"])
+    assert asked.weights["fails"] > asked.weights["lost"] == asked.weights["redirect"] > 0
+
+
+def test_a_word_counts_by_where_it_stands() -> None:
+    """In the first line twice what it counts below, in code less than in prose, and as often as it stands there."""
+    weights = ask("cart\n\ntotal total\n\n```\nprice = 1\n```\n").weights
+    assert weights["cart"] == weights["total"] == 2 * ask("x\ntax").weights["tax"] > 0
+    assert 0 < weights["price"] < ask("x\ntax").weights["tax"]
 
 
 def test_a_hit_is_what_it_says(index: CodeIndex) -> None:

@@ -66,6 +66,14 @@ def test_each_claim_is_underlined_whatever_markdown_it_is_written_in() -> None:
     assert html.count("tabindex") == len(said)  # one stop for each claim, not for each piece
 
 
+def test_a_claim_whose_marks_would_change_the_markdown_has_none_and_others_have() -> None:
+    """One that ends within the address of a link, for example: the link stays, and the claim beside it is underlined."""
+    text = "See [the page](https://a.example) now. It is so."
+    html = markdown_html(text, claims=[[9, 24, "wrong", "x"], *claims(text, ("It is so.", "cited"))])
+    assert marks(html) == [("cited", "It is so.")]
+    assert re.sub("</?span[^>]*>", "", html) == re.sub("</?span[^>]*>", "", markdown_html(text))
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.text("ab 1.*_`[](){}|>-#\n\\$⸨⸩", max_size=80), st.text("ab<>\"'&\n", max_size=20))
 def test_marks_change_nothing_but_the_line(text: str, told: str) -> None:

@@ -124,6 +124,15 @@ def test_every_trial_begins_anew(session: Session) -> None:
     assert (two.state.model_dump_json(), one.before.model_dump_json(), situation.open().state.model_dump_json()) == (before,) * 3
 
 
+def test_what_is_not_so_by_default_is_named_where_it_is_so() -> None:
+    """Results stored before somebody could be asked still stand; everything else distinguishes a situation."""
+    plain = Situation(suite="banking", task="t", injection="", attack="", target="", version="v", release="1")
+    names = {"suite", "task", "injection", "attack", "target", "version", "release"}
+    assert set(plain.definition()) == names
+    assert set(replace(plain, person=True).definition()) == {*names, "person"}
+    assert replace(plain, stated=True).definition()["stated"] is True
+
+
 def test_what_trials_share_is_made_once() -> None:
     """The world before any task of a suite is read once, and its tools are described once; that took most of the time of a trial."""
     agentdojo._pristine.cache_clear()

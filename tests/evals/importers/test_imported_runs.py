@@ -13,6 +13,7 @@ from kestrel_lab import Lab, Scenario, Suite, check
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.evals.importers.chat_logs import chat_recording
 from kestrel_lab.evals.importers.inspect_logs import read_inspect
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.testing import ScriptedModel
@@ -204,6 +205,14 @@ def test_chat_logs_line_by_line(tmp_path: Path) -> None:
         ("its arguments are not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)", "invalid_arguments"),
     ]
     assert sum(isinstance(event, ToolCalled) for event in three.events()) == 1
+
+
+def test_tools_of_a_chat_log_are_those_that_were_offered() -> None:
+    """Wrapped as functions, as the API has them now, or bare, as it had them first."""
+    bare = {"name": "look", "description": "Look.", "parameters": {"type": "object"}}
+    chat = {"messages": [{"role": "user", "content": "go"}], "tools": [{"type": "function", "function": bare}, bare, {"name": "bare"}]}
+    told = {"name": "look", "description": "Look.", "schema": {"type": "object"}}
+    assert list(chat_recording(chat, "here", "").tools) == [told, told, {"name": "bare", "description": "", "schema": {}}]
 
 
 def test_a_suite_judges_imported_runs(tmp_path: Path) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import in_process
 import pytest
+from waits import PATIENCE_S
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, RunStarted, ToolAnswered
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.approvals import undo
+from kestrel_lab.runtime.approvals.undo import newest_run
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.testing import ScriptedModel, Turn
 
@@ -206,3 +210,24 @@ def test_what_holds_a_secret_is_not_kept(folder: Path, monkeypatch: pytest.Monke
         run.undo()
     kept = [path for path in (folder.parent / "home").rglob("*") if path.is_file() and b"sk-canary-77aa" in path.read_bytes()]
     assert kept == []
+
+
+def test_the_newest_run_is_this_session_s_own(tmp_path: Path) -> None:
+    """Of those with a call to be undone: neither a trial, nor a run that changed nothing, nor one of another session."""
+    before: dict[str, Any] = {"a.txt": {"existed": False, "blob": "", "after": "v"}}
+
+    def begin(store: SessionStore, name: str, *, changes: bool = True, **more: Any) -> None:
+        store.create_run(name, RunStarted(goal="g", workspace=str(tmp_path), model="m", **more))
+        store.append(name, ToolAnswered(call="c", step="s", tool="t", text="x", before=before if changes else {})).result(PATIENCE_S)
+
+    store = SessionStore(tmp_path / "k.db")
+    assert newest_run(store) == ""
+    begin(store, "mine")
+    begin(store, "quiet", changes=False)
+    begin(store, "trial", scenario="s")
+    other = SessionStore(tmp_path / "k.db")
+    assert newest_run(other) == ""
+    begin(other, "theirs")
+    assert (newest_run(store), newest_run(other)) == ("mine", "theirs")
+    other.close()
+    store.close()

@@ -289,3 +289,22 @@ def test_an_empty_file_holds_nobodys_words(desk: Desk) -> None:
     """A run that has read a page may leave one behind: it orders nothing, there and wherever else a file is empty."""
     desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "summary.md", "content": ""}))
     assert desk.obeys(read("summary.md"))
+
+
+def test_calls_that_leave_such_files_are_counted(desk: Desk) -> None:
+    """So that a command which ran meanwhile is known to have had them before it; what nobody else had a part in does not count."""
+    desk.write()
+    files, root = desk.sessions[0].files, str(desk.place)
+    counted = files.marks(root)
+    desk.run(("write_file", {"path": "own.md", "content": "mine\n"}))
+    assert (files.marks(root), files.marks(str(desk.place.parent))) == (counted, 0)
+    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "two.md", "content": ORDER}))
+    assert files.marks(root) > counted > 0
+
+
+def test_who_is_told_of_a_denial_is_told_where_the_arguments_are_from(desk: Desk) -> None:
+    """Where three things met it says so of each argument; a call that the policy denies anyway needs no account."""
+    contained = desk.run(("web_fetch", {"url": desk.web.url("/page")}), OVER, approve="auto")
+    denied = desk.run(bash("touch x"), approve="deny")
+    told = [[bool(event.origins) for event in run.events() if isinstance(event, ApprovalAsked)] for run in (contained, denied)]
+    assert told == [[True], [False]]

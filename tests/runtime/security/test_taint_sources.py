@@ -106,6 +106,13 @@ def test_a_call_that_refers_to_an_answer_knows_what_it_says(told: dict[str, Any]
     assert not read_in(taint, call="c2")
 
 
+def test_an_answer_that_nothing_was_run_for_is_named_by_what_was_asked() -> None:
+    """One that was kept from an earlier call, for example: the source names the call as the model wrote it."""
+    calls: list[Any] = [{"id": "s.page", "name": "page", "args": PAGE}]
+    told = ToolAnswered(call="s.page", step="s", tool="page", text="text")
+    assert read_in(after(ModelAnswered(call="m", step="s", model="m", calls=calls), told)) == ("page https://a.example",)
+
+
 def test_what_is_stated_before_anything_foreign_was_read_counts() -> None:
     """So many calls of each tool and their values; stated later it is worth nothing, and what was made is not left to do."""
     effects = [{"tool": "post", "times": 2, "arguments": {"to": ["bob", "ann"]}}, {"tool": "add", "arguments": {"n": 5, "on": True}}]
