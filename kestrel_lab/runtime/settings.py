@@ -166,7 +166,7 @@ _KNOWN: dict[str, _Known] = {
     "sandbox": _Known(
         AUTO,
         _sandbox,
-        "how commands are held in: S3, S2, S1, S0 (not at all), or auto for the best that works here",
+        "how strictly commands are sandboxed: S3, S2, S1, S0 (not at all), or auto for the best that works here",
         _after("S3", AUTO, "S2", "S1", "S0"),
     ),
     "network": _Known(False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
@@ -187,7 +187,7 @@ _KNOWN: dict[str, _Known] = {
     "containment": _Known(
         "on",
         lambda value: read_mode(str(value) if isinstance(value, bool) else _text(value)),
-        "ask before a model that read what others wrote has an effect: on, strict (files count too) or off",
+        "whether calls with an effect ask once a model has read foreign text: on, strict (files count too) or off",
         _after("strict", "on", "off"),
     ),
     "expand": _Known(False, _switch, "whether a run may look for MCP servers with tools that it lacks, and ask to install one"),
@@ -197,13 +197,13 @@ _KNOWN: dict[str, _Known] = {
     "verify": _Known(
         "warn",
         lambda value: parse_verify(_text(value)),
-        "what is done about the claims of answers: off, warn (said beside them), repair, judge (by a model too), quality (a report on them)",
+        "how the claims of answers are checked: off, warn (concerns are shown beside them), repair, judge (by a model too), quality (a report only)",
         lambda value, _default: value == "off",
     ),
     "abstain": _Known(
         None,
         _share,
-        "what a judge of an answer, or the share of its claims that are cited, has to reach, else its run fails and says so",
+        "lowest score of a judge, or share of cited claims, that an answer needs; a run whose answer has less fails and says so",
         _more,
     ),
     "network_home": _Known(False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),

@@ -42,7 +42,7 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
         case e.MemoryStored():
             return _row("info", "kept for later runs", [_note(event.note)], step=event.step)
         case e.RetrievalStep() if event.stopped:
-            text = f"{count(len(event.hits), 'file')} found, which cover {event.coverage or 0:.0%} of the question ({event.stopped})"
+            text = f"{count(len(event.hits), 'file')} found, covering {event.coverage or 0:.0%} of the question ({event.stopped})"
             return _row("info", text, [_hit(hit) for hit in event.hits], step=event.step)
         case e.VoteCast() if event.vote:
             return _row("info", f"{event.member} votes for the position of {event.vote}: {event.reason}", step=event.step)

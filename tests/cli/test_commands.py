@@ -383,6 +383,7 @@ def test_before_the_first_run(kestrel: Kestrel, folder: Path) -> None:
     """Commands that have nothing to show say so, and what to do."""
     assert kestrel("runs") == (0, 'no runs in .kestrel yet: kestrel run "…" makes one\n', "")
     assert kestrel("trust")[1].endswith("so there is nothing to trust\n")
+    assert "in a table [mcp.servers.time]" in kestrel("mcp", "check", "time")[2]
     (folder / "suite.yaml").write_text("name: s\nscenarios: [{id: a, goal: a, checks: [{answer_contains: a}]}]\n")
     code, _, err = kestrel("eval", "compare", "suite.yaml")
     assert (code, "git init" in err) == (2, True)
@@ -405,6 +406,7 @@ scenarios:
     assert code == 0
     assert "script (scripted)  100 %" in out
     assert "<html" in (folder / "out/r.html").read_text()
+    assert "4 trials: 2 scenarios × 1 configuration × 2 epochs." in (folder / "out/r.html").read_text()
     lab = Lab(home=folder / ".kestrel")
     frame = lab.eval_sync("suite.yaml").frame
     stored = stored_trials(lab.session.store, suite="small")

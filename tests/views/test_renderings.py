@@ -183,6 +183,13 @@ def test_a_result_that_is_not_from_a_real_model_says_so() -> None:
     assert "(replay)" in run_text(told("x"))
 
 
+def test_the_schema_of_a_variable_is_no_heading() -> None:
+    """The first line of a goal is bold; `@df` in it adds what is known of a frame, which is not."""
+    html = run_html(told("Plot df\nday: datetime\n<i>"))
+
+    assert "<b>Plot df</b>\nday: datetime\n&lt;i&gt;" in html
+
+
 def test_text_tells_the_run() -> None:
     """Plain text has goal, calls with result, answer, reason and usage."""
     view = RunView()

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _APART = "not compared: the trials of both sides were not made side by side (stored before, or one side after the other)"
 _ELSEWHERE = "not compared: the trials were made on different machines"
-_TOO_FEW = "not compared: it takes three rounds made side by side or more, of which the first is a warm-up; ask for more epochs"
+_TOO_FEW = "not compared: it takes three or more rounds made side by side, of which the first is a warm-up; ask for more epochs"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

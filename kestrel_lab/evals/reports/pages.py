@@ -16,6 +16,7 @@ from kestrel_lab.evals.summaries.result_table import labelled, not_real, percent
 from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, Lacking, missed_table
 from kestrel_lab.evals.summaries.streaming_summary import reduced
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.views.formatting import count
 from kestrel_lab.views.html.elements import environment, macros, safe
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.run_view import view_of
@@ -64,13 +65,13 @@ class Transcripts:
         records = next((found for store in self._stores if (found := store.records(run))), [])
         if not records:
             return parts.not_stored()
-        count, html = len(records), run_html(view_of(records))
-        while len(html) > self._longest and count > _FEWEST:
-            count //= 2
-            html = run_html(view_of(records[:count]))
+        kept, html = len(records), run_html(view_of(records))
+        while len(html) > self._longest and kept > _FEWEST:
+            kept //= 2
+            html = run_html(view_of(records[:kept]))
         if len(html) > self._longest:
             return parts.too_long(run)
-        return safe(html) + (parts.cut_short(run, len(records) - count) if count < len(records) else "")
+        return safe(html) + (parts.cut_short(run, len(records) - kept) if kept < len(records) else "")
 
 
 def heading(row: EvalRow) -> str:
@@ -90,13 +91,14 @@ def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore, gate
     reducer = reduced(lacking.noting(rows), suite.count_errors)
     summaries = reducer.summaries()
     transcripts = Transcripts(store)
+    sizes = [count(len(suite.scenarios), "scenario"), count(len(suite.configs), "configuration"), count(suite.epochs, "epoch")]
     # Those that did not pass come first: they are shown even where not all have room.
     failed = [transcripts.folded(row) for row in rows if row.outcome != "pass"]
     return rendered(
         "suite.html",
         title=f"Suite {suite.name}",
         suite=suite,
-        trials=len(rows),
+        sizes=f"{count(len(rows), 'trial')}: {' × '.join(sizes)}",
         commits=sorted({row.git_sha for row in rows if row.git_sha}),
         made_up=not_real(summaries),
         summary=summary_table(summaries),

@@ -367,7 +367,10 @@ class McpServers:
         if name in self._off:
             off = self._off[name]
             raise UsageError(off.problem or f"MCP server {name!r} is switched off in {off.source or 'its table'}: enabled = false")
-        raise UsageError(f"there is no MCP server {name!r}: {nearest(name, self._servers)}")
+        known = (
+            nearest(name, self._servers) if self._servers else f"none is set up; name it in kestrel.toml, in a table [mcp.servers.{name}]"
+        )
+        raise UsageError(f"there is no MCP server {name!r}: {known}")
 
     def _tools_of(self, server: Server) -> list[Tool]:
         config = server.config

@@ -64,7 +64,7 @@ class Found(PartsView):
         """Return a sentence about the quality of the answer."""
         found = self.retrieval
         missing = f"; {lacking(found.gaps)}" if found.gaps else ""
-        text = f"{count(len(found.hits), 'file')} found, which cover {found.coverage:.0%} of the question ({found.stopped}){missing}"
+        text = f"{count(len(found.hits), 'file')} found, covering {found.coverage:.0%} of the question ({found.stopped}){missing}"
         if not found.hits:
             text = nothing(found.gaps)
         return f"{text}\n{self.note}" if self.note else text
