@@ -59,7 +59,7 @@ def run_suite(
     Each finished trial is stored at once. --resume continues an interrupted run; no stored trial is run again.
     With --commits the suite is run at each of these commits in turn, each in a worktree of its own; your files stay as they are.
 
-    Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and 'kestrel-lab[benchmarks]'):
+    Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and the extra benchmarks):
     kestrel eval run 'bfcl:multi_turn_base?limit=20' --model local
     """
     if config and model:
@@ -300,9 +300,7 @@ def show_calibration(
 @evals.command("judge", epilog="Example: kestrel eval judge claims.jsonl --model openai/gpt-5 --limit 200")
 def measure_judge(
     ctx: typer.Context,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Labelled claims, JSON Lines of {claim, evidence: [texts], supported, set}.")
-    ],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help='Labelled claims, JSON Lines of {claim, evidence: ["…"], supported, set}.')],
     *,
     model: Annotated[str | None, typer.Option("--model", "-m", help="The judge; by default the model of the settings.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only N claims of each set, drawn at random.")] = None,
@@ -387,7 +385,7 @@ def measure_injections(
 ) -> Any:
     """Measure prompt injection with containment and without: tasks done, and attacks that succeed.
 
-    Judged by AgentDojo's own functions (pip install --no-deps agentdojo, and 'kestrel-lab[benchmarks]').
+    Judged by AgentDojo's own functions (pip install --no-deps agentdojo, and the extra benchmarks).
     """
     from kestrel_lab.evals.studies.prompt_injection import measure_injection
 
