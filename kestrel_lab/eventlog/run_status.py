@@ -46,13 +46,15 @@ class Standing:
         return f"{self.word} ({self.note})" if self.note else self.word
 
 
-def standing(run_id: str, status: str, owner: str) -> Standing:
+def standing(run_id: str, status: str, owner: str, *, asks: bool = True) -> Standing:
     """How a run with this status in the log stands, as far as its owner can be seen.
 
     Without an owner that is at work a run is `INTERRUPTED`, and `UNKNOWN` if the owner is a process of another machine.
-    A run that has ended, or waits for a person, does so whether or not a process is there.
+    A run that has ended, or waits for a person, does so whether or not a process is there; one that waits and `asks` nothing any more
+    has its decisions, and waits for a process.
     """
-    if status not in (RunStatus.PLANNING, RunStatus.EXECUTING) or at_work(owner, run_id):
+    goes_on = status in (RunStatus.PLANNING, RunStatus.EXECUTING) or (status == RunStatus.WAITING_APPROVAL and not asks)
+    if not goes_on or at_work(owner, run_id):
         return Standing(status)
     resume, named = f"kestrel run --resume {run_id}", Owner.parse(owner)
     if named.host:

@@ -121,13 +121,16 @@ _ATTEMPT = re.compile(
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
 """Common other notations of tool calls: a line, a key or a tag with the word tool, action or function."""
+_FINAL = re.compile(r"^[\s>*_#`-]*final answer\s*[*_`]*:[*_`]*", re.IGNORECASE | re.MULTILINE)
+_THOUGHT = re.compile(r"[\s>*_#`-]*thought\s*\d*\s*[*_`]*:", re.IGNORECASE)
+"""The answer, and a thought, as ReAct (Yao et al. 2022) and the libraries after it write them."""
 
 
 def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tuple[ToolRequest, ...]]:
     """Return the text and the tool call in `said`.
 
-    A call with arguments that cannot be parsed has a problem, and so has text that looks like a call in another notation;
-    the text stands beside it and is not an answer. Other plain text is the answer.
+    A call with arguments that cannot be parsed has a problem, and so has text that looks like a call in another notation, or is a thought
+    alone; the text stands beside it and is not an answer. What follows `Final Answer:`, and other plain text, is the answer.
     """
     for found in values_in(said):
         if not isinstance(found, dict):
@@ -148,7 +151,9 @@ def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tu
     if named or _ATTEMPT.search(said):
         meant = next((name for name in (*named, *tools) if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said)), UNREAD)
         return said.strip(), (ToolRequest(id=call_id, name=meant, problem=_FORM),)
-    return said.strip(), ()
+    if final := [*_FINAL.finditer(said)]:
+        return said[final[-1].end() :].strip(), ()
+    return said.strip(), (ToolRequest(id=call_id, name=UNREAD, problem=_FORM),) if _THOUGHT.match(said) else ()
 
 
 UNREAD = "reply"

@@ -121,6 +121,8 @@ async def recompute(
             found.append(_compared(call, await _output(kernel, call.code)))
             if all(later.kernel != call.kernel for later in calls[place + 1 :]):
                 kernels.pop(key).close()
+        if reporter is not None:
+            reporter(len(calls), len(calls), "")
     finally:
         for kernel in kernels.values():
             kernel.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from kestrel_lab.answers.output_types import OutputForm
 
 
-def runs_frame(rows: Iterable[RunRow]) -> pd.DataFrame:
-    """One row per run, indexed by id; `status` says what can be done about a run that was interrupted."""
+def runs_frame(rows: Iterable[RunRow], decided: Collection[str]) -> pd.DataFrame:
+    """One row per run, indexed by id; `status` says what can be done about a run that was interrupted, or whose questions are `decided`."""
     found = [
         {
             "run": row.id,
-            "status": standing(row.id, row.status, row.owner).word,
+            "status": standing(row.id, row.status, row.owner, asks=row.id not in decided).word,
             "goal": one_line(row.goal, 60),
             "model": row.model if row.model_kind == "real" else f"{row.model} ({row.model_kind})",
             "started": row.created_at,
@@ -125,7 +125,7 @@ class RunHistory:
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
         self._store.flush()
-        return runs_frame(self._store.runs(limit=limit, trials=trials))
+        return runs_frame(self._store.runs(limit=limit, trials=trials), self._store.decided())
 
     def count(self) -> int:
         """Return how many runs the log has, without those of suites."""

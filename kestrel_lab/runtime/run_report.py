@@ -84,7 +84,7 @@ class RunReport:
             return Standing(status)
         self._store.flush()
         row = self._store.run(self._id)
-        return standing(self._id, row.status, row.owner)
+        return standing(self._id, row.status, row.owner, asks=bool(self._state.questions))
 
     @property
     def interrupted(self) -> bool:

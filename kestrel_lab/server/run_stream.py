@@ -10,7 +10,9 @@ from typing import Final, Self
 
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events import union as e
+from kestrel_lab.core.run_types import INTERRUPTED, RunStatus
 from kestrel_lab.eventlog.notify import wait_until
+from kestrel_lab.eventlog.run_status import standing
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.run_report import RunReport
 from kestrel_lab.server.protocol import ApprovalWanted, Decided, Delta, Ended, Happened, Question, Told, View
@@ -214,6 +216,11 @@ class Follower:
     async def _shown(self, view: RunView, records: list[e.Record], *, whole: bool) -> View | None:
         def apply() -> list[Change]:
             changes = [change for record in records for change in view.apply(record)]
+            # Decided while nobody worked on it, the run waits for no person any more; the log has no event of that.
+            if view.head.status == RunStatus.WAITING_APPROVAL and not view.asks:
+                row = self._store.run(self.run)
+                if standing(self.run, row.status, row.owner, asks=False).word == INTERRUPTED:
+                    changes += view.interrupt(time.time())
             if ends and view.cites:
                 report = RunReport(self._store, self.run, self._store.state(self.run), None, working=False)
                 changes += view.mark(report.evidence.claims)

@@ -99,10 +99,10 @@ class RunView:
 
     def interrupt(self, at: float) -> list[Change]:
         """Take up that nobody has worked on the run since `at`, though it could go on; what it waits for can be decided all the same."""
-        if self.left or self.done:
+        waits = self.head.status == RunStatus.WAITING_APPROVAL and bool(self.asks)
+        if self.done or self.head.status == INTERRUPTED or (self.left and waits):
             return []
-        self.left = self.head.status
-        waits = self.left == RunStatus.WAITING_APPROVAL
+        self.left = self.left or self.head.status
         head = self.head.change(status=self.left if waits else INTERRUPTED, ended=at, progress="")
         return [head, *row_builders.close_rows(self, waits=waits)]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -45,3 +47,21 @@ def test_other_words_reach_the_commands() -> None:
     done = subprocess.run([sys.executable, "-m", "kestrel_lab", "nothing"], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 2
     assert "No such command" in done.stderr
+
+
+def test_no_word_of_help_is_taken_for_markup() -> None:
+    """A word in square brackets would vanish from the page: names of extras, lists."""
+    import typer.main
+    from rich.text import Text
+
+    from kestrel_lab.cli.app import app
+
+    def texts(command: Any) -> Iterator[str]:
+        yield command.help or ""
+        yield from (getattr(parameter, "help", None) or "" for parameter in command.params)
+        for inner in getattr(command, "commands", {}).values():
+            yield from texts(inner)
+
+    told = [*texts(typer.main.get_command(app))]
+    assert len(told) > 300
+    assert [text for text in told if Text.from_markup(text).plain != text] == []

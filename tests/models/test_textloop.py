@@ -124,11 +124,31 @@ def test_an_action_that_cannot_be_read_is_no_answer(said: str, thought: bool) ->
 
 
 @pytest.mark.parametrize(
-    "said", ["The action was taken: it is red.", "Use the tool read_file for that.", "Thought: done.\nFinal Answer: 7 m"]
+    "said", ["The action was taken: it is red.", "Use the tool read_file for that.", "A thought: is the final answer right?"]
 )
 def test_words_about_tools_are_an_answer(said: str) -> None:
     """Prose is an answer, also where it speaks of tools: a mutant that takes every such word for a call is caught."""
     assert ask(said, thought=True)[0].calls == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("Thought: done.\nFinal Answer: 7 m", "7 m"),
+        ("**Thought 2:** done\n**Final Answer:** 7 m\n\n- by the lake", "7 m\n\n- by the lake"),
+        ("Final Answer: 6\nThought: no\nfinal answer: **größe** 7", "**größe** 7"),
+    ],
+)
+def test_an_answer_in_the_notation_of_react_is_its_text(said: str, text: str) -> None:
+    """Models that were trained to write thoughts, actions and a final answer are not shown with the words around it."""
+    answer, streamed, _ = ask(said, thought=True)
+    assert (answer.text, answer.calls, streamed) == (text, (), text)
+
+
+def test_a_thought_alone_is_no_answer() -> None:
+    """A model that stops after its thought is asked for the rest."""
+    answer, streamed, _ = ask("Thought: I should look at the weather.", thought=True)
+    assert ([call.name for call in answer.calls], streamed) == (["reply"], "")
 
 
 def test_a_call_of_a_tool_that_does_not_exist_is_a_call() -> None:

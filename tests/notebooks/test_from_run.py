@@ -22,7 +22,7 @@ from kestrel_lab.evals.notebooks.run import run_notebook_sync
 from kestrel_lab.language.numbers import origins
 from kestrel_lab.runtime import recomputation
 from kestrel_lab.runtime.recomputation import CodeCall, comparable, needed
-from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.testing import RecordingReporter, ScriptedModel
 from kestrel_lab.tools.kernel.lockdown import impossible
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebook"))
@@ -108,7 +108,7 @@ def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path,
     with lab:
         before = asyncio.run(run.recompute())
         (tmp_path / "work" / "out.txt").write_text("mine")
-        in_copy = asyncio.run(lab.evals.recompute(run, copy=True))
+        in_copy = asyncio.run(lab.evals.recompute(run, copy=True, reporter=(told := RecordingReporter())))
         (tmp_path / "work" / "orders.csv").write_text(ORDERS.replace("132", "133"))
         after = asyncio.run(lab.evals.recompute(run))
         monkeypatch.setattr(recomputation, "comparable", lambda text, error: "1")
@@ -117,6 +117,7 @@ def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path,
     assert [call.outcome for call in before.calls] == ["same", "same", "differs"]
     assert "PermissionError" in before.calls[2].now
     assert in_copy.ok
+    assert told.reports[-1][:2] == (3, 3)
     assert (tmp_path / "work" / "out.txt").read_text() == "mine"
     assert [call.outcome for call in after.calls] == ["same", "differs", "differs"]
     assert (after.calls[1].recorded, after.calls[1].now) == ("3,828 in all\n132", "3,829 in all\n133")
@@ -154,7 +155,7 @@ def test_another_kernel_begins_without_variables(made: Made, tmp_path: Path) -> 
 def test_in_a_notebook_undone_calls_are_left_out_and_own_variables_are_named(tmp_path: Path) -> None:
     """What `%kestrel undo` took back after the run is no cell; variables of the user's cells are named; change lines are no output."""
     setup = (
-        "%load_ext kestrel_lab\nimport pandas as pd\nfrom kestrel_lab import Lab\nfrom kestrel_lab.testing import ScriptedModel\n"
+        "%load_ext kestrel_lab\nimport pandas as pd\nfrom kestrel_lab import Lab\nfrom kestrel_lab.testing import RecordingReporter, ScriptedModel\n"
         "df = pd.DataFrame({'a': [1, 2, 1185]})\n"
         "lab = Lab(model=ScriptedModel([[('run_python', {'code': c})] for c in ('m = int(df.a.sum())\\nm', 'df = df.head(1)')] + ['It is 1188.']),"
         " rules=[{'tool': 'run_python', 'verdict': 'allow'}])"

@@ -188,6 +188,7 @@ function tools() {
   const run = runs.get(shown?.id)?.run;
   at("tools").hidden = !shown;
   at("resume").hidden = !(canStart && run && LIVE.has(run.status) && !run.worked_on);
+  put(at("way"), !canStart && run?.standing === "INTERRUPTED" ? "Nobody works on it. To go on, type: kestrel run --resume " + run.id : "");
 }
 
 function choose(id, jump) {
@@ -257,7 +258,7 @@ function open() {
     } else if (message.type === "progress" && message.done != null) job(message);
     else if (message.type === "error") complain(told(message));
     at("none").hidden = runs.size > 0;
-    const waiting = [...runs.values()].filter(({ run: { status } }) => status === "WAITING_APPROVAL").length;
+    const waiting = [...runs.values()].filter(({ run: { standing } }) => standing === "WAITING_APPROVAL").length;
     document.title = (waiting ? "(" + waiting + ") " : "") + "kestrel";
   }, connection);
 }
