@@ -17,7 +17,7 @@ def claims_given(value: Json) -> list[Mapping[str, Any]]:
     A citation may lack what does not apply, where the form has empty texts.
     """
     if isinstance(value, str):
-        return next((claims for one in values_in(value) if (claims := claims_given(one))), [])
+        return next(filter(None, map(claims_given, values_in(value))), [])
     claims = value["claims"] if isinstance(value, dict) and value.keys() == {"claims"} else None
     if not isinstance(claims, list) or not all(isinstance(one, dict) and one.keys() == {"text", "citations"} for one in claims):
         return []
