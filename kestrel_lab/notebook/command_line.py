@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import PurePath
+from string import Formatter
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -31,38 +32,50 @@ _WIDTH = 110
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-# `@name` stands for a notebook variable; every other character of a goal is text.
+# `@name` stands for a notebook variable, and so does `{name}` in a line, where IPython fills it in for every magic. In a cell,
+# which may hold code, braces are text.
 
 LONGEST = 20_000
 """Characters of one variable that go into a goal: beginning and end."""
 SMALL = 200
 """Cells of a table or array that goes into a goal whole."""
 
-_NAME = re.compile(r"(?<![\w@.])@([A-Za-z_]\w*)")
+_PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z]\w*|\[[^][{}]+\])*"
+_VARIABLE = re.compile(rf"(?<![\w@.])@(?P<name>[A-Za-z_]\w*)|\{{\{{(?P<itself>{_PATH})\}}\}}|\{{(?P<path>{_PATH})\}}")
 
 
-def filled(goal: str, variables: Mapping[str, object]) -> str:
-    """`goal` with each `@name` of a known variable replaced by the variable's text.
+def filled(goal: str, variables: Mapping[str, object], *, line: bool = False) -> str:
+    """`goal` with each `@name` of a known variable replaced by the variable's text; in a `line` also `{name}`, `{name.part}` and `{name[key]}`.
 
     Unknown names, modules, functions and classes stay as they are written: `@dataclass` in a goal means
-    the word.
+    the word. `{{name}}` is `{name}` where that would be replaced. Raises `UsageError` for a part that a variable does not have.
     """
 
     def text(match: re.Match[str]) -> str:
-        name = match[1]
+        path = match["name"] or match["path"] or match["itself"]
+        name = re.split(r"[.[]", path, maxsplit=1)[0]
         if name not in variables or isinstance(variables[name], ModuleType | FunctionType | BuiltinFunctionType | type):
             return match[0]
-        return head_tail(as_text(variables[name], name), LONGEST)[0]
+        if not match["name"] and not line:
+            return match[0]
+        if match["itself"]:
+            return f"{{{path}}}"
+        try:
+            value, _ = Formatter().get_field(path, (), variables)
+        except (AttributeError, LookupError, TypeError) as error:
+            msg = f"{match[0]} cannot be filled in ({type(error).__name__}: {error}); {{{match[0]}}} stands for itself"
+            raise UsageError(msg) from error
+        return head_tail(as_text(value, path), LONGEST)[0]
 
-    return _NAME.sub(text, goal)
+    return _VARIABLE.sub(text, goal)
 
 
 def argument(text: str, variables: Mapping[str, object]) -> str:
-    """An option's value or an argument with its `@name`s replaced; a run stands for its id."""
-    name = text.removeprefix("@")
-    if name != text and isinstance(run := variables.get(name), Run):
+    """An option's value or an argument with its variables replaced; a run stands for its id."""
+    name = text.removeprefix("@") if text[:1] == "@" else text[1:-1] if text[:1] + text[-1:] == "{}" else ""
+    if isinstance(run := variables.get(name), Run):
         return run.id
-    return filled(text, variables)
+    return filled(text, variables, line=True)
 
 
 def as_text(value: object, name: str) -> str:
@@ -85,7 +98,7 @@ def as_text(value: object, name: str) -> str:
 def carry_out(line: str, body: str | None, frontend: Frontend, variables: Mapping[str, object]) -> Any:
     """Carry out `%kestrel LINE`, or `%%kestrel LINE` over `body`; returns what the command gives.
 
-    `@name` in it stands for the variable of that name.
+    `@name`, and `{name}` in the line, stands for the variable of that name.
 
     Raises `UsageError` for words or options that do not exist.
     """
@@ -143,7 +156,7 @@ def _goal(given: list[str] | None, body: str | None, variables: Mapping[str, obj
         if given:
             raise UsageError(f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it into the cell")
         return [filled(body.strip("\n"), variables)]
-    return [filled(" ".join(given), variables)] if given else given
+    return [filled(" ".join(given), variables, line=True)] if given else given
 
 
 def _words(line: str) -> list[str]:
