@@ -125,7 +125,7 @@ def test_where_nobody_is_a_risky_call_raises_at_once(shell: InteractiveShell) ->
 def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None:
     """Programs that execute notebooks see the failure; the run is left under its name."""
     shell.user_ns["lab"].session.change(model=ScriptedModel([ModelError("no quota")]))
-    with pytest.raises(RunFailed, match=r"run r\S+ failed: .*no quota.* Look: %kestrel show r"):
+    with pytest.raises(RunFailed, match=r"run r\S+ failed: .*no quota.* Look: %kestrel show r\S+ · go on with it: kestrel run --resume"):
         run(shell, '%kestrel run "x" --as r')
 
     assert shell.user_ns["r"].status == "FAILED"
@@ -153,6 +153,7 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
         ("%kestrel runs --limit few", "--limit"),
         ("%kestrel runs --limit 0", "--limit"),
         ('%kestrel "count the files"', 'a goal is %kestrel run "…"'),
+        ("%kestrel is it day", 'a goal is %kestrel run "…"'),
         ("%kestrel eval run a.yaml --junit", "%kestrel eval run --help"),
         ("%kestrel compare HEAD", "name the suite file first"),
         ("%kestrel show @nobody", "@nobody"),
