@@ -134,7 +134,9 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
         return None
     if words[0] not in root.commands:
         near = "" if " " in words[0] else nearest(words[0], root.commands)
-        hint = near if near.startswith("did you mean") else f'a goal is {PROGRAM} run "…", or the cell below %{PROGRAM}; see {PROGRAM} --help'
+        hint = (
+            near if near.startswith("did you mean") else f'a goal is {PROGRAM} run "…", or the cell below %{PROGRAM}; see {PROGRAM} --help'
+        )
         raise UsageError(f"{PROGRAM} has no command {words[0]!r}: {hint}")
     with root.make_context(PROGRAM, words, obj=frontend) as context:
         name, command, rest = root.resolve_command(context, words)
