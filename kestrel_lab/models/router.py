@@ -119,8 +119,9 @@ class RoutedModel:
 def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel:
     """Return the model that the YAML file at `path` describes; `choose` finds models by name.
 
-    The file maps kinds of work (`code`, `analysis`, `fast`, `simple`, or another name) to a model or to `{model, when}`,
-    where `when` is a regular expression searched in the goal before kinds are tried; `otherwise` is the model for the rest.
+    The file maps kinds of work (`code`, `analysis`, `fast`, `simple`, or another name) to a model or to `{model, when}`, where
+    `when` is a regular expression searched in the goal before kinds are tried; `otherwise` is the model for the rest. They may stand below
+    `routes:`, as in a suite.
     Raises `UsageError`, one line with file and line for each mistake.
     """
     path = Path(path)
@@ -131,7 +132,10 @@ def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel
     document = read_yaml(path, shown_path(path))
     if not isinstance(document.value, dict):
         raise UsageError(f"{document.place()}: a file of routes maps kinds of work to models")
-    return _routed(f"{ROUTE}:{path}", document.value, choose, lambda kind: f"{document.place((kind,))}: ")
+    routes, within = document.value, ()
+    if routes.keys() == {"routes"} and isinstance(below := routes["routes"], dict):
+        routes, within = below, ("routes",)
+    return _routed(f"{ROUTE}:{path}", routes, choose, lambda kind: f"{document.place((*within, kind))}: ")
 
 
 def routed(routes: Mapping[str, Json], choose: Callable[[str], Model]) -> RoutedModel:

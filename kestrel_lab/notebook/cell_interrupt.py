@@ -142,7 +142,8 @@ async def settled(run: Run) -> Run:
     if run.status is RunStatus.CANCELLED:
         raise RunCancelled(f"run {run.id} was cancelled; {run.report.way_on}")
     if run.status is RunStatus.FAILED:
-        raise RunFailed(f"run {run.id} failed: {one_line(run.reason, 400) or 'no reason recorded'}. Look: %kestrel show {run.id}")
+        way_on = f" · {hint}" if (hint := run.report.way_on) else ""
+        raise RunFailed(f"run {run.id} failed: {one_line(run.reason, 400) or 'no reason recorded'}. Look: %kestrel show {run.id}{way_on}")
     return run
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import PurePath
+from string import Formatter
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
@@ -31,43 +32,57 @@ _WIDTH = 110
 _BadUsage: type[Exception] = typer.BadParameter.__bases__[0]
 
 
-# `@name` stands for a notebook variable; every other character of a goal is text.
+# `@name` stands for a notebook variable, and so does `{name}` in a line, where IPython fills it in for every magic. In a cell,
+# which may hold code, braces are text.
 
 LONGEST = 20_000
 """Characters of one variable that go into a goal: beginning and end."""
 SMALL = 200
 """Cells of a table or array that goes into a goal whole."""
 
-_NAME = re.compile(r"(?<![\w@.])@([A-Za-z_]\w*)")
+_PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z]\w*|\[[^][{}]+\])*"
+_VARIABLE = re.compile(rf"(?<![\w@.])@(?P<name>[A-Za-z_]\w*)|\{{\{{(?P<itself>{_PATH})\}}\}}|\{{(?P<path>{_PATH})\}}")
 
 
-def filled(goal: str, variables: Mapping[str, object]) -> str:
-    """`goal` with each `@name` of a known variable replaced by the variable's text; text of several lines goes below the goal unless it ends its line.
+def filled(goal: str, variables: Mapping[str, object], *, line: bool = False) -> str:
+    """`goal` with each `@name` of a known variable replaced by the variable's text; in a `line` also `{name}`, `{name.part}` and `{name[key]}`.
+
+    Text of several lines goes below the goal, unless it ends its line.
 
     Unknown names, modules, functions and classes stay as they are written: `@dataclass` in a goal means
-    the word.
+    the word. `{{name}}` is `{name}` where that would be replaced. Raises `UsageError` for a part that a variable does not have.
     """
     below: dict[str, str] = {}
 
     def text(match: re.Match[str]) -> str:
-        name = match[1]
+        path = match["name"] or match["path"] or match["itself"]
+        name = re.split(r"[.[]", path, maxsplit=1)[0]
         if name not in variables or isinstance(variables[name], ModuleType | FunctionType | BuiltinFunctionType | type):
             return match[0]
-        found = head_tail(as_text(variables[name], name), LONGEST)[0]
+        if not match["name"] and not line:
+            return match[0]
+        if match["itself"]:
+            return f"{{{path}}}"
+        try:
+            value, _ = Formatter().get_field(path, (), variables)
+        except (AttributeError, LookupError, TypeError) as error:
+            msg = f"{match[0]} cannot be filled in ({type(error).__name__}: {error}); {{{match[0]}}} stands for itself"
+            raise UsageError(msg) from error
+        found = head_tail(as_text(value, path), LONGEST)[0]
         if "\n" not in found or not goal[match.end() :].partition("\n")[0].strip():
             return found
-        below[name] = found if found.startswith(f"{name}: ") else f"{name}:\n{found}"
-        return name
+        below[path] = found if found.startswith(f"{path}: ") else f"{path}:\n{found}"
+        return path
 
-    return "\n\n".join([_NAME.sub(text, goal), *below.values()])
+    return "\n\n".join([_VARIABLE.sub(text, goal), *below.values()])
 
 
 def argument(text: str, variables: Mapping[str, object]) -> str:
-    """An option's value or an argument with its `@name`s replaced; a run stands for its id."""
-    name = text.removeprefix("@")
-    if name != text and isinstance(run := variables.get(name), Run):
+    """An option's value or an argument with its variables replaced; a run stands for its id."""
+    name = text.removeprefix("@") if text[:1] == "@" else text[1:-1] if text[:1] + text[-1:] == "{}" else ""
+    if isinstance(run := variables.get(name), Run):
         return run.id
-    return filled(text, variables)
+    return filled(text, variables, line=True)
 
 
 def as_text(value: object, name: str) -> str:
@@ -90,7 +105,7 @@ def as_text(value: object, name: str) -> str:
 def carry_out(line: str, body: str | None, frontend: Frontend, variables: Mapping[str, object]) -> Any:
     """Carry out `%kestrel LINE`, or `%%kestrel LINE` over `body`; returns what the command gives.
 
-    `@name` in it stands for the variable of that name.
+    `@name`, and `{name}` in the line, stands for the variable of that name.
 
     Raises `UsageError` for words or options that do not exist.
     """
@@ -125,8 +140,11 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
         root.main(words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
         return None
     if words[0] not in root.commands:
-        hint = "" if " " in words[0] else f"{nearest(words[0], root.commands)}; "
-        raise UsageError(f'{PROGRAM} has no command {words[0]!r}: {hint}a goal is {PROGRAM} run "…"')
+        near = "" if " " in words[0] else nearest(words[0], root.commands)
+        hint = f"{near}; " if near.startswith("did you mean") else ""
+        raise UsageError(
+            f'{PROGRAM} has no command {words[0]!r}: {hint}a goal is {PROGRAM} run "…", or the cell below %{PROGRAM}; see {PROGRAM} --help'
+        )
     with root.make_context(PROGRAM, words, obj=frontend) as context:
         name, command, rest = root.resolve_command(context, words)
         if hasattr(command, "commands"):  # its own commands read their words later
@@ -148,7 +166,7 @@ def _goal(given: list[str] | None, body: str | None, variables: Mapping[str, obj
         if given:
             raise UsageError(f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it into the cell")
         return [filled(body.strip("\n"), variables)]
-    return [filled(" ".join(given), variables)] if given else given
+    return [filled(" ".join(given), variables, line=True)] if given else given
 
 
 def _words(line: str) -> list[str]:

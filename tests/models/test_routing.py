@@ -81,6 +81,17 @@ def test_a_file_of_routes(tmp_path):
         read_routes(tmp_path / "no.yaml", choose)
 
 
+def test_a_file_of_routes_may_be_as_in_a_suite(tmp_path):
+    """What documents show, with `routes:` above; mistakes are told with their lines."""
+    file = tmp_path / "routes.yaml"
+    file.write_text("routes:\n  code: big\n  otherwise: middle\n")
+    model = read_routes(file, choose)
+    assert [model.choose(goal)[0].name for goal in ("Fix it.py", "hi")] == ["big", "middle"]
+    file.write_text("routes:\n  otherwise: middle\n  cod: big\n")
+    with pytest.raises(UsageError, match=r"routes.yaml:3: .*did you mean 'code'"):
+        read_routes(file, choose)
+
+
 def test_a_run_is_routed_and_the_log_says_so(tmp_path):
     """A run names `route:FILE`; the model that answered and the reason are in its events."""
     (tmp_path / "a.yaml").write_text("rules: [{when: '.', turns: [from a]}]\n")

@@ -96,11 +96,20 @@ def test_a_session_in_stages_from_a_line_and_from_a_cell(shell: InteractiveShell
         assert list(found.report.stages()["stage"]) == ["bootstrap", "gather", "plan", "execute", "verify", "commit"]
 
 
-def test_braces_in_a_line_are_text(shell: InteractiveShell) -> None:
-    """IPython's own expansion of `{name}` and `$name` does not apply."""
-    shell.user_ns["x"] = 5
+def test_braces_in_a_line_are_variables(shell: InteractiveShell) -> None:
+    """`{name}` in a line is filled in as for other magics, with its parts; nothing is evaluated, and `$name` and what is not known stay."""
+    shell.user_ns.update(x=5, rows={"größe": [{"n": 7}]}, first="{x}")
+    line = "{x} {{x}} $x {y} {{y}} {x+1} {rows[größe][0][n]} {first} {len} {x.__class__}"
+    assert run(shell, f'%kestrel run "{line}" --approve auto').goal == "5 {x} $x {y} {{y}} {x+1} 7 {x} {len} {x.__class__}"
+    with pytest.raises(UsageError, match=r"\{rows\[gone\]\} cannot be filled in \(KeyError"):
+        run(shell, '%kestrel run "{rows[gone]}"')
 
-    assert run(shell, '%kestrel run "{x} {{x}} $x" --approve auto').goal == "{x} {{x}} $x"
+
+def test_a_run_in_braces_stands_for_its_id(shell: InteractiveShell) -> None:
+    """As `@name` does, and `{name.id}`."""
+    done = run(shell, "%kestrel run --as mine --approve auto hello there")
+    for word in ("{mine}", "@mine", "{mine.id}"):
+        assert run(shell, f"%kestrel show {word}").id == done.id
 
 
 def test_where_nobody_is_a_risky_call_raises_at_once(shell: InteractiveShell) -> None:
@@ -116,7 +125,7 @@ def test_where_nobody_is_a_risky_call_raises_at_once(shell: InteractiveShell) ->
 def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None:
     """Programs that execute notebooks see the failure; the run is left under its name."""
     shell.user_ns["lab"].session.change(model=ScriptedModel([ModelError("no quota")]))
-    with pytest.raises(RunFailed, match=r"run r\S+ failed: .*no quota.* Look: %kestrel show r"):
+    with pytest.raises(RunFailed, match=r"run r\S+ failed: .*no quota.* Look: %kestrel show r\S+ · go on with it: kestrel run --resume"):
         run(shell, '%kestrel run "x" --as r')
 
     assert shell.user_ns["r"].status == "FAILED"
@@ -144,6 +153,7 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
         ("%kestrel runs --limit few", "--limit"),
         ("%kestrel runs --limit 0", "--limit"),
         ('%kestrel "count the files"', 'a goal is %kestrel run "…"'),
+        ("%kestrel is it day", 'a goal is %kestrel run "…"'),
         ("%kestrel eval run a.yaml --junit", "%kestrel eval run --help"),
         ("%kestrel compare HEAD", "name the suite file first"),
         ("%kestrel show @nobody", "@nobody"),

@@ -45,7 +45,7 @@ def search(
     top: Annotated[int, typer.Option(help="The largest number of notes to list.")] = 5,
     workspace: Place = ".",
 ) -> Notes:
-    """Show the notes about a goal, the most useful first; runs are given these, and your preferences."""
+    """Show the notes about a goal, the most useful first; runs with the plan learning or standard are given these."""
     return _memory(ctx, workspace).recall(" ".join(query), tags=tag or (), top_k=top)
 
 
