@@ -54,12 +54,12 @@ def run_suite(
     last: Annotated[int | None, typer.Option(metavar="N", help="Of --commits only the N newest.")] = None,
     suite_at_commit: SuiteAtCommit = False,
 ) -> Any:
-    r"""Run every scenario with every model configuration, as often as `epochs` says.
+    """Run every scenario with every model configuration, as often as `epochs` says.
 
     Each finished trial is stored at once. --resume continues an interrupted run; no stored trial is run again.
     With --commits the suite is run at each of these commits in turn, each in a worktree of its own; your files stay as they are.
 
-    Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and 'kestrel-lab\[benchmarks]'):
+    Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and the extra benchmarks):
     kestrel eval run 'bfcl:multi_turn_base?limit=20' --model local
     """
     if config and model:
@@ -385,9 +385,9 @@ def measure_injections(
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the N first tasks, and the N first attacked ones.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rates with their intervals to this file.")] = None,
 ) -> Any:
-    r"""Measure prompt injection with containment and without: tasks done, and attacks that succeed.
+    """Measure prompt injection with containment and without: tasks done, and attacks that succeed.
 
-    Judged by AgentDojo's own functions (pip install --no-deps agentdojo, and 'kestrel-lab\[benchmarks]').
+    Judged by AgentDojo's own functions (pip install --no-deps agentdojo, and the extra benchmarks).
     """
     from kestrel_lab.evals.studies.prompt_injection import measure_injection
 
