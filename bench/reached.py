@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import coverage  # as an own tracer in Python takes ten times as long
+import coverage
 import pytest
 
 ROOT = Path(__file__).parents[1]
