@@ -63,6 +63,14 @@ def standing(run_id: str, status: str, owner: str, *, asks: bool = True) -> Stan
     return Standing(INTERRUPTED, f"{ended}; {resume}")
 
 
+def decided_runs(store: SessionStore) -> set[str]:
+    """The runs that wait for a person as their status says, though nothing they asked lacks a decision."""
+    given = "SELECT 1 FROM events WHERE run_id = asked.run_id AND ref = asked.ref AND type = 'approval_given'"
+    asking = f"SELECT 1 FROM events AS asked WHERE run_id = runs.id AND type = 'approval_asked' AND NOT EXISTS ({given})"
+    sql = f"SELECT id FROM runs WHERE status = ? AND NOT EXISTS ({asking})"
+    return {str(run) for (run,) in store.query(sql, (RunStatus.WAITING_APPROVAL,))}
+
+
 def alive_elsewhere(owner: str) -> bool:
     """Whether `owner` is another live process of this machine; of other machines nothing is known."""
     named = Owner.parse(owner)

@@ -354,13 +354,6 @@ class SessionStore:
                 warnings.warn(f"{error}; it is left out", stacklevel=2)
         return found
 
-    def decided(self) -> set[str]:
-        """The runs that wait for a person as their status says, though nothing they asked lacks a decision."""
-        given = "SELECT 1 FROM events WHERE run_id = asked.run_id AND ref = asked.ref AND type = 'approval_given'"
-        asking = f"SELECT 1 FROM events AS asked WHERE run_id = runs.id AND type = 'approval_asked' AND NOT EXISTS ({given})"
-        sql = f"SELECT id FROM runs WHERE status = ? AND NOT EXISTS ({asking})"
-        return {str(run) for (run,) in self.query(sql, (RunStatus.WAITING_APPROVAL,))}
-
     def query(self, sql: str, bindings: Iterable[object] = ()) -> list[tuple[Any, ...]]:
         """Return rows of what is on disk."""
         with self._lock:

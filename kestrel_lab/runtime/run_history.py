@@ -12,7 +12,7 @@ from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.checkpoints import Checkpoint
 from kestrel_lab.eventlog.run_state import fold
-from kestrel_lab.eventlog.run_status import standing
+from kestrel_lab.eventlog.run_status import decided_runs, standing
 from kestrel_lab.eventlog.store import RunRow, SessionStore
 from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.conversation import conversation
@@ -125,7 +125,7 @@ class RunHistory:
     def runs(self, *, limit: int = 100, trials: bool = False) -> pd.DataFrame:
         """The newest runs first, one row each, indexed by id; with those of suites if `trials`."""
         self._store.flush()
-        return runs_frame(self._store.runs(limit=limit, trials=trials), self._store.decided())
+        return runs_frame(self._store.runs(limit=limit, trials=trials), decided_runs(self._store))
 
     def count(self) -> int:
         """Return how many runs the log has, without those of suites."""
