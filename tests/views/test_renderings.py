@@ -453,3 +453,15 @@ def test_arguments_are_folded_only_beside_a_diff_that_says_all() -> None:
         view.apply(e.ApprovalAsked(call="a", step="s", tool="t", args={"path": "f"}, danger="HIGH", key="k", preview=preview))
         opened[preview] = '<details open><summary style="cursor:pointer">Arguments' in run_html(view)
     assert [*opened.values()] == [False, True, True, True, True]
+
+
+def test_a_long_goal_is_folded_behind_its_first_line() -> None:
+    """What a variable put into the goal is there on a click; a goal of a few lines is shown whole."""
+    shown = {}
+    for goal in ("Name them.\nAll.", "Plot df by month" + "".join(f"\nrow {number}" for number in range(9))):
+        view = RunView()
+        view.apply(e.RunStarted(goal=goal, workspace="/w", model="m", model_kind="scripted"))
+        shown[goal[:4]] = run_html(view)
+    assert "<b>Name them.</b>\nAll.</div>" in shown["Name"]
+    assert "<b>Plot df by month</b><details>" in shown["Plot"]
+    assert "row 8</details>" in shown["Plot"]
