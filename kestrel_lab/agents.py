@@ -199,7 +199,8 @@ class Router:
     """An agent chooses one of several nodes, which alone works on the goal; see `core.plan_shapes.routed`."""
 
     name: str
-    routes: Mapping[str, Node]
+    routes: Mapping[str, Node] | Sequence[LLMAgent]
+    """Nodes by name, or agents."""
     purposes: Mapping[str, str] = field(default_factory=dict, kw_only=True)
     """What each route is for, told to the router; an agent's own description by default."""
     router: LLMAgent = field(default=LLMAgent("router"), kw_only=True)
@@ -209,8 +210,9 @@ class Router:
 
     def plan(self, goal: str) -> Plan:
         """Return the plan of the router; raises `UsageError` for an invalid one."""
-        routes = [_part(name, node, goal) for name, node in self.routes.items()]
-        purposes = {name: node.description for name, node in self.routes.items() if isinstance(node, LLMAgent)} | dict(self.purposes)
+        nodes = _named(self.routes)
+        routes = [_part(name, node, goal) for name, node in nodes.items()]
+        purposes = {name: node.description for name, node in nodes.items() if isinstance(node, LLMAgent)} | dict(self.purposes)
         router = _part(self.router.name, self.router, goal)
         return _plan_of(routed(router, routes, purposes, otherwise=self.otherwise, below=self.below), goal)
 
@@ -220,14 +222,15 @@ class Ensemble:
     """Several nodes work on the goal at once, and a synthesiser answers from what they made; see `core.plan_shapes.ensemble`."""
 
     name: str
-    members: Mapping[str, Node]
+    members: Mapping[str, Node] | Sequence[LLMAgent]
+    """Nodes by name, or agents."""
     synthesiser: LLMAgent = field(
         default=LLMAgent("synthesiser", "Answer from what the others found; say where they differ."), kw_only=True
     )
 
     def plan(self, goal: str) -> Plan:
         """Return the plan of the ensemble; raises `UsageError` for an invalid one."""
-        members = [_part(name, node, goal) for name, node in self.members.items()]
+        members = [_part(name, node, goal) for name, node in _named(self.members).items()]
         return _plan_of(ensemble(members, _part(self.synthesiser.name, self.synthesiser, goal)), goal)
 
 
@@ -255,13 +258,14 @@ class Escalation:
     """Nodes that take over from each other on failure, low confidence or a split vote; see `core.plan_shapes.escalating`."""
 
     name: str
-    tiers: Mapping[str, Node]
+    tiers: Mapping[str, Node] | Sequence[LLMAgent]
+    """Nodes by name, or agents, in the order in which they are tried."""
     below: float = field(default=0.0, kw_only=True)
     """The confidence below which the next tier takes over."""
 
     def plan(self, goal: str) -> Plan:
         """Return the plan of the escalation; raises `UsageError` for an invalid one."""
-        tiers = [_part(name, node, goal) for name, node in self.tiers.items()]
+        tiers = [_part(name, node, goal) for name, node in _named(self.tiers).items()]
         return _plan_of(escalating(tiers, below=self.below, name=self.name), goal)
 
 
@@ -285,6 +289,16 @@ def _edge(way: Way) -> Edge:
     if not 2 <= len(way) <= 3:
         raise UsageError(f"an edge is (from, to) or (from, to, condition), not {way!r}")
     return Edge(*way)
+
+
+def _named(nodes: Mapping[str, Node] | Sequence[LLMAgent]) -> Mapping[str, Node]:
+    if isinstance(nodes, Mapping):
+        return nodes
+    if not all(isinstance(agent, LLMAgent) for agent in nodes):
+        raise UsageError("only agents have names of their own: give other nodes as {name: node}")
+    if len(named := {agent.name: agent for agent in nodes}) < len(nodes):
+        raise UsageError(f"several agents have the same name: {', '.join(agent.name for agent in nodes)}")
+    return named
 
 
 def _part(name: str, node: Node, goal: str) -> Part:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab import GraphAgent, LLMAgent, Plan, ReActAgent, Step, UsageError
+from kestrel_lab.agents import Council, Ensemble, Escalation, Router
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.runtime.session import Session
@@ -83,3 +84,14 @@ def test_a_graph_that_is_not_in_order_is_refused() -> None:
         GraphAgent("g", {"a": agent, "b": agent}, [("a", "b"), ("b", "a")], start=["a"]).plan("go")
     with pytest.raises(UsageError, match=r"\{\{b\}\} is neither the goal nor a declared input"):
         GraphAgent("g", {"a": (agent, "do {{b}}"), "b": agent}, [("a", "b")]).plan("go")
+
+
+@pytest.mark.parametrize("kind", [Ensemble, Router, Escalation])
+def test_agents_may_be_given_as_a_list(kind: type[Ensemble] | type[Router] | type[Escalation]) -> None:
+    """As for a council: their names are those of the agents, so they must differ, and anything else needs a name."""
+    ann, bob = LLMAgent("ann", description="Measures."), LLMAgent("bob", description="Guesses.")
+    assert kind("all", [ann, bob]).plan("go") == kind("all", {"ann": ann, "bob": bob}).plan("go")
+    with pytest.raises(UsageError, match="the same name: ann, ann"):
+        kind("all", [ann, ann]).plan("go")
+    with pytest.raises(UsageError, match="only agents have names"):
+        kind("all", [ann, Council("c", [ann, bob])]).plan("go")  # type: ignore[list-item]

@@ -64,7 +64,7 @@ def standing(run_id: str, status: str, owner: str, *, asks: bool = True) -> Stan
 
 
 def decided_runs(store: SessionStore) -> set[str]:
-    """The runs that wait for a person as their status says, though nothing they asked lacks a decision."""
+    """Return the runs that wait for a person as their status says, though nothing they asked lacks a decision."""
     given = "SELECT 1 FROM events WHERE run_id = asked.run_id AND ref = asked.ref AND type = 'approval_given'"
     asking = f"SELECT 1 FROM events AS asked WHERE run_id = runs.id AND type = 'approval_asked' AND NOT EXISTS ({given})"
     sql = f"SELECT id FROM runs WHERE status = ? AND NOT EXISTS ({asking})"

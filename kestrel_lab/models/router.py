@@ -132,7 +132,7 @@ def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel
     document = read_yaml(path, shown_path(path))
     if not isinstance(document.value, dict):
         raise UsageError(f"{document.place()}: a file of routes maps kinds of work to models")
-    routes, within = document.value, ()
+    routes, within = document.value, tuple[str, ...]()
     if routes.keys() == {"routes"} and isinstance(below := routes["routes"], dict):
         routes, within = below, ("routes",)
     return _routed(f"{ROUTE}:{path}", routes, choose, lambda kind: f"{document.place((*within, kind))}: ")

@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pexpect
 import pytest
-from rich.text import Text
-from typer.main import get_command
 from waits import PATIENCE_S
 
 from kestrel_lab import Lab
-from kestrel_lab.cli.app import app
 from kestrel_lab.cli.commands import doctor
 from kestrel_lab.cli.main import main
 from kestrel_lab.evals.stored_trials import stored_trials
@@ -356,19 +353,6 @@ def test_help_teaches() -> None:
     done = subprocess.run([sys.executable, "-m", "kestrel_lab", "--help"], capture_output=True, text=True, check=True)
     for word in ("run", "resume", "show", "runs", "approve", "deny", "tools", "models", "config", "doctor", "eval", "kestrel doctor"):
         assert word in done.stdout
-
-
-def test_help_is_shown_as_it_was_written() -> None:
-    """A word in square brackets, such as the name of an extra, is not taken for markup."""
-    pages, texts = [(get_command(app), "")], []
-    while pages:
-        command, path = pages.pop()
-        pages += [(one, f"{path} {name}") for name, one in getattr(command, "commands", {}).items()]
-        texts += [(path, text) for text in (command.help, *(getattr(each, "help", "") for each in command.params)) if text]
-
-    assert len(texts) > 300
-    assert [(path, span) for path, text in texts for span in Text.from_markup(text).spans] == []
-    assert any("'kestrel-lab[benchmarks]'" in Text.from_markup(text).plain for _, text in texts)
 
 
 def test_names_in_a_table_are_whole_in_a_narrow_terminal(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,8 @@ from waits import PATIENCE_S
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.eventlog.large_results import ResultStore, offsets_of, piece_of
 
-TEXT = st.text(st.sampled_from("\n\r\n a") | st.characters(exclude_categories=["Cs"]), max_size=60)
+PIECES = st.sampled_from(("\n", "\r\n", " a")) | st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+TEXT = st.lists(PIECES, max_size=12).map("".join)
 
 
 @given(text=TEXT.filter(len), offset=st.integers(0, 70), limit=st.integers(1, 70))

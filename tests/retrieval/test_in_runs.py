@@ -127,6 +127,15 @@ def test_a_model_proposes_queries_for_the_loop(session: Session, folder: Path) -
     assert [any(isinstance(event, ModelCalled) for event in one.events()) for one in (run, ruled)] == [True, False]
 
 
+def test_who_finds_nothing_is_skipped(session: Session, folder: Path) -> None:
+    """A step without files has no output to go on with, and says so; one that has found some is done."""
+    for goal, skipped in (("zebrafish quagga", True), ("total of a cart", False)):
+        plan = Plan(steps=(Step(id="f", operation="find_files", args={"goal": goal}, produces=("found",)),))
+        run = session.run_sync("find", model=ScriptedModel([]), plan=plan, workspace=folder)
+        (done,) = [event for event in run.events() if isinstance(event, StepFinished)]
+        assert (done.skipped, done.output is None) == (skipped, skipped)
+
+
 def kestrel(folder: Path, *words: str) -> tuple[int, str, str]:
     """Run the command line in `folder`."""
     env = {**os.environ, "KESTREL_HOME": str(folder.parent / "cli"), "NO_COLOR": "1"}

@@ -114,9 +114,8 @@ def place_of_suite(session: Session, suite: str | Path, *, epochs: int | None, *
     path = Path(suite).absolute()
     chosen = load_suite(suite).select(epochs=epochs, **parts)
     if chosen.root is None:
-        raise UsageError(
-            f"{suite} is not in a git repository, so there are no commits to compare: git init, and commit it; or compare configurations with --arms"
-        )
+        msg = f"{suite} is not in a git repository, so there are no commits to compare: git init, and commit it"
+        raise UsageError(f"{msg} (kestrel eval compare SUITE --arms compares configurations instead)")
     if (
         session.options.model is not None
         and not isinstance(session.options.model, str)

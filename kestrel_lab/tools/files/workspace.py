@@ -9,7 +9,7 @@ import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from kestrel_lab.core.errors import UsageError, nearest
 from kestrel_lab.core.json_types import loads_toml
@@ -21,7 +21,9 @@ from kestrel_lab.tools.files.safe_open import open_beneath
 
 SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".kestrel", ".ipynb_checkpoints"})
 """Directories that are not searched or listed recursively unless named."""
-PROTECTED = frozenset({".git", ".kestrel", "kestrel.toml", ".mcp.json"})
+_LOG = "kestrel.db"
+"""The log, by which the home folder of a lab is known, whatever its name."""
+PROTECTED = frozenset({".git", ".kestrel", "kestrel.toml", ".mcp.json", _LOG, f"{_LOG}-wal", f"{_LOG}-shm"})
 """Names, at any depth, that file tools never write to: what is in them is run or trusted by other programs, this one included."""
 
 _MOST_SUGGESTED = 30
@@ -197,6 +199,10 @@ class Workspace:
             raise PermissionError(f"cannot write {relative}: this workspace is read-only")
         if found := [part for part in relative.split("/") if part.casefold() in PROTECTED]:
             raise PermissionError(f"cannot write {relative}: {found[0]} is protected")
+        if home := next(
+            (parent for parent in PurePosixPath(relative).parents if parent.name and (self.root / parent / _LOG).exists()), None
+        ):
+            raise PermissionError(f"cannot write {relative}: {home} is protected, it has a log of kestrel")
         if relative == ".":
             raise IsADirectoryError("the workspace itself cannot be written, name a file in it")
 
