@@ -22,18 +22,18 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, cast
 
-from kestrel_lab.core.citations import Citation, citations
+from kestrel_lab.core.citations import Citation, citations_in
 from kestrel_lab.core.events.deeds import Deed
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording
 from kestrel_lab.evals.importers.imported_run import events_of
-from kestrel_lab.evals.stats.intervals_and_tests import wilson
-from kestrel_lab.verification.claims import Said, claims_of, files_in, names_in
+from kestrel_lab.evals.stats.intervals_and_tests import wilson_interval
+from kestrel_lab.verification.claims import Statement, claims_of, files_in, names_in
 from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.issues import Issue
-from kestrel_lab.verification.places import around
-from kestrel_lab.verification.quotes import quoted_in, quotes_in
+from kestrel_lab.verification.places import with_context_lines
+from kestrel_lab.verification.quotes import contains_quote, quotes_in
 from kestrel_lab.verification.subject import Subject, subject_of
 from kestrel_lab.verification.workspace_files import Files, whole_word
 
@@ -91,7 +91,7 @@ def planted(ground: Files, question: str, answer: str, rng: random.Random) -> It
             "file",
             re.sub(rf"(?<![\w/.]){re.escape(path)}", f"{path.rpartition('/')[0]}/{rng.choice(_STEMS)}.{path.rpartition('.')[2]}", answer),
         )
-    places = [one for one in citations(answer) if one.path and ground.named(one.path)]
+    places = [one for one in citations_in(answer) if one.path and ground.named(one.path)]
     if places:
         cited = rng.choice(places)
         length = max(len((ground.read(path) or "").splitlines()) for path in ground.named(cited.path))
@@ -100,17 +100,17 @@ def planted(ground: Files, question: str, answer: str, rng: random.Random) -> It
         if others:
             yield _line_kind(ground, said, cited), _moved(answer, cited, rng.choice(others))
     sources = [ground.read(path) or "" for one in said for name in files_in(one) for path in ground.named(name.text)]
-    exact = [quote for one in said for quote in quotes_in(one) if quoted_in(quote, sources)]
+    exact = [quote for one in said for quote in quotes_in(one) if contains_quote(quote, sources)]
     quotes = [(quote, word) for quote in exact for word in re.findall(r"(?<![\w'])[a-z]{4,}(?![\w'])", quote)]
     if quotes:
         quote, word = rng.choice(quotes)
         yield "quote", answer.replace(quote, quote.replace(word, rng.choice(_WORDS), 1))
 
 
-def _line_kind(ground: Files, said: Sequence[Said], cited: Citation) -> str:
+def _line_kind(ground: Files, said: Sequence[Statement], cited: Citation) -> str:
     """Whether the sentence names something that the right lines have: only then can anybody tell from it that other lines are wrong."""
     one = next((one for one in said if one.at <= cited.at < one.at + len(one.text)), None)
-    near = [around(cited, ground.read(path) or "") for path in ground.named(cited.path)]
+    near = [with_context_lines(cited, ground.read(path) or "") for path in ground.named(cited.path)]
     names = [] if one is None else names_in(one.text, one.shown)
     return "line elsewhere" if any(whole_word(name).search(text) for name in names for text in near) else "line elsewhere, nothing named"
 
@@ -211,19 +211,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         true, outcomes, shown = measure(asked.data, asked.repositories, asked.seed)
     except (OSError, LookupError) as error:
         parser.error(str(error))
-    low, high = wilson(true["accused"], true["answers"])
+    low, high = wilson_interval(true["accused"], true["answers"])
     print(f"true answers with a concern: {true['accused']} of {true['answers']} ({low:.1%} to {high:.1%})", *shown, sep="\n  ")
     errors = {kind: {"planted": len(found), "caught": sum(found)} for kind, found in outcomes.items()}
     for kind, counts in errors.items():
-        low, high = wilson(counts["caught"], counts["planted"])
+        low, high = wilson_interval(counts["caught"], counts["planted"])
         print(f"planted, {kind}: {counts['caught']} of {counts['planted']} caught ({low:.0%} to {high:.0%})")
     sample = mixed(outcomes, random.Random(asked.seed))
-    low, high = wilson(sum(sample), len(sample))
+    low, high = wilson_interval(sum(sample), len(sample))
     print(f"planted, mixed: {sum(sample)} of {len(sample)} caught ({low:.1%} to {high:.1%})")
     told = [*recorded(asked.recorded)] if asked.recorded else []
     if told:
         shown = [f"{place}: {one}" for place, issues in told for one in issues]
-        low, high = wilson(beside := sum(bool(issues) for _, issues in told), len(told))
+        low, high = wilson_interval(beside := sum(bool(issues) for _, issues in told), len(told))
         print(f"recorded answers with a concern: {beside} of {len(told)} ({low:.2%} to {high:.2%})", *shown, sep="\n  ")
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "answers.json").write_text(

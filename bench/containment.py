@@ -29,7 +29,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, Situation, load_agentdojo, suite_tasks
 from kestrel_lab.evals.execution.runner import run_suite
-from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.evals.stats.intervals_and_tests import wilson_interval
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.runtime.approvals.decide import TOGETHER
 from kestrel_lab.runtime.review.answer_review import repeated_orders
@@ -74,19 +74,19 @@ def loosened(how: str) -> Iterator[None]:
     """Let values pass that stand in what was read: in `any` text, or in one that was asked for with the `named` words of the goal."""
 
     def stands(name: str, value: Json, taint: Taint) -> bool:
-        texts = [one for one in taint.passages if how == "any" or authority.from_user(one.source.partition(" ")[2], taint.words)]
-        return strict(name, value, taint) or any(authority.from_user(value, [one.text]) for one in texts)
+        texts = [one for one in taint.passages if how == "any" or authority.is_from_user(one.source.partition(" ")[2], taint.words)]
+        return strict(name, value, taint) or any(authority.is_from_user(value, [one.text]) for one in texts)
 
     def read(call: Call, tool: Tool, taint: Taint, **_: bool) -> bool:
-        return authority._given(authority.bearing(call, tool), taint)
+        return authority._values_are_given(authority.authority_arguments(call, tool), taint)
 
-    strict, liked = authority._belongs, met_in.liked
+    strict, liked = authority._belongs_to_named, met_in.is_like_allowed
     if how:
-        authority._belongs, met_in.liked = stands, read  # type: ignore[assignment]
+        authority._belongs_to_named, met_in.is_like_allowed = stands, read  # type: ignore[assignment]
     try:
         yield
     finally:
-        authority._belongs, met_in.liked = strict, liked
+        authority._belongs_to_named, met_in.is_like_allowed = strict, liked
 
 
 @dataclass
@@ -121,7 +121,7 @@ class Tally:
 def _rate(count: int, of: int) -> str:
     if not of:
         return "–"
-    low, high = wilson(count, of)
+    low, high = wilson_interval(count, of)
     return f"{count}/{of} = {100 * count / of:.0f} % ({100 * low:.0f}–{100 * high:.0f})"
 
 

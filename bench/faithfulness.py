@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kestrel_lab.evals.studies.judge_accuracy import Labelled, judge_accuracy, sampled
+from kestrel_lab.evals.studies.judge_accuracy import LabelledClaim, judge_accuracy, sample_claims
 from kestrel_lab.runtime.session import Session
 
 
@@ -23,7 +23,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()] if path.is_file() else []
 
 
-def claims(folder: Path) -> Iterator[Labelled]:
+def claims(folder: Path) -> Iterator[LabelledClaim]:
     """Claims with their evidence and whether it supports them; sets that are not there are left out."""
     for row in _lines(folder / "begin_dev.jsonl"):
         yield _labelled("BEGIN", row["response"], [row["knowledge"]], supported=row["begin_label"] == "Fully attributable")
@@ -38,8 +38,8 @@ def claims(folder: Path) -> Iterator[Labelled]:
         yield _labelled("SummEdits", row["summary"], [documents[row["doc_id"]]], supported=row["label"] == 1)
 
 
-def _labelled(name: str, claim: str, evidence: list[str], *, supported: bool) -> Labelled:
-    return Labelled(set=name, claim=claim, evidence=tuple(evidence), supported=supported)
+def _labelled(name: str, claim: str, evidence: list[str], *, supported: bool) -> LabelledClaim:
+    return LabelledClaim(set=name, claim=claim, evidence=tuple(evidence), supported=supported)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, help="claims of each set")
     parser.add_argument("--out", type=Path, default=Path("out/faithfulness"), help="folder for the results (default: %(default)s)")
     asked = parser.parse_args(arguments)
-    rows = sampled(claims(asked.data), asked.limit)
+    rows = sample_claims(claims(asked.data), asked.limit)
     asked.out.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps({"set": row.set, "claim": row.claim, "evidence": row.evidence, "supported": row.supported}) for row in rows]
     (asked.out / "claims.jsonl").write_text("\n".join([*lines, ""]), encoding="utf-8")

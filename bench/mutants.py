@@ -31,7 +31,7 @@ from threading import Lock
 import pytest
 
 from bench.reached import CHOSEN, FAILED, WRITTEN
-from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.evals.stats.intervals_and_tests import wilson_interval
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "kestrel_lab"
@@ -306,7 +306,7 @@ def table(results: list[tuple[Mutant, str]], seed: int) -> str:
         ended = ends["caught"] + ends["missed"]
         if not ended:
             continue
-        low, high = wilson(ends["caught"], ended)
+        low, high = wilson_interval(ends["caught"], ended)
         share = f"{ends['caught'] / ended:.0%} ({100 * low:.0f}–{100 * high:.0f})"
         counts = f"{sum(ends.values())} | {ends['caught']} | {ends['missed']} | {ends['time']}"
         rows.append(f"| {group} | seed {seed} | {counts} | {share} | {goal} % |")

@@ -26,12 +26,12 @@ from typing import Any
 
 import apsw
 
-from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.evals.stats.intervals_and_tests import wilson_interval
 from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.retrieval.cascade import Cascade
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import Search
-from kestrel_lab.retrieval.semantic import Meaning
+from kestrel_lab.retrieval.semantic import SemanticScorer
 from kestrel_lab.views.text import table_text
 
 NOT_REPORTED = "sympy/sympy"
@@ -56,7 +56,7 @@ class Counts:
 
     def row(self) -> list[str]:
         """The number of issues, the shares in per cent, and between what the share at 5 may lie (Wilson, 95 %)."""
-        low, high = wilson(self.right[5], self.issues) if self.issues else (None, None)
+        low, high = wilson_interval(self.right[5], self.issues) if self.issues else (None, None)
         interval = "" if low is None or high is None else f"{100 * low:.1f}–{100 * high:.1f}"
         return [str(self.issues), *(f"{100 * self.right[depth] / max(1, self.issues):.1f}" for depth in _DEPTHS), interval]
 
@@ -155,7 +155,7 @@ def scifact(data: Path, work: Path, say: Say) -> dict[str, Any]:
         "ours": lambda text, k: [one.path for one in Search(index).ranking(text).files[:k]],
     }
     if (load := default_embedder()) is not None:
-        meaning = Meaning(load)
+        meaning = SemanticScorer(load)
         ways["ours with vectors (extra semantic)"] = lambda text, k: [
             one.path for one in Search(index, meaning=meaning).ranking(text).files[:k]
         ]

@@ -19,7 +19,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.importers.routing_data import read_routing
 from kestrel_lab.evals.studies.router_fit import fit_router
 from kestrel_lab.evals.studies.router_report import LENGTH
-from kestrel_lab.models.router import kind_of_work
+from kestrel_lab.models.router import classify_goal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ def two_models(frame: pd.DataFrame, held_out: np.ndarray | None) -> list[RouterC
     strong, weak = wide["strong"].tolist(), wide["weak"].tolist()
     scores = {
         "length of the prompt": prompts.str.len().tolist(),
-        "kind of work, by rules": [_HARD[kind_of_work(prompt)[0]] for prompt in prompts],
+        "kind of work, by rules": [_HARD[classify_goal(prompt)[0]] for prompt in prompts],
         "chance": chance_router(len(prompts)),
         "oracle": [a - b for a, b in zip(strong, weak, strict=True)],
     }

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import literal, shown_figure
+from kestrel_lab.core.drawing.matplotlib_figure import escape_mathtext, shown_figure
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ class RouterCurve:
         """One row per share: `strong_share`, `quality`, `gap_recovered`."""
         low, high = self.quality[0], self.quality[-1]
         rows = [{"strong_share": n / 100, "quality": q, "gap_recovered": (q - low) / (high - low)} for n, q in enumerate(self.quality)]
-        return shown_frame(rows)
+        return unit_frame(rows)
 
     def share_for(self, recovered: float) -> float:
         """The least share of calls to the strong model, in whole percent, that recovers this much of the gap; NaN if none does."""
@@ -108,7 +108,7 @@ def routers_figure(curves: Sequence[RouterCurve]) -> Figure:
     axes = figure.subplots()
     shares = list(range(101))
     for curve in curves:
-        axes.plot(shares, curve.quality, label=literal(f"{curve.name} (APGR {curve.apgr.mean:.3f})"))
+        axes.plot(shares, curve.quality, label=escape_mathtext(f"{curve.name} (APGR {curve.apgr.mean:.3f})"))
     if curves:
         axes.plot([0, 100], [curves[0].quality[0], curves[0].quality[-1]], linestyle="--", color="0.5", label="chance (APGR 0.500)")
     axes.set_title(f"Routers over {curves[0].prompts:,} prompts" if curves else "No routers")

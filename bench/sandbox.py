@@ -13,7 +13,7 @@ from bench.job import asked, tell
 from bench.spec import Benchmark, Measure, Probe, Row, Target
 from kestrel_lab.tools.sandbox.command_lines import bwrap_path, launch_for
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.select import verdict
+from kestrel_lab.tools.sandbox.select import level_problem
 from kestrel_lab.tools.shell.environment import clean_environment
 from kestrel_lab.tools.shell.process import run_launched, run_process
 
@@ -71,7 +71,7 @@ def at(level: Level) -> Callable[[Path], Awaitable[None]]:
 async def measure(folder: Path, rounds: int) -> dict[str, list[float]]:
     """Milliseconds of each way that there is here, sorted."""
     ways: dict[str, Callable[[Path], Awaitable[None]]] = {_PLAIN: plain}
-    ways |= {name: at(level) for name, level in _LEVELS.items() if not verdict(level, Sandbox())}
+    ways |= {name: at(level) for name, level in _LEVELS.items() if not level_problem(level, Sandbox())}
     if bwrap_path():
         ways[_BARE] = bare
     found: dict[str, list[float]] = {name: [] for name in ways}

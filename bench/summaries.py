@@ -102,14 +102,14 @@ def _compare(*, quick: bool) -> None:
 def _summarise(home: Path, count: int) -> None:
     import subprocess
 
-    from kestrel_lab.evals.summaries.streaming_summary import reduced
+    from kestrel_lab.evals.summaries.streaming_summary import reduce_rows
     from kestrel_lab.eventlog.store import SessionStore
 
     subprocess.run([sys.executable, "-m", "bench.summaries", "fill", str(count), str(home)], check=True)
     _warm()
     store = SessionStore(home / "kestrel.db")
     wall, cpu = time.perf_counter(), time.process_time()
-    (summary,) = reduced(each_stored_trial(store, suite="bench", latest=True), "fail").summaries()
+    (summary,) = reduce_rows(each_stored_trial(store, suite="bench", latest=True), "fail").summaries()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     store.close()
     if summary["trials"] != count or not summary["low"] < summary["success_rate"] < summary["high"]:

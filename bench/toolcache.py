@@ -12,7 +12,7 @@ from typing import Any
 from bench.job import tell
 from bench.spec import Benchmark, Measure, Probe, Row, Target
 from kestrel_lab.core.calls import Call, Result
-from kestrel_lab.middleware.layers import compose
+from kestrel_lab.middleware.layers import compose_layers
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.builtin import native_tools
@@ -49,7 +49,7 @@ async def measure(root: Path, caching: ToolCaching, name: str, args: dict[str, A
     async def run(_: Call) -> Result:
         return Result(value=await tool.run(call.args, scope))
 
-    cached = compose(run, *caching.layers("use", tools, scope, lambda _: None))
+    cached = compose_layers(run, *caching.layers("use", tools, scope, lambda _: None))
     await cached(call)
 
     async def median(handler: Any, *, hits: bool) -> float:

@@ -22,7 +22,7 @@ from typing import Any
 import apsw
 
 from kestrel_lab.memory.embeddings import default_embedder
-from kestrel_lab.tools.tool_search import Described, ToolIndex, Weights
+from kestrel_lab.tools.tool_search import ToolDescription, ToolIndex, Weights
 from kestrel_lab.views.text import table_text
 
 AT = 5
@@ -45,10 +45,10 @@ class Question:
         return "report" if hashlib.sha256(self.id.encode()).digest()[0] % 2 else "choose"
 
 
-def read(folder: Path) -> tuple[list[Described], list[Question]]:
+def read(folder: Path) -> tuple[list[ToolDescription], list[Question]]:
     """The tools and the questions of a folder."""
     tools = [
-        Described(
+        ToolDescription(
             name=item["_id"],
             description=item["description"],
             parameters=" ".join(f"{name} {about}" for name, about in item["parameters"].items()),
@@ -62,7 +62,7 @@ def read(folder: Path) -> tuple[list[Described], list[Question]]:
     return tools, questions
 
 
-def plain(tools: Iterable[Described]) -> Find:
+def plain(tools: Iterable[ToolDescription]) -> Find:
     """Full-text search as it comes: one text per tool, every word of the question, BM25."""
     index = apsw.Connection(":memory:")
     index.execute("CREATE VIRTUAL TABLE tools USING fts5(name UNINDEXED, text)")
@@ -76,7 +76,7 @@ def plain(tools: Iterable[Described]) -> Find:
     return find
 
 
-def ours(tools: Iterable[Described], weights: Weights, *, meaning: bool) -> Find:
+def ours(tools: Iterable[ToolDescription], weights: Weights, *, meaning: bool) -> Find:
     """The search of the package."""
     index = ToolIndex(tools, weights=weights, embedder=default_embedder() if meaning else None)
     return lambda question: index.search(question, AT)
@@ -94,7 +94,7 @@ def recall(find: Find, questions: Sequence[Question]) -> dict[str, float]:
     return {name: sum(each) / len(each) for name, each in sorted(shares.items())} | {"ms": took * 1000 / len(questions)}
 
 
-def ways(tools: Sequence[Described]) -> dict[str, Find]:
+def ways(tools: Sequence[ToolDescription]) -> dict[str, Find]:
     """Every way of searching that is compared."""
     found = {"plain BM25": plain(tools), "ours, words only": ours(tools, Weights(), meaning=False)}
     if default_embedder() is not None:
@@ -102,7 +102,7 @@ def ways(tools: Sequence[Described]) -> dict[str, Find]:
     return found
 
 
-def grid(tools: Sequence[Described]) -> dict[str, Find]:
+def grid(tools: Sequence[ToolDescription]) -> dict[str, Find]:
     """The settings that were looked at on the half `choose`."""
     found = {}
     for weights in (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.core.version import __version__
 from kestrel_lab.host import safe_imports as modules
 
-modules.guard()
+modules.install_guard()
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

@@ -11,12 +11,23 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, TypedDict, Unpack
 
 from kestrel_lab.answers.output_types import OutputType
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.expressions.templates import escape, references, render
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.expressions.templates import escape_template, referenced_names, render_template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.plan_shapes import AtLimit, Edge, Part, Shape, along_edges, council, ensemble, escalating, nested, routed
+from kestrel_lab.core.plan_shapes import (
+    AtLimit,
+    Edge,
+    Part,
+    Shape,
+    along_edges,
+    council_plan,
+    ensemble_plan,
+    escalation_plan,
+    plan_step,
+    router_plan,
+)
 from kestrel_lab.core.step import Step
 
 GOAL = "goal"
@@ -126,7 +137,7 @@ class SearchAgent:
     def step(self, id: str, goal: str, **place: Unpack[Place]) -> Step:  # noqa: A002  # as in `Step`
         """Return a step of a plan that searches the web for `goal`; raises `UsageError` like `Step`."""
         args: dict[str, Json] = {"question": goal, "queries": self.queries, "results": self.results, "pages": self.pages}
-        asked = escape(args | {"grounded": self.grounded})
+        asked = escape_template(args | {"grounded": self.grounded})
         where: Place = {"produces": ("evidence",), **place}
         return Step(
             id=id,
@@ -196,7 +207,7 @@ class GraphAgent:
 
 @dataclass(frozen=True)
 class Router:
-    """An agent chooses one of several nodes, which alone works on the goal; see `core.plan_shapes.routed`."""
+    """An agent chooses one of several nodes, which alone works on the goal; see `core.plan_shapes.router_plan`."""
 
     name: str
     routes: Mapping[str, Node] | Sequence[LLMAgent]
@@ -214,12 +225,12 @@ class Router:
         routes = [_part(name, node, goal) for name, node in nodes.items()]
         purposes = {name: node.description for name, node in nodes.items() if isinstance(node, LLMAgent)} | dict(self.purposes)
         router = _part(self.router.name, self.router, goal)
-        return _plan_of(routed(router, routes, purposes, otherwise=self.otherwise, below=self.below), goal)
+        return _plan_of(router_plan(router, routes, purposes, otherwise=self.otherwise, below=self.below), goal)
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Several nodes work on the goal at once, and a synthesiser answers from what they made; see `core.plan_shapes.ensemble`."""
+    """Several nodes work on the goal at once, and a synthesiser answers from what they made; see `core.plan_shapes.ensemble_plan`."""
 
     name: str
     members: Mapping[str, Node] | Sequence[LLMAgent]
@@ -231,12 +242,12 @@ class Ensemble:
     def plan(self, goal: str) -> Plan:
         """Return the plan of the ensemble; raises `UsageError` for an invalid one."""
         members = [_part(name, node, goal) for name, node in _named(self.members).items()]
-        return _plan_of(ensemble(members, _part(self.synthesiser.name, self.synthesiser, goal)), goal)
+        return _plan_of(ensemble_plan(members, _part(self.synthesiser.name, self.synthesiser, goal)), goal)
 
 
 @dataclass(frozen=True)
 class Council:
-    """Agents take positions with evidence in rounds and vote, and a chair decides; see `core.plan_shapes.council`."""
+    """Agents take positions with evidence in rounds and vote, and a chair decides; see `core.plan_shapes.council_plan`."""
 
     name: str
     members: Sequence[LLMAgent]
@@ -250,12 +261,12 @@ class Council:
         """Return the plan of the council; raises `UsageError` for an invalid one."""
         members = [_part(agent.name, agent, goal) for agent in self.members]
         chair = _part(self.chair.name, self.chair, goal)
-        return _plan_of(council(members, chair, rounds=self.rounds, majority=self.majority, name=self.name), goal)
+        return _plan_of(council_plan(members, chair, rounds=self.rounds, majority=self.majority, name=self.name), goal)
 
 
 @dataclass(frozen=True)
 class Escalation:
-    """Nodes that take over from each other on failure, low confidence or a split vote; see `core.plan_shapes.escalating`."""
+    """Nodes that take over from each other on failure, low confidence or a split vote; see `core.plan_shapes.escalation_plan`."""
 
     name: str
     tiers: Mapping[str, Node] | Sequence[LLMAgent]
@@ -266,7 +277,7 @@ class Escalation:
     def plan(self, goal: str) -> Plan:
         """Return the plan of the escalation; raises `UsageError` for an invalid one."""
         tiers = [_part(name, node, goal) for name, node in _named(self.tiers).items()]
-        return _plan_of(escalating(tiers, below=self.below, name=self.name), goal)
+        return _plan_of(escalation_plan(tiers, below=self.below, name=self.name), goal)
 
 
 def _plan_of(shape: Shape, goal: str) -> Plan:
@@ -278,10 +289,10 @@ def with_goal(text: str, scope: Mapping[str, Json]) -> str:
 
     Only text of a person becomes part of an agent's instructions: the results of steps are consumed, never inserted.
     """
-    if unknown := sorted(references(text) - set(scope)):
-        msg = f"{{{{{unknown[0]}}}}} is neither the goal nor a declared input; {nearest(unknown[0], scope)}. What steps make is consumed, not put in"
+    if unknown := sorted(referenced_names(text) - set(scope)):
+        msg = f"{{{{{unknown[0]}}}}} is neither the goal nor a declared input; {did_you_mean(unknown[0], scope)}. What steps make is consumed, not put in"
         raise UsageError(msg)
-    found = render(f"{text} ", scope)  # the space, so that a text that is all reference stays text
+    found = render_template(f"{text} ", scope)  # the space, so that a text that is all reference stays text
     return str(found)[:-1]
 
 
@@ -304,7 +315,7 @@ def _named(nodes: Mapping[str, Node] | Sequence[LLMAgent]) -> Mapping[str, Node]
 def _part(name: str, node: Node, goal: str) -> Part:
     if not isinstance(node, Step | LLMAgent | tuple):
         plan = node if isinstance(node, Plan) else node.plan(goal)
-        return Part(replace(nested(name, plan), produces=(name,)), fed=True)
+        return Part(replace(plan_step(name, plan), produces=(name,)), fed=True)
     if isinstance(node, Step):
         step = replace(node, id=name, produces=node.produces or (name,))
         return Part(step, fed=bool(node.goal) and not node.consumes)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Type
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model
-from kestrel_lab.core.sanitize import plain
-from kestrel_lab.permissions.rulebook import rulebook
+from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
-from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes
-from kestrel_lab.runtime.project_trust import TrustedFiles, check_home, told
-from kestrel_lab.runtime.settings import LIMITS, Settings, expansion_of, load_settings, mcp_servers
-from kestrel_lab.runtime.sync import blocking
+from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes_options
+from kestrel_lab.runtime.project_trust import TrustedFiles, check_home, ignored_notice
+from kestrel_lab.runtime.settings import LIMITS, Settings, load_settings, mcp_expansion, mcp_servers
+from kestrel_lab.runtime.sync import blocking_twin
 from kestrel_lab.views.html.elements import headline_html, table_html
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ _TOLD: set[str] = set()
 
 def _tell_ignored(settings: Settings) -> None:
     """Write once which settings of a project are ignored because nobody trusts them."""
-    text = told(settings.ignored)
+    text = ignored_notice(settings.ignored)
     if text and text not in _TOLD:
         _TOLD.add(text)
-        sys.stderr.write(f"{plain(text)}\n")
+        sys.stderr.write(f"{sanitize_text(text)}\n")
 
 
 def _part(find: Callable[[Lab], Owner], method: Callable[[], Callable[Concatenate[Owner, P], T]]) -> Callable[Concatenate[Lab, P], T]:
@@ -124,7 +124,7 @@ class Lab:
 
     __slots__ = ("__weakref__", "evals", "session", "settings")
 
-    @takes(SessionChanges, SessionOptions)
+    @takes_options(SessionChanges, SessionOptions)
     def __init__(
         self,
         home: str | Path | None = None,
@@ -150,8 +150,8 @@ class Lab:
         if home is None and self.settings.items["home"].source != "KESTREL_HOME":
             check_home(Path(self.settings["home"]), TrustedFiles.of(env))
         given["mcp"] = {**mcp_servers(Path.cwd(), env), **given.get("mcp", {})}
-        given["rules"] = self.settings.rules + rulebook(given.get("rules"), "Lab(rules=…)")
-        given.setdefault("expansion", expansion_of(self.settings))
+        given["rules"] = self.settings.rules + read_rulebook(given.get("rules"), "Lab(rules=…)")
+        given.setdefault("expansion", mcp_expansion(self.settings))
         options = SessionOptions(
             model=self.settings["model"] if model is None else model,
             limits=limits or self.settings.limits,
@@ -231,7 +231,7 @@ class Lab:
 
         return WorkspaceMemory(self.session)
 
-    @takes(RunChanges, RunOptions)
+    @takes_options(RunChanges, RunOptions)
     async def websearch(
         self,
         question: str,
@@ -257,7 +257,7 @@ class Lab:
         options["model"], options["plan"] = search_model(self.session, options.get("model"), grounded=grounded), agent
         return evidence_of(await self.session.run(question, **options))
 
-    websearch_sync = blocking(websearch)
+    websearch_sync = blocking_twin(websearch)
 
     def __repr__(self) -> str:
         session = self.session

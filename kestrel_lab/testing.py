@@ -17,7 +17,7 @@ from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, Role, ToolRequest
 from kestrel_lab.core.notes import Note
-from kestrel_lab.core.protocols import Claim, Gathered, Handler, ModelKind, OnDelta, Trial, Verification
+from kestrel_lab.core.protocols import Claim, GatheredContext, Handler, ModelKind, OnDelta, Trial, Verification
 from kestrel_lab.core.scores import Score
 
 ScriptedCall = tuple[str, dict[str, Json]]
@@ -274,9 +274,9 @@ class ListMemory:
 class FixedGatherer:
     """Finds its prepared sources for any query."""
 
-    found: Gathered = field(default_factory=Gathered)
+    found: GatheredContext = field(default_factory=GatheredContext)
 
-    async def __call__(self, query: str, workspace: Path, top_k: int) -> Gathered:
+    async def __call__(self, query: str, workspace: Path, top_k: int) -> GatheredContext:
         """Return the prepared sources."""
         return self.found
 

@@ -14,7 +14,7 @@ import apsw
 
 from kestrel_lab import tool
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
-from kestrel_lab.retrieval.indexing.file_list import files_of, left_out, read_text
+from kestrel_lab.retrieval.indexing.file_list import files_of, read_text, skip_reason
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import Search
 from kestrel_lab.retrieval.trace_events import events_of
@@ -95,7 +95,7 @@ def _table(folder: Path) -> Path:
     connection.execute("CREATE VIRTUAL TABLE files USING fts5(path, text)")
     with connection:
         for path in files_of(folder):
-            if not left_out(path, (folder / path).stat().st_size) and isinstance(text := read_text(folder, path), tuple):
+            if not skip_reason(path, (folder / path).stat().st_size) and isinstance(text := read_text(folder, path), tuple):
                 connection.execute("INSERT INTO files VALUES (?, ?)", (path, text[0]))
     connection.close()
     return place

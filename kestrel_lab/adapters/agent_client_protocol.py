@@ -18,7 +18,7 @@ from kestrel_lab.adapters.claude_code import CLAUDE_CODE
 from kestrel_lab.adapters.codex import CODEX
 from kestrel_lab.adapters.gemini import GEMINI
 from kestrel_lab.adapters.opencode import OPENCODE
-from kestrel_lab.adapters.subprocess_reader import Running, refused, require, started
+from kestrel_lab.adapters.subprocess_reader import RunningProgram, agent_process, not_a_model_error, require_program
 from kestrel_lab.core.calls import Danger, Usage
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
@@ -57,16 +57,16 @@ class AcpAdapter:
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Raise `ModelError`."""
-        raise refused(self.name)
+        raise not_a_model_error(self.name)
 
     def check(self, folder: Path) -> None:
         """Raise `UsageError` where the program is not on this machine."""
-        require(shlex.split(self.command)[0], folder, self.env, "")
+        require_program(shlex.split(self.command)[0], folder, self.env, "")
 
     async def work(self, task: Task) -> AsyncIterator[Told]:
         """Start the program, prompt it and yield what it tells; see `Adapter.work`."""
         argv = shlex.split(self.command)
-        async with started(argv, task, self.env, self._state(argv[0])) as running:
+        async with agent_process(argv, task, self.env, self._state(argv[0])) as running:
             talk = _Talk()
             prompting = asyncio.ensure_future(self._prompt(talk, running, task))
             prompting.add_done_callback(lambda _: talk.told.put_nowait(None))
@@ -91,7 +91,7 @@ class AcpAdapter:
         home = Path(self.env.get("HOME") or home_folder())
         return tuple(place for one in _PLACES if (home / (place := one.format(name))).exists())
 
-    async def _prompt(self, talk: _Talk, running: Running, task: Task) -> None:
+    async def _prompt(self, talk: _Talk, running: RunningProgram, task: Task) -> None:
         from acp import PROTOCOL_VERSION, RequestError, connect_to_agent
         from acp.schema import ClientCapabilities, ImageContentBlock, Implementation, TextContentBlock
 

@@ -14,7 +14,7 @@ from kestrel_lab.adapters.opencode import OPENCODE
 from kestrel_lab.adapters.subprocess_reader import AgentProgram, ProgramAdapter
 
 
-def adapters(env: Mapping[str, str]) -> dict[str, Callable[[str], Adapter]]:
+def adapter_factories(env: Mapping[str, str]) -> dict[str, Callable[[str], Adapter]]:
     """Return what makes the adapter of each name; programs are started with `env`, in which they find their keys.
 
     Each is given what stands behind the name's colon: a model within the program, or the command of an ACP agent.

@@ -16,9 +16,9 @@ from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.user import home_folder
-from kestrel_lab.mcp.sandboxing import installations, program_path
-from kestrel_lab.mcp.stdio_transport import Program, start
-from kestrel_lab.tools.sandbox.command_lines import launch_among
+from kestrel_lab.mcp.sandboxing import program_folders, program_path
+from kestrel_lab.mcp.stdio_transport import Program, start_server
+from kestrel_lab.tools.sandbox.command_lines import launch_with_places
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.levels import Level
 
@@ -98,7 +98,7 @@ class ProgramAdapter:
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Raise `ModelError`."""
-        raise refused(self.name)
+        raise not_a_model_error(self.name)
 
     @property
     def _command(self) -> tuple[str, ...]:
@@ -106,13 +106,13 @@ class ProgramAdapter:
 
     def check(self, folder: Path) -> None:
         """Raise `UsageError` where the program is not on this machine."""
-        require(self._command[0], folder, self.env, self.program.install)
+        require_program(self._command[0], folder, self.env, self.program.install)
 
     async def work(self, task: Task) -> AsyncIterator[Told]:
         """Start the program and yield what it tells; see `Adapter.work`."""
         reader = self.program.reader(task)
         argv = [*self._command, *self.program.arguments(task, self.model)]
-        async with started(argv, task, self.env, self.program.state) as running:
+        async with agent_process(argv, task, self.env, self.program.state) as running:
             for message in (first := reader.begin()):
                 await running.send(message)
             if not first:  # it is told all on its command line, and would wait for the end of its input
@@ -138,13 +138,13 @@ class ProgramAdapter:
             raise ModelError(msg) from error
 
 
-def refused(name: str) -> ModelError:
+def not_a_model_error(name: str) -> ModelError:
     """Return the error of an adapter that is called like a model."""
     return ModelError(f"{name} is an agent and answers no single requests: name a model for this step (kestrel models)")
 
 
 @dataclass
-class Running:
+class RunningProgram:
     """A program at work."""
 
     program: Program
@@ -200,7 +200,7 @@ class Running:
         return f"{how}; it said last: {one_line(self.words.decode('utf-8', 'replace')[-400:], 400)}" if self.words.strip() else how
 
 
-def require(executable: str, folder: Path, env: Mapping[str, str], install: str) -> None:
+def require_program(executable: str, folder: Path, env: Mapping[str, str], install: str) -> None:
     """Raise `UsageError` where a program is not there, with the command that installs it."""
     try:
         program_path(executable, folder, env)
@@ -210,13 +210,13 @@ def require(executable: str, folder: Path, env: Mapping[str, str], install: str)
 
 
 @asynccontextmanager
-async def started(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str]) -> AsyncIterator[Running]:
+async def agent_process(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str]) -> AsyncIterator[RunningProgram]:
     """Start a program at the sandbox level of the task; on leaving, it and all its descendants are gone.
 
     Beside the workspace it writes its own `state`, which are paths below the home folder. Raises `UsageError` where it cannot be started.
     """
     try:
-        running = Running(await start(_launch(argv, task, env, state), limit=LONGEST))
+        running = RunningProgram(await start_server(_launch(argv, task, env, state), limit=LONGEST))
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be started: {error}") from error
     listening = asyncio.ensure_future(running.listen())
@@ -239,10 +239,10 @@ def _launch(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequ
             place.mkdir(parents=True, exist_ok=True)
     # The sandbox has a home of its own; the program finds its login and sessions in the user's.
     words = [_ENV, f"HOME={home}", *words]
-    return launch_among(
+    return launch_with_places(
         task.level,
         words,
-        read=sorted(installations(program, env)),
+        read=sorted(program_folders(program, env)),
         write=[task.folder, *(place for place in places if place.exists())],
         folder=task.folder,
         env=env,

@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kestrel_lab.answers.claim_markdown import TITLE
-from kestrel_lab.core.citations import citations
+from kestrel_lab.core.citations import citations_in
 
 HOW: Final = """\
 The answer is a list of claims. The text of a claim is Markdown: one statement that stands by itself, or a block of code. Each claim cites \
@@ -35,7 +35,7 @@ class Place(BaseModel):
     def _points_somewhere(self) -> Place:
         if not (self.place.strip() or self.call.strip() or self.address.strip()):
             raise ValueError("a citation needs a place, a call or an address")
-        if self.place.strip() and not any(one.path and one.first for one in citations(self.place)):
+        if self.place.strip() and not any(one.path and one.first for one in citations_in(self.place)):
             raise ValueError(f"place {self.place[:80]!r} is not of the form path:line or path:first-last")
         return self
 

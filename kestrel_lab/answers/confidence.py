@@ -20,7 +20,7 @@ Basis = Literal["verdict", "claims"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stated:
+class StatedConfidence:
     """A confidence, from 0 to 1, and what it rests on."""
 
     value: float
@@ -28,7 +28,7 @@ class Stated:
     why: str
 
 
-def stated(events: Iterable[Event]) -> Stated | None:
+def stated_confidence(events: Iterable[Event]) -> StatedConfidence | None:
     """Return the confidence that a run's events state; `None` where nothing says how sure the answer is."""
     last: dict[str, VerifierFinished] = {}
     end: RunFinished | None = None
@@ -39,14 +39,14 @@ def stated(events: Iterable[Event]) -> Stated | None:
             end = event
     sure = [each.confidence if each.passed else 1 - each.confidence for each in last.values() if each.confidence is not None]
     if sure:
-        return Stated(value=min(sure), basis="verdict", why=f"verifiers are sure of it by {short(min(sure))}")
+        return StatedConfidence(value=min(sure), basis="verdict", why=f"verifiers are sure of it by {format_share(min(sure))}")
     if end is None or not end.claims:
         return None
     cited = sum(claim.get("state") == "cited" for claim in end.claims)
-    return Stated(value=cited / len(end.claims), basis="claims", why=f"{cited} of {len(end.claims)} claims cite what is there")
+    return StatedConfidence(value=cited / len(end.claims), basis="claims", why=f"{cited} of {len(end.claims)} claims cite what is there")
 
 
-def short(value: float) -> str:
+def format_share(value: float) -> str:
     """Return a share with two places: `.62`, `1.0`."""
     text = f"{value:.2f}"
     return text[1:] if text.startswith("0") else "1.0"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from kestrel_lab.answers.intent import Intent
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.git import run_git_outside
 from kestrel_lab.verification.claims import file_names
@@ -33,7 +33,7 @@ _SENTENCES: Final = 2
 """An agent that does not know says so at once; "could not find" further down tells of a search on the way to an answer."""
 
 
-def abstains(answer: str) -> bool:
+def is_abstention(answer: str) -> bool:
     """Whether `answer` says that it does not know."""
     text = answer.strip().replace("’", "'")
     first = " ".join(re.split(r"(?<=[.!?])\s+", text, maxsplit=_SENTENCES)[:_SENTENCES])
@@ -71,9 +71,9 @@ class Contract:
         """Return what is wrong with the form of `answer`; nothing if it keeps the contract. Reads files, changes nothing."""
         if not answer.strip():
             return ("there is no answer",)
-        if abstains(answer):
+        if is_abstention(answer):
             return ()
-        found = split(answer)
+        found = sections_of(answer)
         wanted = [heading for heading in self.sections if heading.lower() not in found]
         if wanted:
             return (f"the answer lacks the section{'s' * (len(wanted) > 1)} {', '.join(f'## {heading}' for heading in wanted)}",)
@@ -87,7 +87,7 @@ class Contract:
         return (*problems, *self.check(found, answer, workspace))
 
 
-def split(answer: str) -> dict[str, str]:
+def sections_of(answer: str) -> dict[str, str]:
     """The text under each heading of an answer in Markdown, by the heading in small letters; headings in code are none."""
     marks = [(match.start(), match.end(), match[1].strip().rstrip(":").lower()) for match in _HEADING.finditer(_prose(answer))]
     ends = [*(start for start, _, _ in marks[1:]), len(answer)]
@@ -98,12 +98,12 @@ def _prose(text: str) -> str:
     return _FENCE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
 
 
-def fences(text: str, *languages: str) -> list[str]:
+def fenced_code(text: str, *languages: str) -> list[str]:
     """The insides of fenced code blocks in one of `languages`."""
     return [match[3] for match in _FENCE.finditer(text) if match[2].lower() in languages]
 
 
-def _brief(_: Mapping[str, str], answer: str, __: Path) -> Iterator[str]:
+def _check_brief(_: Mapping[str, str], answer: str, __: Path) -> Iterator[str]:
     words = len(answer.split())
     if words > BRIEF_WORDS:
         yield f"the answer has {words} words, at most {BRIEF_WORDS} are allowed: say what was asked and where it stands"
@@ -121,8 +121,8 @@ def _plan(sections: Mapping[str, str], _: str, workspace: Path) -> Iterator[str]
     for number, text in steps:
         if "`" not in text:
             yield f"step {number} names no file, symbol or command in backticks: {one_line(text, 60)!r}"
-    yield from _missing(sections["steps"], workspace)
-    if not (fences(sections["checks"], "", "sh", "bash", "console", "shell") or "`" in sections["checks"]):
+    yield from _missing_files(sections["steps"], workspace)
+    if not (fenced_code(sections["checks"], "", "sh", "bash", "console", "shell") or "`" in sections["checks"]):
         yield "## Checks names no command in backticks that shows whether it worked"
 
 
@@ -133,11 +133,11 @@ def _patch(sections: Mapping[str, str], answer: str, workspace: Path) -> Iterato
     for change in changes:
         if not file_names(change):
             yield f"a line of ## Changes names no file: {one_line(change, 60)!r}"
-    yield from _missing(sections["changes"], workspace)
-    for number, patch in enumerate(fences(answer, "diff", "patch"), 1):
+    yield from _missing_files(sections["changes"], workspace)
+    for number, patch in enumerate(fenced_code(answer, "diff", "patch"), 1):
         if why := patch_problem(patch, workspace):
             yield f"patch {number} does not fit the files: {why}"
-    if not (fences(sections["checks"], "", "sh", "bash", "console", "shell") or "`" in sections["checks"]):
+    if not (fenced_code(sections["checks"], "", "sh", "bash", "console", "shell") or "`" in sections["checks"]):
         yield "## Checks names no command in backticks that shows whether it worked"
 
 
@@ -146,7 +146,7 @@ def _explanation(sections: Mapping[str, str], _: str, workspace: Path) -> Iterat
         yield f"## In short has {len(sections['in short'].split())} words, at most {_FIRST_WORDS} are allowed"
     if not file_names(sections["where to look"]):
         yield "## Where to look names no file"
-    yield from _missing(sections["where to look"], workspace)
+    yield from _missing_files(sections["where to look"], workspace)
 
 
 def _research(sections: Mapping[str, str], _: str, __: Path) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _research(sections: Mapping[str, str], _: str, __: Path) -> Iterator[str]:
             yield f"a finding has no source (an address, a file, or an id of evidence): {one_line(line, 60)!r}"
 
 
-def _missing(text: str, workspace: Path) -> Iterator[str]:
+def _missing_files(text: str, workspace: Path) -> Iterator[str]:
     """Files that are named as if they were there; a line that says that they are new is believed."""
     files = Files(workspace)
     for line in _prose(text).splitlines()[:_MOST_LINES]:
@@ -185,7 +185,7 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
             f"the answer itself in the first one or two sentences, then at most five lines of evidence, each with the file and line "
             f"or the address it comes from. At most {BRIEF_WORDS} words, no headings.",
             (),
-            _brief,
+            _check_brief,
         ),
         _contract(
             "plan",
@@ -224,7 +224,7 @@ FOR_INTENT: Final[Mapping[Intent, str]] = {"question": "brief", "edit": "patch",
 def contract_named(name: str, *others: str) -> Contract:
     """The contract of that name; raises `UsageError` with the nearest one, or the nearest of the `others` that may stand in its place."""
     if (found := CONTRACTS.get(name)) is None:
-        raise UsageError(f"there is no answer form {name!r}; {nearest(name, [*CONTRACTS, *others])}")
+        raise UsageError(f"there is no answer form {name!r}; {did_you_mean(name, [*CONTRACTS, *others])}")
     return found
 
 

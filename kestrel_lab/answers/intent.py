@@ -66,7 +66,7 @@ compared)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Guess:
+class IntentGuess:
     """The likely intent of a goal."""
 
     intent: Intent
@@ -82,7 +82,7 @@ def _rules() -> tuple[tuple[Intent, float, re.Pattern[str]], ...]:
     return tuple((intent, weight, re.compile(pattern, re.IGNORECASE | re.MULTILINE)) for intent, weight, pattern in _RULES)
 
 
-def guess(goal: str) -> Guess:
+def guess_intent(goal: str) -> IntentGuess:
     """Return the intent of `goal`, by rules over its first 2,000 characters.
 
     Where nothing speaks for anything it is a question, or a change of what is, if it is long and asks nothing.
@@ -93,16 +93,16 @@ def guess(goal: str) -> Guess:
         if pattern.search(text):
             votes[intent] += weight  # type: ignore[assignment]  # weights may be halves
     if not votes:
-        return Guess(intent="edit" if len(text.split()) > _LONG and "?" not in text else "question", share=0.0)
+        return IntentGuess(intent="edit" if len(text.split()) > _LONG and "?" not in text else "question", share=0.0)
     best = max(INTENTS, key=lambda intent: votes[intent])
-    return Guess(intent=best, share=votes[best] / votes.total())
+    return IntentGuess(intent=best, share=votes[best] / votes.total())
 
 
-async def settle(goal: str, second: Second | None = None) -> Guess:
-    """`guess`, and where that is unsure what `second` says, if it says one of the intents."""
-    first = guess(goal)
+async def decide_intent(goal: str, second: Second | None = None) -> IntentGuess:
+    """`guess_intent`, and where that is unsure what `second` says, if it says one of the intents."""
+    first = guess_intent(goal)
     if second is None or first.share >= UNSURE:
         return first
     said = (await second(_QUESTION.format(goal=goal[:4000]))).lower()
     named = [intent for intent in INTENTS if re.search(rf"\b{intent}\b", said)]
-    return Guess(intent=named[0], share=first.share, by="model") if len(named) == 1 else first
+    return IntentGuess(intent=named[0], share=first.share, by="model") if len(named) == 1 else first

@@ -13,8 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, Literal
 
-from kestrel_lab.answers.contracts import fences
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.answers.contracts import fenced_code
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.verification.claims import file_names
 from kestrel_lab.verification.workspace_files import Files
 
@@ -65,10 +65,10 @@ def _files(about: list[str], written: list[str]) -> Iterator[NextAction]:
 
 
 def _commands(answer: str, root: Path, ran: Collection[str]) -> Iterator[NextAction]:
-    lines = [_PROMPT.sub("", line).strip() for block in fences(answer, *_SHELLS) for line in block.splitlines()]
+    lines = [_PROMPT.sub("", line).strip() for block in fenced_code(answer, *_SHELLS) for line in block.splitlines()]
     done = {" ".join(command.split()) for command in ran}
     for line in [*lines, *(match[1].strip() for match in _INLINE.finditer(answer))][:_MOST_NAMED]:
-        text = one_line(plain(line), 300)
+        text = one_line(sanitize_text(line), 300)
         if not text or text.startswith("#") or text != line or " ".join(text.split()) in done:
             continue
         if _runnable(text, root):

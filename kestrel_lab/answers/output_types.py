@@ -43,8 +43,8 @@ class OutputType(Generic[T]):
         if form is None or isinstance(form, OutputType):
             return form
         if isinstance(form, Mapping):
-            return cls(_checked({str(key): value for key, value in form.items()}))
-        kind = _imported(form) if isinstance(form, str) else form
+            return cls(_valid_schema({str(key): value for key, value in form.items()}))
+        kind = _imported_type(form) if isinstance(form, str) else form
         from pydantic import TypeAdapter
         from pydantic.errors import PydanticUserError
 
@@ -72,7 +72,7 @@ class OutputType(Generic[T]):
         return f"Form of the answer: one JSON value and nothing else, which fits this JSON Schema:\n{readable(self.schema)}"
 
 
-def _checked(schema: dict[str, Any]) -> dict[str, Json]:
+def _valid_schema(schema: dict[str, Any]) -> dict[str, Json]:
     import jsonschema  # a third of a second: not at import
 
     try:
@@ -82,7 +82,7 @@ def _checked(schema: dict[str, Any]) -> dict[str, Json]:
     return schema
 
 
-def _imported(name: str) -> Any:
+def _imported_type(name: str) -> Any:
     """The type of a module that is imported; nothing is imported for a name, since that would run what the name says."""
     where, _, attribute = name.rpartition(":" if ":" in name else ".")
     module = sys.modules.get(where or "builtins")

@@ -8,7 +8,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
 
-from kestrel_lab.answers.contracts import abstains, contract_named
+from kestrel_lab.answers.contracts import contract_named, is_abstention
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.json_types import Json, content_key, dumps, loads, values_in
 from kestrel_lab.core.protocols import Trial
@@ -30,7 +30,7 @@ class AnswerContains(LogCheck):
     mode: Literal["all", "any"] = "all"
 
     def __post_init__(self) -> None:
-        if not self.texts or not all(normalised(text) for text in self.texts):
+        if not self.texts or not all(normalised_text(text) for text in self.texts):
             raise UsageError("answer_contains needs at least one text, and none of them empty")
 
     @property
@@ -43,11 +43,11 @@ class AnswerContains(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the texts are there; `value` is the share of them that is."""
-        answer = normalised(trial.answer)
-        missing = [text for text in self.texts if normalised(text) not in answer]
+        answer = normalised_text(trial.answer)
+        missing = [text for text in self.texts if normalised_text(text) not in answer]
         found = len(self.texts) - len(missing)
         passed = found > 0 if self.mode == "any" else not missing
-        reason = "" if passed else f"missing {', '.join(repr(one_line(text, 40)) for text in missing)}; {_answered(trial)}"
+        reason = "" if passed else f"missing {', '.join(repr(one_line(text, 40)) for text in missing)}; {_answer_text(trial)}"
         value = 1.0 if passed else found / len(self.texts)
         return Score(check=self.label, passed=passed, value=value, reason=reason)
 
@@ -65,8 +65,8 @@ class AnswerEquals(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when both are equal."""
-        passed = normalised(trial.answer).rstrip(".") == normalised(self.text).rstrip(".")
-        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
+        passed = normalised_text(trial.answer).rstrip(".") == normalised_text(self.text).rstrip(".")
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,15 +107,15 @@ class AnswerMatches(LogCheck):
             msg = f"the pattern {one_line(self.pattern, 60)!r} did not finish on this answer in {MATCH_SECONDS:g} s; use fewer repetitions"
             raise CheckError(msg) from error
         passed = found is not None
-        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial))
 
 
-def normalised(text: str) -> str:
+def normalised_text(text: str) -> str:
     """Return `text` for comparisons: compatibility characters unified, case folded, each run of white space as one blank."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def _answered(trial: Trial) -> str:
+def _answer_text(trial: Trial) -> str:
     return f"answered {one_line(trial.answer, 120)!r}" if trial.answer.strip() else "there is no answer"
 
 
@@ -136,8 +136,8 @@ class AnswerAbstains(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when it does as expected."""
-        passed = abstains(trial.answer) == self.expected and bool(trial.answer.strip())
-        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answered(trial))
+        passed = is_abstention(trial.answer) == self.expected and bool(trial.answer.strip())
+        return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else _answer_text(trial))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,7 +173,7 @@ class AnswerSchema(LogCheck):
 
         found = _json_in(trial.answer)
         if not found:
-            reason = f"there is no JSON in it; {_answered(trial)}" if trial.answer.strip() else _answered(trial)
+            reason = f"there is no JSON in it; {_answer_text(trial)}" if trial.answer.strip() else _answer_text(trial)
             return Score(check=self.label, passed=False, value=0.0, reason=reason)
         # With a registry of its own the validator fetches nothing.
         validator = Draft202012Validator(self.schema, registry=Registry())

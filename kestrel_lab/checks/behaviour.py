@@ -27,7 +27,7 @@ class ToolUsed(LogCheck):
         """Pass on one call without an error; a cached answer counts."""
         calls = _answers(trial, self.name)
         passed = any(call.error is None for call in calls)
-        reason = f"all {len(calls)} calls of {self.name} failed" if calls else f"{self.name} was not called; {_called(trial)}"
+        reason = f"all {len(calls)} calls of {self.name} failed" if calls else f"{self.name} was not called; {_called_text(trial)}"
         return Score(check=self.label, passed=passed, value=float(passed), reason="" if passed else reason)
 
 
@@ -96,7 +96,7 @@ def _answers(trial: Trial, name: str) -> list[ToolAnswered]:
     return [record.event for record in trial.records if isinstance(record.event, ToolAnswered) and record.event.tool == name]
 
 
-def _called(trial: Trial) -> str:
+def _called_text(trial: Trial) -> str:
     names = sorted({record.event.tool for record in trial.records if isinstance(record.event, ToolAnswered)})
     return f"called: {', '.join(names)}" if names else "no tool was"
 

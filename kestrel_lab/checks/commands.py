@@ -12,7 +12,7 @@ from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
-from kestrel_lab.tools.sandbox.levels import Sandbox, denial
+from kestrel_lab.tools.sandbox.levels import Sandbox, denial_cause
 from kestrel_lab.tools.sandbox.select import run_sandboxed
 from kestrel_lab.tools.shell.environment import clean_environment
 
@@ -76,7 +76,7 @@ class CommandSucceeds:
         if ended.exit_code == 0:
             return self._score("")
         said = kept.decode("utf-8", "replace")
-        tail = "; ".join(text for text in (one_line(said[-400:], 200), denial(level, sandbox, said)) if text)
+        tail = "; ".join(text for text in (one_line(said[-400:], 200), denial_cause(level, sandbox, said)) if text)
         return self._score(f"exit code {ended.exit_code}" + (f": {tail}" if tail else ""))
 
     def _score(self, reason: str) -> Score:

@@ -16,7 +16,7 @@ from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import LogCheck, Score
 from kestrel_lab.verification.engine import check_answer
-from kestrel_lab.verification.evidence import cited_share, evidence_of, summary, wrong_citations
+from kestrel_lab.verification.evidence import cited_share, evidence_of, states_summary, wrong_citations
 from kestrel_lab.verification.subject import subject_of
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class CitesWhatIsThere:
         backed = await asyncio.to_thread(evidence_of, _subject(trial))
         value, wrong = cited_share(backed), next(wrong_citations(backed), None)
         passed = bool(backed) and value >= self.share and wrong is None
-        reason = wrong.what if wrong else summary([one.state for one in backed])
+        reason = wrong.what if wrong else states_summary([one.state for one in backed])
         return Score(check=self.label, passed=passed, value=value, reason="" if passed else one_line(reason, 300))
 
 
@@ -152,7 +152,7 @@ class AnswerCites(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when the sources are cited; `value` is the share of them that is."""
-        missing = [source for source in self.sources if not named_in(trial.answer, source)]
+        missing = [source for source in self.sources if not contains_name(trial.answer, source)]
         unseen = [source for source in self.sources if source not in missing and not _told_of(trial, source)] if self.seen else []
         found = len(self.sources) - len(missing) - len(unseen)
         passed = found > 0 if self.mode == "any" else found == len(self.sources)
@@ -162,7 +162,7 @@ class AnswerCites(LogCheck):
         return Score(check=self.label, passed=passed, value=value, reason="" if passed else one_line("; ".join(told), 200))
 
 
-def named_in(text: str, source: str) -> bool:
+def contains_name(text: str, source: str) -> bool:
     """Return whether `text` contains `source` as a whole name; a full stop behind it may end the sentence."""
     return re.search(rf"(?<![\w./-]){re.escape(source)}(?![\w/-]|\.\w)", text) is not None
 

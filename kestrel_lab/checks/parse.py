@@ -15,7 +15,7 @@ from kestrel_lab.checks.llm_judge import ModelGraded
 from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.checks.retrieval import RecallAt, Recalled
 from kestrel_lab.checks.trajectory import ToolsInOrder, TrajectoryMatch
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 
@@ -68,7 +68,7 @@ def parse_check(item: Json, *, loosely: bool = False) -> Check:
         raise UsageError(f'a check is one name with a value, such as answer_contains: "42", not {one_line(repr(item))}')
     name, value = next(iter(item.items()))
     if name not in CHECKS:
-        raise UsageError(f"{name!r} is not a check; {nearest(name, CHECKS)}")
+        raise UsageError(f"{name!r} is not a check; {did_you_mean(name, CHECKS)}")
     kind = CHECKS[name]
     given = value if isinstance(value, dict) else {fields(kind)[0].name: value}
     check: Check = kind(**_arguments(name, kind, given, loosely=loosely))
@@ -120,20 +120,20 @@ def _arguments(name: str, kind: Any, given: Mapping[str, Json], *, loosely: bool
     found: dict[str, object] = {}
     for key, value in given.items():
         if key not in known:
-            raise UsageError(f"{name} has no {key!r}; {nearest(key, known)}")
-        found[key] = _typed(f"{name}.{key}", types[key], value, loosely=loosely)
+            raise UsageError(f"{name} has no {key!r}; {did_you_mean(key, known)}")
+        found[key] = _typed_value(f"{name}.{key}", types[key], value, loosely=loosely)
     if missing := [key for key, field in known.items() if key not in found and field.default is MISSING]:
         raise UsageError(f"{name} needs {' and '.join(missing)}: write {name}: {{{', '.join(f'{key}: …' for key in missing)}}}")
     return found
 
 
-def _typed(place: str, kind: Any, value: Json, *, loosely: bool) -> object:
+def _typed_value(place: str, kind: Any, value: Json, *, loosely: bool) -> object:
     """Return `value` as a field of type `kind`: text, a number, a mapping, one of several words, or a tuple of such."""
     if kind is Any:
         return value
     if get_origin(kind) is tuple:
         items = value if isinstance(value, list) else [value]
-        return tuple(_typed(place, get_args(kind)[0], item, loosely=loosely) for item in items)
+        return tuple(_typed_value(place, get_args(kind)[0], item, loosely=loosely) for item in items)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise UsageError(f"{place} is {' or '.join(get_args(kind))}, not {value!r}")

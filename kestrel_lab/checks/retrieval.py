@@ -46,7 +46,7 @@ class RecallAt(LogCheck):
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when enough of the items are there."""
-        shown = list(dict.fromkeys(results(trial.records, self.tool)))
+        shown = list(dict.fromkeys(retrieved_results(trial.records, self.tool)))
         missing = [item for item in self.items if not any(self.names(result, item) for result in shown[: self.k])]
         value = 1 - len(missing) / len(self.items)
         # A share such as 2 / 3 is written as .67 in a file only by mistake; rounding errors are forgiven.
@@ -63,7 +63,7 @@ class RecallAt(LogCheck):
         return re.search(rf"(?<!\w){re.escape(item)}(?!\w)", result) is not None
 
 
-def results(records: Iterable[Record], tool: str) -> Iterator[str | PurePosixPath]:
+def retrieved_results(records: Iterable[Record], tool: str) -> Iterator[str | PurePosixPath]:
     """Yield the results that the run was shown; files of a look-up in an index are paths."""
     looked_up: dict[str, list[PurePosixPath]] = {}
     for event in (record.event for record in records):
@@ -115,13 +115,13 @@ class Recalled(LogCheck):
         """Pass when the right ones are there."""
         events = (record.event for record in trial.records)
         given = list(dict.fromkeys(str(note["id"]) for event in events if isinstance(event, MemoryRecalled) for note in event.notes))
-        missing = [name for name in self.notes if not any(_is(note, name) for note in given[: self.k])]
-        wrong = [name for name in self.never if any(_is(note, name) for note in given)]
+        missing = [name for name in self.notes if not any(_is_note(note, name) for note in given[: self.k])]
+        wrong = [name for name in self.never if any(_is_note(note, name) for note in given)]
         told = [f"not among the first {self.k} of {len(given)} notes: {', '.join(missing)}"] if missing else []
         told += [f"recalled all the same: {', '.join(wrong)}"] if wrong else []
         value = 1 - len(missing) / len(self.notes) if self.notes else float(not wrong)
         return Score(check=self.label, passed=not told, value=value, reason=one_line("; ".join(told), 200))
 
 
-def _is(note: str, name: str) -> bool:
+def _is_note(note: str, name: str) -> bool:
     return re.fullmatch(rf"{re.escape(name)}[0-9a-f]{{8}}", note) is not None

@@ -75,7 +75,9 @@ class ToolsInOrder(LogCheck):
         for tool in made:
             found += found < len(self.names) and tool == self.names[found]
         passed = found == len(self.names)
-        reason = "" if passed else f"no {self.names[found]} after {self.names[found - 1] if found else 'the beginning'}; {_told(made)}"
+        reason = (
+            "" if passed else f"no {self.names[found]} after {self.names[found - 1] if found else 'the beginning'}; {_called_text(made)}"
+        )
         return Score(check=self.label, passed=passed, value=found / len(self.names), reason=reason)
 
 
@@ -102,22 +104,22 @@ class TrajectoryMatch(LogCheck):
         if not self.calls or not 0 < self.at_least <= 1:
             raise UsageError(f"trajectory_match needs calls, and at_least above 0 up to 1, not {self.at_least}")
         for call in self.calls:
-            _expected(call)
+            _read_expected(call)
 
     @property
     def label(self) -> str:
         """The check in words."""
         share = "" if self.at_least == 1 else f" at least {self.at_least:g}"
-        return f"calls {self.mode.replace('_', ' ')}{share}: {one_line(', '.join(_expected(call)[0] for call in self.calls), 60)}"
+        return f"calls {self.mode.replace('_', ' ')}{share}: {one_line(', '.join(_read_expected(call)[0] for call in self.calls), 60)}"
 
     async def __call__(self, trial: Trial) -> Score:
         """Pass when enough agrees."""
         made = made_calls(trial.records)
-        fits = [[_fits(expected, call) for call in made] for expected in map(_expected, self.calls)]
+        fits = [[_call_matches(expected, call) for call in made] for expected in map(_read_expected, self.calls)]
         value = self._value(fits, len(made))
         # A share such as 2 / 3 is written as .67 or .66 in a file only by mistake; rounding errors are forgiven.
         passed = value >= self.at_least - 1e-9
-        return Score(check=self.label, passed=passed, value=value, reason="" if passed else _told([call.tool for call in made]))
+        return Score(check=self.label, passed=passed, value=value, reason="" if passed else _called_text([call.tool for call in made]))
 
     def _value(self, fits: Sequence[Sequence[bool]], made: int) -> float:
         match self.mode:
@@ -126,12 +128,12 @@ class TrajectoryMatch(LogCheck):
             case "in_order":
                 return _common(fits, made) / len(fits)
             case "precision":
-                return _matched(fits) / made if made else 0.0
+                return _count_matches(fits) / made if made else 0.0
             case _:
-                return _matched(fits) / len(fits)
+                return _count_matches(fits) / len(fits)
 
 
-def _expected(call: object) -> tuple[str, dict[str, Json]]:
+def _read_expected(call: object) -> tuple[str, dict[str, Json]]:
     if isinstance(call, str):
         return call, {}
     if isinstance(call, dict) and set(call) <= {"tool", "args"} and isinstance(call.get("tool"), str):
@@ -141,7 +143,7 @@ def _expected(call: object) -> tuple[str, dict[str, Json]]:
     raise UsageError(f"trajectory_match: a call is a tool's name or {{tool: …, args: {{…}}}}, not {one_line(repr(call))}")
 
 
-def _fits(expected: tuple[str, dict[str, Json]], call: MadeCall) -> bool:
+def _call_matches(expected: tuple[str, dict[str, Json]], call: MadeCall) -> bool:
     tool, args = expected
     return call.tool == tool and all(name in call.args and call.args[name] == value for name, value in args.items())
 
@@ -157,7 +159,7 @@ def _common(fits: Sequence[Sequence[bool]], made: int) -> int:
     return before[-1]
 
 
-def _matched(fits: Sequence[Sequence[bool]]) -> int:
+def _count_matches(fits: Sequence[Sequence[bool]]) -> int:
     """Return how many expected calls can each be matched with a call of their own: a maximum matching."""
     from scipy.sparse import csr_array  # loaded on use
     from scipy.sparse.csgraph import maximum_bipartite_matching
@@ -165,5 +167,5 @@ def _matched(fits: Sequence[Sequence[bool]]) -> int:
     return int((maximum_bipartite_matching(csr_array(fits, dtype=bool)) >= 0).sum()) if fits[0] else 0
 
 
-def _told(tools: Sequence[str]) -> str:
+def _called_text(tools: Sequence[str]) -> str:
     return f"called: {one_line(', '.join(tools), 120)}" if tools else "no tool was called"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.cli.commands.chat import chatting
-from kestrel_lab.cli.commands.doctor import Doctor, config, examine, known_models
+from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
 from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
@@ -34,10 +34,10 @@ from kestrel_lab.cli.frontend import (
     RunId,
     ShowOptions,
     WorkOptions,
-    followed,
+    follow_work,
     frontend_of,
-    grouped,
     limits_of,
+    option_groups,
     run_options,
 )
 from kestrel_lab.cli.overview import SETTINGS
@@ -46,14 +46,14 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.core.run_types import Limits, RunStatus
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.runtime.approvals.undo import newest_run
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
 from kestrel_lab.runtime.diff import RunDiff
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Toolbox
-from kestrel_lab.views.formatting import count
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.run_text import run_text
 
 app = typer.Typer(**SETTINGS)
@@ -80,7 +80,7 @@ Goal = Annotated[list[str] | None, typer.Argument(help="What to do, in your own 
 
 
 @app.command(epilog='Example: kestrel run "Count the Python files" --approve auto:medium --workspace src')
-@grouped
+@option_groups
 def run(
     ctx: typer.Context,
     goal: Goal = None,
@@ -148,7 +148,7 @@ def run(
 
 
 @app.command(epilog='Example: kestrel orchestrate "Find out why the tests fail and say what to change" --rounds 1')
-@grouped
+@option_groups
 def orchestrate(
     ctx: typer.Context,
     goal: Goal = None,
@@ -191,7 +191,7 @@ def _begin(ctx: typer.Context, words: Mapping[str, Any], resume: str | None = No
         return _going_on(lab.session.restart(resume, **given))
 
     how = ShowOptions(**{one.name: words[one.name] for one in fields(ShowOptions) if one.name in words})
-    return followed(ctx, how, begin)
+    return follow_work(ctx, how, begin)
 
 
 def _value(text: str) -> Json:
@@ -202,7 +202,7 @@ def _value(text: str) -> Json:
 
 
 @app.command(epilog="Example: kestrel resume RUN --cycles 60, where a run has reached its limit of turns")
-@grouped
+@option_groups
 def resume(
     ctx: typer.Context,
     run_id: RunId,
@@ -221,7 +221,7 @@ def resume(
         raised = limits_of(ctx.params, lab.get(run_id).report.limits)
         return _going_on(lab.session.restart(run_id, model=model, approve=approve, approver=approver, limits=raised, take_over=take_over))
 
-    return followed(ctx, ShowOptions(), begin)
+    return follow_work(ctx, ShowOptions(), begin)
 
 
 @app.command()
@@ -235,7 +235,7 @@ def cancel(ctx: typer.Context, run_id: RunId) -> str:
 
 
 @app.command(epilog="Example: kestrel fork RUN --at 12 --model openai/gpt-5, then: kestrel diff RUN FORK")
-@grouped
+@option_groups
 def fork(
     ctx: typer.Context,
     run_id: RunId,
@@ -258,7 +258,7 @@ def fork(
             run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=approver, limits=raised
         )
 
-    return followed(ctx, ShowOptions(), begin)
+    return follow_work(ctx, ShowOptions(), begin)
 
 
 @app.command()
@@ -312,7 +312,7 @@ def show(
     lab = frontend_of(ctx).lab()
     found = lab.get(run_id)
     if otlp:
-        return f"{count(lab.evals.export_otel(found, otlp, content=content), 'span')} of run {found.id} exported to {otlp}"
+        return f"{format_count(lab.evals.export_otel(found, otlp, content=content), 'span')} of run {found.id} exported to {otlp}"
     if content:
         raise UsageError("--content says what --otlp exports: give both")
     if slider:
@@ -320,7 +320,7 @@ def show(
     if at is not None:
         return run_text(found.report.view(at=at))
     if call is not None:
-        return repr(found.results) if call == "all" else plain(found.results[call])
+        return repr(found.results) if call == "all" else sanitize_text(found.results[call])
     return found if html is None else found.report(html)
 
 
@@ -389,7 +389,7 @@ app.command(epilog="Example: kestrel config cache refresh")(config)
 @app.command()
 def doctor(ctx: typer.Context) -> Doctor:
     """Check what is set up and what is missing, and show how to fix it."""
-    return examine(frontend_of(ctx).lab())
+    return run_diagnostics(frontend_of(ctx).lab())
 
 
 def _raised(ctx: typer.Context, run: Run) -> Limits | None:

@@ -13,7 +13,7 @@ from kestrel_lab.cli.terminal import PlainReporter, TerminalApprover, TerminalDi
 from kestrel_lab.core.errors import RunCancelled
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelDelta, from_json
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.runtime.run_report import RESUME
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class TerminalClient:
             number = f"{message.question}:{len(self._sent)}"
             self._sent[number] = message.question
             reply = self._refused[number] = asyncio.get_running_loop().create_future()
-            await self._link.send(_said(message, given, number))
+            await self._link.send(_decision_fields(message, given, number))
             problem = await reply
             asked = replace(asked, args=given.args or asked.args, why=problem or asked.why, preview="")
 
@@ -94,7 +94,7 @@ class TerminalClient:
         if message.code == "bad_arguments":
             self._settle(message.re, message.message)
             return
-        self._console.print(Text(plain(f"{message.message}. {message.todo}".rstrip(". ")), style="yellow"))
+        self._console.print(Text(sanitize_text(f"{message.message}. {message.todo}".rstrip(". ")), style="yellow"))
         self._settle(message.re, "")
 
     def _settle(self, number: str, problem: str) -> None:
@@ -109,10 +109,10 @@ class TerminalClient:
             return
         task.cancel()
         word = ("approved" if message.answer is None else "answered") if message.granted else "denied"
-        self._console.print(Text(plain(f"{word} by {message.by}"), style="yellow"))
+        self._console.print(Text(sanitize_text(f"{word} by {message.by}"), style="yellow"))
 
 
-def _said(message: Question | ApprovalWanted, given: ApprovalGiven, number: str) -> dict[str, object]:
+def _decision_fields(message: Question | ApprovalWanted, given: ApprovalGiven, number: str) -> dict[str, object]:
     said: dict[str, object] = {"id": number, "run": message.run, "question": message.question, "key": message.key}
     if message.type == "question":
         return {**said, "type": "answer", "text": given.answer if given.granted else None}
@@ -153,7 +153,7 @@ class AttachedTerminal:
                 if run.status.terminal:
                     await following
         except asyncio.CancelledError:
-            raise stopped(run) from None
+            raise stopped_notice(run) from None
         finally:
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
@@ -168,7 +168,7 @@ def tell_way_on(run: Run, console: Console) -> None:
         console.print(hint, style="dim", markup=False)
 
 
-def stopped(run: Run) -> RunCancelled:
+def stopped_notice(run: Run) -> RunCancelled:
     """What is said when Ctrl-C has stopped the work on a run."""
     hint = run.report.way_on or (RESUME.format(run=run.id) if not run.status.terminal else "")
     return RunCancelled(f"run {run.id} was stopped; what it did so far: kestrel show {run.id}{hint and f' · {hint}'}")

@@ -34,7 +34,7 @@ class HarmlessStream:
                 parts += [joined[max(at, len(before)) : place], f"\\u{ord(joined[place]):04x}"]
                 at = place + 1
         self._stream.write("".join([*parts, joined[max(at, len(before)) :]]))
-        self._line = _unfinished(joined)
+        self._line = _unfinished_line(joined)
         return len(text)
 
     def writelines(self, lines: Any) -> None:
@@ -46,7 +46,7 @@ class HarmlessStream:
         return getattr(self._stream, name)
 
 
-def _unfinished(text: str) -> str:
+def _unfinished_line(text: str) -> str:
     """What of the last line matters for what comes next: whether it is blank so far, and its end."""
     line = re.split(r"[\r\n\v\f\x85\u2028\u2029]", text)[-1]
     if not line.replace(":", "").strip() and line.count(":") < 2:

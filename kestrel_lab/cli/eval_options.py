@@ -72,7 +72,7 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reports:
+class ReportOptions:
     """The options that name files to write."""
 
     report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None
@@ -93,23 +93,23 @@ class Reports:
             self.markdown.write_text(text, encoding="utf-8")
 
 
-def measured(
+def run_measurement(
     ctx: typer.Context, work: Callable[[Lab, Reporter], Awaitable[T]], then: Callable[[T], object] = lambda _: None, **files: Any
 ) -> Any:
-    """Carry out a long command with its lab and show its progress; then give what it found to `then`, and write its `files`: see `save`."""
+    """Carry out a long command with its lab and show its progress; then give what it found to `then`, and write its `files`: see `save_outputs`."""
     frontend = frontend_of(ctx)
     lab = frontend.lab()
 
     async def done(reporter: Reporter) -> T:
         found = await work(lab, reporter)
         then(found)
-        save(found, **files)
+        save_outputs(found, **files)
         return found
 
     return frontend.wait(done)
 
 
-def save(found: Any, *, report: Path | None = None, csv: Path | None = None, plot: Path | None = None, index: bool = False) -> None:
+def save_outputs(found: Any, *, report: Path | None = None, csv: Path | None = None, plot: Path | None = None, index: bool = False) -> None:
     """Write the report of a result, its frame and its drawing to the files that are named."""
     if report is not None:
         found.report(report)

@@ -132,7 +132,7 @@ class Frontend(Protocol):
         """Do something long and show its progress; gives its result, or a coroutine of it."""
 
 
-def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
+def option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """Let a command take groups of options: each field of a parameter whose type is a dataclass becomes an option.
 
     typer reads the options of a command from its signature and its annotations, where it knows no groups.
@@ -157,12 +157,12 @@ def grouped(command: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def group(help: str, **more: Any) -> typer.Typer:  # noqa: A002  # as typer calls it
+def command_group(help: str, **more: Any) -> typer.Typer:  # noqa: A002  # as typer calls it
     """Return a group of commands, which lists what there is where `more` says that it may be called without a command."""
     return typer.Typer(help=help, context_settings={"help_option_names": ["-h", "--help"]}, **more)
 
 
-def lists(ctx: typer.Context, workspace: str) -> bool:
+def is_listing(ctx: typer.Context, workspace: str) -> bool:
     """Return whether a group was called without a command; raises `UsageError` where one follows --workspace, which it would not see."""
     if (command := ctx.invoked_subcommand) is not None and workspace != ".":
         name = ctx.info_name
@@ -176,7 +176,7 @@ def frontend_of(ctx: typer.Context) -> Frontend:
     return frontend
 
 
-def followed(ctx: typer.Context, how: ShowOptions, begin: Callable[[Approver | None], Run]) -> Coroutine[Any, Any, Run]:
+def follow_work(ctx: typer.Context, how: ShowOptions, begin: Callable[[Approver | None], Run]) -> Coroutine[Any, Any, Run]:
     """Return the work of a command that begins a run, given who is asked for approval, and shows it; raises `UsageError` at once."""
     screen = frontend_of(ctx).screen(how)
 

@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kestrel_lab.cli.app import app, wrong_usage
-from kestrel_lab.cli.attach import AttachedTerminal, stopped, tell_way_on
+from kestrel_lab.cli.attach import AttachedTerminal, stopped_notice, tell_way_on
 from kestrel_lab.cli.build_server_output import harmless_output
 from kestrel_lab.cli.commands.doctor import Doctor
 from kestrel_lab.cli.commands.serve import LinesScreen
@@ -35,7 +35,7 @@ from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.core.version import __version__
 from kestrel_lab.evals.commits.bisect_result import BisectResult
 from kestrel_lab.evals.commits.comparison import Comparison
@@ -45,12 +45,12 @@ from kestrel_lab.evals.notebooks.run import NotebookResult
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport
 from kestrel_lab.evals.studies.ablation_result import Ablation
 from kestrel_lab.evals.summaries.breakdowns import CHECK_HEADINGS, FAILED_HEADINGS, failed_table, family_table, shared_checks
-from kestrel_lab.evals.summaries.result_table import summarise, summary_table
+from kestrel_lab.evals.summaries.result_table import summarise_configurations, summary_table
 from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
 from kestrel_lab.permissions.rulebook import Rulebook
 from kestrel_lab.runtime.mcp.server_table import ServerTable
-from kestrel_lab.runtime.recomputation import Recomputed
+from kestrel_lab.runtime.recomputation import RecomputeResult
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.settings import Settings, load_settings
 from kestrel_lab.tools.tool import Toolbox
@@ -91,7 +91,7 @@ class TerminalFrontend:
 
     def say(self, text: str) -> None:
         """Print a sentence."""
-        self.console.print(Text(plain(text), style="yellow"))
+        self.console.print(Text(sanitize_text(text), style="yellow"))
 
     def screen(self, how: ShowOptions) -> Screen:
         """The screen for one run; Ctrl-C on it stops the run."""
@@ -144,7 +144,7 @@ class PlainScreen:
             with display.shown():
                 await run.wait()
         except asyncio.CancelledError:
-            raise stopped(run) from None
+            raise stopped_notice(run) from None
         finally:
             stop()
             self._console.print(display.ending())
@@ -178,7 +178,7 @@ def _main(argv: list[str]) -> int:
             result = root.main(argv, prog_name="kestrel", standalone_mode=False, obj=frontend)
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
-        return _show(
+        return _show_result(
             frontend.console, result, followed=bool(argv) and argv[0] in {"run", "orchestrate", "resume", "fork", "websearch", "chat"}
         )
     except typer.TyperException as error:
@@ -195,7 +195,7 @@ def _main(argv: list[str]) -> int:
         _complain(str(error))
         code = EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILED
     except Exception as error:  # noqa: BLE001  # the boundary: nothing is swallowed, it is kept in a file and named
-        _complain(_unexpected(error, argv))
+        _complain(_bug_message(error, argv))
         code = EXIT_FAILED
     finally:
         if "_lab" in frontend.__dict__:
@@ -204,7 +204,7 @@ def _main(argv: list[str]) -> int:
     return EXIT_CODES["broken"] if gate else code
 
 
-def _unexpected(error: Exception, argv: list[str]) -> str:
+def _bug_message(error: Exception, argv: list[str]) -> str:
     """What is said of a fault of our own, in one line; the rest is kept in a file of the person's."""
     number, name = tempfile.mkstemp(prefix="kestrel-", suffix=".txt")  # readable by its owner only
     with os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace") as file:
@@ -216,11 +216,11 @@ def _unexpected(error: Exception, argv: list[str]) -> str:
 
 def _complain(message: str) -> None:
     Console(stderr=True, force_terminal=None if sys.stderr.isatty() else False).print(
-        Text.assemble(("error: ", "bold red"), plain(message)), soft_wrap=True
+        Text.assemble(("error: ", "bold red"), sanitize_text(message)), soft_wrap=True
     )
 
 
-def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C901  # one case per kind of result
+def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C901  # one case per kind of result
     match result:
         case None | int():
             return result or 0
@@ -242,7 +242,7 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             console.print(_table(*result.table()))
         case EvalResult():
             console.print(Text("\n".join((result.headline, *result.lines()))))
-            console.print(_narrow(*summary_table(summarise(result.rows, result.suite.count_errors))))
+            console.print(_fit_terminal(*summary_table(summarise_configurations(result.rows, result.suite.count_errors))))
             if checks := shared_checks(result.rows):
                 console.print(_table(CHECK_HEADINGS, checks))
             families, rates = family_table(
@@ -258,9 +258,11 @@ def _show(console: Console, result: Any, *, followed: bool) -> int:  # noqa: C90
             return _notebook(console, result)
         case Comparison():
             console.print(Text(str(result)))
-        case GateReport() | Settings() | Doctor() | Recomputed() | History() | BisectResult() | Ablation() | ServerTable() | Rulebook():
+        case (
+            GateReport() | Settings() | Doctor() | RecomputeResult() | History() | BisectResult() | Ablation() | ServerTable() | Rulebook()
+        ):
             for part in ([result.headline] if result.headline else []) + [*result.parts()]:
-                console.print(_table(*part) if isinstance(part, ShownTable) else Text(plain(part)))
+                console.print(_table(*part) if isinstance(part, ShownTable) else Text(sanitize_text(part)))
             return int(getattr(result, "exit_code", not getattr(result, "ok", True)))
         case _ if hasattr(result, "itertuples"):
             console.print(
@@ -283,7 +285,7 @@ def _notebook(console: Console, result: NotebookResult) -> int:
 _SHOWN = ("configuration", "success (95 %)", "trials", "broke", "wall s", "tokens", "tool calls", "cost per trial")
 
 
-def _narrow(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+def _fit_terminal(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """What of a summary fits a terminal; the rest is in the report and the frame."""
     places = [place for place, name in enumerate(columns) if name in _SHOWN or name.startswith(("pass@", "pass^"))]
     return _table([columns[place] for place in places], [[row[place] for place in places] for row in rows])
@@ -300,10 +302,10 @@ _WHOLE = 40
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     table, taken = Table(box=None, header_style="bold", pad_edge=False), 0
     for place, column in enumerate(columns):
-        taken += max(map(cell_len, (column, *(plain(row[place]) for row in rows))))
+        taken += max(map(cell_len, (column, *(sanitize_text(row[place]) for row in rows))))
         table.add_column(column, overflow="fold", no_wrap=taken <= _WHOLE)
     for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
+        table.add_row(*(Text(sanitize_text(cell)) for cell in row))
     return table
 
 

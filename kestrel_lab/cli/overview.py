@@ -110,7 +110,7 @@ def main() -> None:
         sys.stdout.write(f"kestrel {__version__}\n")
         return None
     if completing or (words and words not in (["--help"], ["-h"])):
-        run_command = _loaded()
+        run_command = _load_commands()
         return run_command()
     from kestrel_lab.cli.build_server_output import harmless_output
 
@@ -125,7 +125,7 @@ def main() -> None:
     return None
 
 
-def _loaded() -> Callable[[], None]:
+def _load_commands() -> Callable[[], None]:
     """Return the function that runs a command; while its code is loaded, a terminal says so."""
     announce = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     if announce:

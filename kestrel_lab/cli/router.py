@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.eval_options import Commit, Configs, save
-from kestrel_lab.cli.frontend import frontend_of, group
+from kestrel_lab.cli.eval_options import Commit, Configs, save_outputs
+from kestrel_lab.cli.frontend import command_group, frontend_of
 from kestrel_lab.core.errors import UsageError
 
-router = group("Learn from results which model to choose for a prompt; no model is called for that.", no_args_is_help=True)
+router = command_group("Learn from results which model to choose for a prompt; no model is called for that.", no_args_is_help=True)
 
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw quality against cost to this file.")]
 
@@ -45,7 +45,7 @@ def fit(
     found = data if data is not None else routing_frame(frontend_of(ctx).lab().session, str(suite), commit=commit, configs=config)
     fitted = fit_router(found, cost_weight=cost_weight, prices=_prices(price) if price else None)
     fitted.save(out)
-    save(fitted, plot=plot)
+    save_outputs(fitted, plot=plot)
     return fitted
 
 
@@ -55,7 +55,7 @@ def report(file: Annotated[Path, typer.Argument(metavar="FILE", help="A router t
     from kestrel_lab.evals.studies.router_report import read_fitted
 
     fitted = read_fitted(file)
-    save(fitted, plot=plot)
+    save_outputs(fitted, plot=plot)
     return fitted
 
 

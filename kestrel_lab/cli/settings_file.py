@@ -14,7 +14,7 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.runtime.project_trust import TrustedFiles
-from kestrel_lab.runtime.settings import load_settings, setting_files, weakenings
+from kestrel_lab.runtime.settings import find_weakenings, load_settings, setting_files
 
 _TABLE = re.compile(r"^\s*\[", re.MULTILINE)
 
@@ -36,11 +36,11 @@ def write_setting(folder: Path, key: str, value: str, env: Mapping[str, str] = o
         raise UsageError(msg)
     trusted = TrustedFiles.of(env)
     known = next((table for place, table in found if place == path), {})
-    trust = not weakenings(path, known) or trusted.holds(path, known)
+    trust = not find_weakenings(path, known) or trusted.holds(path, known)
     written = path.with_name(f".{path.name}.{os.getpid()}")
     written.write_text(after, encoding="utf-8")
     written.replace(path)
-    if trust and weakenings(path, tomllib.loads(after)) and not trusted.holds(path, tomllib.loads(after)):
+    if trust and find_weakenings(path, tomllib.loads(after)) and not trusted.holds(path, tomllib.loads(after)):
         trusted.add(path, tomllib.loads(after))
     return path
 

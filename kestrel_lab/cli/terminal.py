@@ -19,10 +19,10 @@ from rich.text import Text
 
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import loads
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.views import formatting
 from kestrel_lab.views.diffs import diff_lines
-from kestrel_lab.views.rows import Ask, CallRow, NoticeRow, Row, StageRow, TextRow
+from kestrel_lab.views.rows import CallRow, NoticeRow, QuestionRow, Row, StageRow, TextRow
 from kestrel_lab.views.run_text import MARKS
 from kestrel_lab.views.run_view import RunView
 from kestrel_lab.views.text import table_lines
@@ -61,7 +61,7 @@ class TerminalDisplay:
             if not undecided and (isinstance(row, StageRow) or row.state in _SETTLED):
                 del self._open[row.id]
                 if not isinstance(row, TextRow) or row.text.strip() or row.thinking:
-                    self._console.print(_settled(row))
+                    self._console.print(_row_text(row))
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -87,7 +87,7 @@ class TerminalDisplay:
         """The line that a run ends with."""
         head = self.view.head
         style = {"COMPLETE": "green", "FAILED": "red", "CANCELLED": "yellow", "INTERRUPTED": "yellow"}.get(head.status, "magenta")
-        line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {formatting.duration(self._lasted)}")
+        line = Text.assemble((head.status or "?", f"bold {style}"), f" · {head.usage} · {formatting.format_duration(self._lasted)}")
         printed = [row for row in self.view.rows.values() if row.id not in self._open]
         told = any(head.reason in row.text for row in printed if isinstance(row, TextRow | NoticeRow))
         return line if told else line.append(f"\n{head.reason}")
@@ -116,12 +116,12 @@ class TerminalDisplay:
                 text = "\n".join(row.text.splitlines()[-_TAIL_LINES:]) or (f"thinking: {one_line(thought, 200)}" if thought else waits)
                 lines.append(Padding(Text(text, style="italic" if row.text else "dim"), (0, 2)))
         lines.append(
-            Text(f"{head.status} · {head.usage} · {formatting.duration(self._lasted)}" if head.usage else "starting …", style="dim")
+            Text(f"{head.status} · {head.usage} · {formatting.format_duration(self._lasted)}" if head.usage else "starting …", style="dim")
         )
         return Group(*lines)
 
 
-def _settled(row: Row) -> Any:
+def _row_text(row: Row) -> Any:
     match row:
         case NoticeRow():
             line = Text(row.text, style=_LEVELS.get(row.level, "dim"))
@@ -178,7 +178,7 @@ class TerminalApprover:
 
     async def _answer(self, asked: ApprovalAsked) -> ApprovalGiven:
         """What the person says, the option where they type its number; nothing at all is not an answer."""
-        said = formatting.chosen(asked, await self._line("answer (empty for none): ", at_end=""))
+        said = formatting.chosen_answer(asked, await self._line("answer (empty for none): ", at_end=""))
         return self._given(asked, granted=True, answer=said) if said else self._given(asked, granted=False, reason="no answer was given")
 
     async def _decision(self, asked: ApprovalAsked) -> ApprovalGiven:
@@ -222,7 +222,7 @@ class TerminalApprover:
             loop.remove_reader(sys.stdin.fileno())
 
 
-def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
+def _question(asked: ApprovalAsked, ask: QuestionRow | None) -> Panel:
     if asked.why == "question" and ask is not None:
         options = [f"\n  {number}. {option}" for number, option in enumerate(ask.options, 1)]
         who = "the agent asks" if asked.tool == "ask_user" else escape(asked.tool)  # a server that asks is not the agent
@@ -239,7 +239,7 @@ def _question(asked: ApprovalAsked, ask: Ask | None) -> Panel:
         "contained": "",
         "unknown_outcome": "The last session ended while this call ran; whether it took effect is unknown. Run it again?",
     }.get(asked.why, asked.why)
-    for reason in (why, formatting.contained_words(asked)):
+    for reason in (why, formatting.containment_text(asked)):
         if reason:
             body.append(f"\n{reason}", style="yellow")
     if held := formatting.sandbox_words(asked.sandbox):
@@ -267,7 +267,7 @@ def progress_bar(console: Console) -> Iterator[Any]:
 
     def report(done: int, total: int, note: str) -> None:
         bar.update(task, completed=done, total=total)
-        said.plain = plain(one_line(note, 300))
+        said.plain = sanitize_text(one_line(note, 300))
 
     # The note has a line of its own: it is longer than what a bar leaves.
     with Live(console=console, refresh_per_second=5, transient=True, get_renderable=lambda: Group(bar, said)):
@@ -285,4 +285,4 @@ class PlainReporter:
         """Print how far it is, unless that was done just now."""
         if done == total or time.monotonic() - self._last > 5:
             self._last = time.monotonic()
-            self._console.print(Text(plain(f"{done}/{total} {note}")))
+            self._console.print(Text(sanitize_text(f"{done}/{total} {note}")))

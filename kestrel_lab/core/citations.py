@@ -76,7 +76,7 @@ class Span(FrozenStruct, frozen=True, kw_only=True):
     @property
     def digest(self) -> str:
         """A hash of its text: equal as long as the text is."""
-        return digest(self.text)
+        return text_digest(self.text)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,13 +101,13 @@ def _number(digits: str | int) -> int:
     return int(str(digits)[:9])
 
 
-def digest(text: str) -> str:
+def text_digest(text: str) -> str:
     """Sixteen characters that are equal for equal texts, white space at the ends of lines left out."""
     return hashlib.sha256("\n".join(line.rstrip() for line in text.strip("\n").splitlines()).encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=512)
-def citations(answer: str) -> tuple[Citation, ...]:
+def citations_in(answer: str) -> tuple[Citation, ...]:
     """The places that an answer points at, in its order, each as often as it is written."""
     found: dict[int, Citation] = {}
     for match in _AFTER.finditer(answer):
@@ -131,7 +131,7 @@ def citations(answer: str) -> tuple[Citation, ...]:
     return tuple(found[at] for at in sorted(found))
 
 
-def asked_in(events: Iterable[Event]) -> dict[str, dict[str, Json]]:
+def arguments_by_call(events: Iterable[Event]) -> dict[str, dict[str, Json]]:
     """The arguments of calls by their ids, as they were made; those that were never started, answered from the cache say, as the model asked."""
     asked: dict[str, dict[str, Json]] = {}
     for event in events:
@@ -144,15 +144,15 @@ def asked_in(events: Iterable[Event]) -> dict[str, dict[str, Json]]:
 
 def spans_of(events: Sequence[Event]) -> tuple[Span, ...]:
     """Return the spans that the tools of a run answered, without errors: each whole answer, then the lines of files in it."""
-    args = asked_in(events)
+    args = arguments_by_call(events)
     found: list[Span] = []
     for event in events:
         if isinstance(event, ToolAnswered) and event.error is None and event.text.strip():
-            found += answered(event.call, event.tool, args.get(event.call, {}), event.text)
+            found += answer_spans(event.call, event.tool, args.get(event.call, {}), event.text)
     return tuple(found)
 
 
-def answered(call: str, tool: str, args: Mapping[str, Json], text: str) -> tuple[Span, ...]:
+def answer_spans(call: str, tool: str, args: Mapping[str, Json], text: str) -> tuple[Span, ...]:
     """The spans of one answer of a tool."""
     page = str(args.get("url") or "") if tool in _WEB or "url" in args else ""
     trust: Trust = "untrusted" if page or tool in _WEB or ":" in tool else "tool"
@@ -172,11 +172,11 @@ def answered(call: str, tool: str, args: Mapping[str, Json], text: str) -> tuple
     if tool == "find_references":
         return whole, *(_line(whole, match) for match in _USE.finditer(text))
     if tool in ("search_code", "find_definition"):
-        return whole, *(_numbered(whole, match) for match in _PLACE.finditer(text))
+        return whole, *(_numbered_span(whole, match) for match in _PLACE.finditer(text))
     return (whole,)
 
 
-def _numbered(whole: Span, match: re.Match[str]) -> Span:
+def _numbered_span(whole: Span, match: re.Match[str]) -> Span:
     text = _NUMBER.sub("", match["lines"].removesuffix("\n"))
     first = _number(match["first"])
     made = _of_file(whole, match["path"], first, first + text.count("\n"), text, match.start("lines"))
@@ -206,13 +206,13 @@ def _of_file(whole: Span, path: str, first: int, last: int, text: str, start: in
     )  # fmt: skip
 
 
-def resolve(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | None]) -> Span | None:
+def resolve_citation(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | None]) -> Span | None:
     """Return the span that a citation points at: as the run saw it, or, for lines that it never saw, as `read` gives the file now.
 
     `None` for a call that never was, a page that nothing fetched, a file or lines that are not there.
     """
     spans = tuple(spans)
-    if cited.spaced and (whole := resolve(replace(cited, path=cited.spaced, spaced=""), spans, read)) is not None:
+    if cited.spaced and (whole := resolve_citation(replace(cited, path=cited.spaced, spaced=""), spans, read)) is not None:
         return whole
     if cited.call:
         return next((span for span in reversed(spans) if span.id == cited.call), None)
@@ -224,7 +224,7 @@ def resolve(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | 
         named = [span for span in named if span.path == exact]
     seen = [span for span in named if span.first <= cited.first <= cited.last <= span.last]
     if seen:
-        return _cut(min(reversed(seen), key=lambda span: span.last - span.first), cited)
+        return _cut_span(min(reversed(seen), key=lambda span: span.last - span.first), cited)
     text = read(cited.path)
     lines = [] if text is None else text.splitlines()
     if not 1 <= cited.first <= cited.last <= len(lines):
@@ -235,7 +235,7 @@ def resolve(cited: Citation, spans: Iterable[Span], read: Callable[[str], str | 
     )  # fmt: skip
 
 
-def standing(span: Span, read: Callable[[str], str | None]) -> Standing:
+def is_current(span: Span, read: Callable[[str], str | None]) -> Standing:
     """Return whether the lines of a file are still the same; anything else cannot change and is current."""
     if not span.path:
         return "current"
@@ -243,17 +243,17 @@ def standing(span: Span, read: Callable[[str], str | None]) -> Standing:
     if text is None:
         return "gone"
     lines, most = text.splitlines(), _CUT.get(span.found)
-    if _shown(lines[span.first - 1 : span.last], most) == _shown(span.text.splitlines(), most):
+    if _shown_forms(lines[span.first - 1 : span.last], most) == _shown_forms(span.text.splitlines(), most):
         return "current"
-    return "moved" if span.text.strip() and _shown(span.text.splitlines(), most).strip() in _shown(lines, most) else "stale"
+    return "moved" if span.text.strip() and _shown_forms(span.text.splitlines(), most).strip() in _shown_forms(lines, most) else "stale"
 
 
-def _shown(lines: list[str], most: int | None) -> str:
+def _shown_forms(lines: list[str], most: int | None) -> str:
     """Lines as tools may show them: cut, without the blanks at their ends, and one without those before it."""
     return lines[0].strip()[:most].rstrip() if len(lines) == 1 else "\n".join(line[:most].rstrip() for line in lines)
 
 
-def _cut(span: Span, cited: Citation) -> Span:
+def _cut_span(span: Span, cited: Citation) -> Span:
     lines = span.text.split("\n")
     text = "\n".join(lines[cited.first - span.first : cited.last - span.first + 1])
     made = replace(span, id=_id(cited, span.path), text=text, first=cited.first, last=cited.last)

@@ -21,7 +21,7 @@
         ├── ApprovalRequired    a person has to answer before the run may go on
         └── RunCancelled        somebody stopped the run
 
-Tools and checks raise plain Python errors and need not import this module; `boundary`
+Tools and checks raise plain Python errors and need not import this module; `error_boundary`
 decides which of these an escaping error becomes.
 """
 
@@ -33,11 +33,11 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 
 if TYPE_CHECKING:
     from kestrel_lab.core.calls import Problem
-    from kestrel_lab.core.messages import Tried
+    from kestrel_lab.core.messages import TriedModel
 
 
 START_STEP = "start_step"
@@ -49,7 +49,7 @@ class KestrelError(Exception):
 
     def __str__(self) -> str:
         """The message, harmless wherever it is shown: it may quote a model, a tool or a file."""
-        return plain(super().__str__())
+        return sanitize_text(super().__str__())
 
     def _render_traceback_(self) -> list[str]:
         """Return the message for IPython to show in place of a traceback: it is written for its reader."""
@@ -109,7 +109,7 @@ class ModelError(RunError):
         retry_after_s: float | None = None,
         caller: bool = False,
         rate_limited: bool = False,
-        tried: tuple[Tried, ...] = (),
+        tried: tuple[TriedModel, ...] = (),
     ) -> None:
         super().__init__(message)
         self.transient = transient
@@ -128,7 +128,7 @@ class DependencyError(RunError):
     """Something a run depends on, a model endpoint or a server of tools, is not in working order."""
 
     def __init__(
-        self, dependency: str, state: str, message: str, *, retry_in_s: float | None = None, tried: tuple[Tried, ...] = ()
+        self, dependency: str, state: str, message: str, *, retry_in_s: float | None = None, tried: tuple[TriedModel, ...] = ()
     ) -> None:
         super().__init__(message)
         self.dependency = dependency
@@ -202,12 +202,12 @@ class RunCancelled(Signal):
     """Somebody stopped the work: by `Run.cancel` for good, else until the run is resumed."""
 
 
-def gravest(errors: Iterable[BaseException]) -> BaseException:
+def most_severe(errors: Iterable[BaseException]) -> BaseException:
     """Return the one error to raise of several that came together: a failure before a `Signal`, with the other failures as its notes.
 
     A group of errors counts as the errors in it.
     """
-    found = [one for error in errors for one in _each(error)]
+    found = [one for error in errors for one in _flatten(error)]
     first = min(found, key=lambda error: isinstance(error, Signal))
     for other in found:
         if other is not first and not isinstance(other, Signal):
@@ -216,7 +216,7 @@ def gravest(errors: Iterable[BaseException]) -> BaseException:
 
 
 @contextmanager
-def boundary(kind: type[RunError], what: str) -> Iterator[None]:
+def error_boundary(kind: type[RunError], what: str) -> Iterator[None]:
     """Turn any error that escapes from foreign code into a `kind` that names `what` it was."""
     try:
         yield
@@ -227,15 +227,15 @@ def boundary(kind: type[RunError], what: str) -> Iterator[None]:
         raise kind(message) from error
 
 
-def _each(error: BaseException) -> Iterator[BaseException]:
+def _flatten(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _each(inner)
+            yield from _flatten(inner)
     else:
         yield error
 
 
-def nearest(word: str, options: Iterable[str]) -> str:
+def did_you_mean(word: str, options: Iterable[str]) -> str:
     """A clause that helps a reader who mistyped `word`: the closest option, or all of them."""
     known = sorted(options)
     if close := get_close_matches(word, known, n=1, cutoff=0.5):

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import FrozenStruct, Json
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -171,7 +171,7 @@ class ModelRequest(FrozenStruct, frozen=True, kw_only=True):
     """Whether somebody watches the text as it comes; a whole answer is cheaper to receive."""
 
 
-class Tried(FrozenStruct, frozen=True, kw_only=True):
+class TriedModel(FrozenStruct, frozen=True, kw_only=True):
     """A model that was asked before another one took over."""
 
     model: str
@@ -196,7 +196,7 @@ class ModelAnswer(FrozenStruct, frozen=True, kw_only=True):
     """`stop`, `tool_calls`, `length` (cut off), `content_filter` (withheld by the provider), `refusal` or a provider's own word."""
     thinking: tuple[ThinkingPart, ...] = ()
     """The reasoning before the text and the calls, as far as the provider shows it."""
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[TriedModel, ...] = ()
     """Who was asked before; what they used is not in `usage`."""
     routed: str = ""
     """Why this model was chosen among several, where one was."""
@@ -261,7 +261,7 @@ class ModelParams:
             return NO_PARAMS
         values = dict(given)
         if unknown := sorted(values.keys() - _KINDS.keys()):
-            raise UsageError(f"there is no model parameter {unknown[0]!r}; {nearest(unknown[0], _KINDS)}")
+            raise UsageError(f"there is no model parameter {unknown[0]!r}; {did_you_mean(unknown[0], _KINDS)}")
         stop = values.get("stop")
         if stop is None or isinstance(stop, str | list):
             values["stop"] = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)  # type: ignore[assignment]  # checked by the constructor

@@ -74,6 +74,6 @@ class Note:
         return {"text": REFERENCE.format(self.id), **self.named()}
 
 
-def unvouched(taint: str) -> str:
+def untrusted_taint(taint: str) -> str:
     """`taint` where words of others may have a part in the note, empty where only the user, files and tools that are trusted have."""
     return "" if taint == NAMES or taint.startswith(OWN) else taint

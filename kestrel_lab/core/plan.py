@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps
-from kestrel_lab.core.plan_shapes import outlook
-from kestrel_lab.core.sanitize import AS_TEXT, plain
+from kestrel_lab.core.plan_shapes import planned_rows
+from kestrel_lab.core.sanitize import AS_TEXT, sanitize_text
 from kestrel_lab.core.step import STEPS, Step
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ ONLY_STEP: Final = "answer"
 """The id of the step of a plain run."""
 
 
-def scoped(step: Step, name: str) -> str:
+def artifact_key(step: Step, name: str) -> str:
     """Return the key of an artifact among all of a plan, as `step` names it."""
     return f"{step.scope}/{name}" if step.scope else name
 
@@ -113,7 +113,7 @@ class Plan:
     def source(self, step: Step, name: str) -> str | None:
         """Which step gives `step` the artifact `name`; `None` for one that is there before the first step."""
         place = {other.id: number for number, other in enumerate(self.steps)}
-        key = scoped(step, name)
+        key = artifact_key(step, name)
         return self._source(step, self._producers().get(key, ()), place, self.growth(), there=key in self.artifacts)
 
     def grown(self, by: str, steps: Iterable[Step], artifacts: Mapping[str, Json] | None = None) -> Plan:
@@ -155,7 +155,7 @@ class Plan:
         for step in self.steps:
             waits = [step.parent, *step.depends_on] if step.parent else list(step.depends_on)
             for name in step.consumes:
-                key = scoped(step, name)
+                key = artifact_key(step, name)
                 source = self._source(step, producers.get(key, ()), place, growth, there=key in self.artifacts)
                 if source is not None:
                     waits.append(source)
@@ -196,7 +196,7 @@ class Plan:
         producers: dict[str, tuple[str, ...]] = {}
         for step in self.steps:
             for name in step.produces:
-                key = scoped(step, name)
+                key = artifact_key(step, name)
                 earlier = producers.get(key, ())
                 if step.parent or name in step.consumes:
                     pass  # it is the next version
@@ -254,7 +254,7 @@ class Plan:
         rows: list[tuple[str, ...]] = []
         for step in self.steps:
             plain_row = (step.id, step.stage, step.work, ", ".join(needs[step.id]), step.when, ", ".join(step.produces))
-            rows += outlook(step) or [plain_row]
+            rows += planned_rows(step) or [plain_row]
         return ("step", "stage", "work", "after", "if", "produces"), rows
 
     def plot(self, states: Mapping[str, str] | None = None) -> Figure:
@@ -263,17 +263,17 @@ class Plan:
         `states` says how far each step is, `pending`, `running`, `waiting`, `ok`, `failed`, `skipped` or `stopped`: it is
         written in the step and colours its frame; steps not named are pending. Exclusive steps have a dashed frame.
         """
-        from kestrel_lab.core.drawing.layout import arrange  # drawings are loaded when the first is asked for
+        from kestrel_lab.core.drawing.layout import lay_out  # drawings are loaded when the first is asked for
         from kestrel_lab.core.drawing.matplotlib_figure import plan_figure
 
-        return plan_figure(arrange(self.nodes(states)))
+        return plan_figure(lay_out(self.nodes(states)))
 
     def to_svg(self, states: Mapping[str, str] | None = None) -> str:
         """The plan as an SVG file without scripts or anything from outside, light or dark as its reader prefers; see `plot`."""
-        from kestrel_lab.core.drawing.layout import arrange
+        from kestrel_lab.core.drawing.layout import lay_out
         from kestrel_lab.core.drawing.svg import plan_svg
 
-        return plan_svg(arrange(self.nodes(states)), alone=True)
+        return plan_svg(lay_out(self.nodes(states)), alone=True)
 
     def nodes(self, states: Mapping[str, str] | None = None) -> tuple[Node, ...]:
         """The steps as drawings know them."""
@@ -301,18 +301,18 @@ class Plan:
         """The plain form in IPython, and beside the drawing in a stored notebook."""
         names, rows = self.table()
         told = ["; ".join(f"{name} {text}" for name, text in zip(names[3:], row[3:], strict=True) if text) for row in rows]
-        lines = [f"  {row[0]}: {plain(f'{row[2]} ({more})' if more else row[2])}" for row, more in zip(rows, told, strict=True)]
+        lines = [f"  {row[0]}: {sanitize_text(f'{row[2]} ({more})' if more else row[2])}" for row, more in zip(rows, told, strict=True)]
         printer.text("\n".join([self._headline, *lines]))
 
     def _repr_html_(self) -> str:
-        from kestrel_lab.core.drawing.layout import arrange
+        from kestrel_lab.core.drawing.layout import lay_out
         from kestrel_lab.core.drawing.svg import plan_svg
 
-        drawing = f'<div {AS_TEXT} style="overflow-x:auto">{plan_svg(arrange(self.nodes()))}</div>'
+        drawing = f'<div {AS_TEXT} style="overflow-x:auto">{plan_svg(lay_out(self.nodes()))}</div>'
         names, cells = self.table()
         heads = "".join(f'<th scope="col" style="text-align:left">{word}</th>' for word in names)
         rows = "".join(
-            "<tr>" + "".join(f'<td style="text-align:left">{escape(plain(text))}</td>' for text in row) + "</tr>" for row in cells
+            "<tr>" + "".join(f'<td style="text-align:left">{escape(sanitize_text(text))}</td>' for text in row) + "</tr>" for row in cells
         )
         table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
         return f"{drawing}<details {AS_TEXT}><summary>{self._headline} as a table</summary>{table}</details>"

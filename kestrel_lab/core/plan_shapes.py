@@ -1,6 +1,6 @@
 """Shapes of plans: in sequence, in parallel, loop, graph, router, ensemble, council, escalation, and one plan within another.
 
-What is not known beforehand is a step that grows the plan while it runs: `loop`, `graph`, `council`, `escalation`, `workflow`.
+What is not known beforehand is a step that grows the plan while it runs: `loop`, `graph`, `council_plan`, `escalation`, `workflow`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.expressions.conditions import parse
-from kestrel_lab.core.expressions.templates import escape, render
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.expressions.conditions import parse_condition
+from kestrel_lab.core.expressions.templates import escape_template, render_template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.step import STEPS, Step
 
@@ -71,7 +71,7 @@ def in_sequence(parts: Iterable[Part]) -> Shape:
     steps: list[Step] = []
     left: tuple[str, ...] = ()
     for part in parts:
-        step = _wanting(part.step, left if part.fed else (), [steps[-1].id] if steps else [])
+        step = _with_inputs(part.step, left if part.fed else (), [steps[-1].id] if steps else [])
         left = (*left, *step.produces) if step.when else step.produces
         steps.append(step)
     return Shape(tuple(steps))
@@ -83,10 +83,10 @@ def side_by_side(parts: Sequence[Part], join: Part | None = None) -> Shape:
     if join is None:
         return Shape(steps)
     made = tuple(name for step in steps for name in step.produces)
-    return Shape((*steps, _wanting(join.step, made if join.fed else (), [step.id for step in steps])))
+    return Shape((*steps, _with_inputs(join.step, made if join.fed else (), [step.id for step in steps])))
 
 
-def repeated(
+def loop_plan(
     parts: Sequence[Part],
     *,
     until: str,
@@ -103,9 +103,9 @@ def repeated(
     that cannot be read, and a limit out of bounds.
     """
     _check_limit(limit, MAX_ROUNDS)
-    body = tuple(_recurring(step) for step in in_sequence(parts).steps)
-    artifacts = _before(body, state or {})
-    asked_names(until)
+    body = tuple(_check_repeatable(step) for step in in_sequence(parts).steps)
+    artifacts = _initial_artifacts(body, state or {})
+    condition_names(until)
     args: dict[str, Json] = {
         "body": [step.as_json() for step in body],
         "until": until,
@@ -113,7 +113,7 @@ def repeated(
         "at_limit": at_limit,
         "result": result or body[-1].produces[-1],
     }
-    return Shape((Step(id=_free(name, body), operation="loop", args=escape(args)),), artifacts)
+    return Shape((Step(id=_free_name(name, body), operation="loop", args=escape_template(args)),), artifacts)
 
 
 def along_edges(
@@ -153,12 +153,12 @@ def along_edges(
     _check_edges(nodes, edges, first)
     into = {node: tuple(edge for edge in edges if edge.target == node) for node in nodes}
     cycle = _cycle(into)
-    fed = [_fed(part, into[node], nodes) for node, part in nodes.items()]
+    fed = [_with_artifacts(part, into[node], nodes) for node, part in nodes.items()]
     if cycle:
         if limit is None:
             raise UsageError(f"the graph goes in a circle, {' → '.join(cycle)}: give it a limit, the most visits of its nodes")
         _check_limit(limit, MAX_VISITS)
-        body = tuple(map(_recurring, fed))
+        body = tuple(map(_check_repeatable, fed))
         ways: list[Json] = [{"source": edge.source, "target": edge.target, "when": edge.when} for edge in edges]
         args: dict[str, Json] = {
             "nodes": [step.as_json() for step in body],
@@ -168,17 +168,19 @@ def along_edges(
             "at_limit": at_limit,
             "result": result,
         }
-        return Shape((Step(id=_free(name, body), operation="graph", args=escape(args)),), _before(body, state or {}))
+        return Shape(
+            (Step(id=_free_name(name, body), operation="graph", args=escape_template(args)),), _initial_artifacts(body, state or {})
+        )
     if result:
         raise UsageError("result is only for graphs with cycles: in this graph the answer is that of the last nodes")
     given, steps = dict(state or {}), {step.id: step for step in fed}
-    for node in _ordered(into):
-        led = _along(steps[node], () if node in first else into[node], steps)
-        steps[node] = _wanting(led, (made for made in led.produces if made in given))
-    return Shape(tuple(steps[node] for node in _ordered(into)), given)
+    for node in _topological_order(into):
+        led = _conditional_step(steps[node], () if node in first else into[node], steps)
+        steps[node] = _with_inputs(led, (made for made in led.produces if made in given))
+    return Shape(tuple(steps[node] for node in _topological_order(into)), given)
 
 
-def routed(router: Part, routes: Sequence[Part], purposes: Mapping[str, str], *, otherwise: str = "", below: float = 0.0) -> Shape:
+def router_plan(router: Part, routes: Sequence[Part], purposes: Mapping[str, str], *, otherwise: str = "", below: float = 0.0) -> Shape:
     """`router` chooses one of the routes, which alone is carried out.
 
     `purposes` says what each is for. The route `otherwise` is taken as well where the router is less sure than `below`.
@@ -211,7 +213,7 @@ def routed(router: Part, routes: Sequence[Part], purposes: Mapping[str, str], *,
     return along_edges([Part(step, router.fed), *routes], [Edge(step.id, name, chosen(name)) for name in ids])
 
 
-def ensemble(members: Sequence[Part], synthesiser: Part) -> Shape:
+def ensemble_plan(members: Sequence[Part], synthesiser: Part) -> Shape:
     """All members at once; the synthesiser is given what they made. It begins if one of them has made something, though others failed."""
     ids = [part.step.id for part in members]
     made = " or ".join(f"{STEPS}.{name}.ok" for name in ids)
@@ -220,7 +222,7 @@ def ensemble(members: Sequence[Part], synthesiser: Part) -> Shape:
     )
 
 
-def council(members: Sequence[Part], chair: Part, *, rounds: int = 2, majority: float = 0.5, name: str = "council") -> Shape:
+def council_plan(members: Sequence[Part], chair: Part, *, rounds: int = 2, majority: float = 0.5, name: str = "council") -> Shape:
     """Members take positions, round after round with those of the others before them, then vote; the chair decides and says why.
 
     A vote is split where no position has more than the share `majority` of the votes. Raises `UsageError` for fewer than
@@ -235,15 +237,15 @@ def council(members: Sequence[Part], chair: Part, *, rounds: int = 2, majority: 
         if not part.step.goal or part.step.schema is not None:
             raise UsageError(f"{part.step.id!r} must be an agent without a schema: the council says in which form it answers")
     args: dict[str, Json] = {
-        "members": [_bare(part.step) for part in members],
-        "chair": _bare(chair.step),
+        "members": [_inner_json(part.step) for part in members],
+        "chair": _inner_json(chair.step),
         "rounds": rounds,
         "majority": majority,
     }
-    return Shape((_holding(name, "council", args, everyone),))
+    return Shape((_container_step(name, "council", args, everyone),))
 
 
-def escalating(tiers: Sequence[Part], *, below: float = 0.0, name: str = "escalation") -> Shape:
+def escalation_plan(tiers: Sequence[Part], *, below: float = 0.0, name: str = "escalation") -> Shape:
     """The first tier works; the next one takes over where it fails, its council is split, or it is less sure than `below`.
 
     Raises `UsageError` for fewer than two tiers, and for an agent whose schema says nothing of its confidence though `below` asks for it.
@@ -260,43 +262,43 @@ def escalating(tiers: Sequence[Part], *, below: float = 0.0, name: str = "escala
             raise UsageError(f"the schema of {step.id!r} needs a property 'confidence', a number from 0 to 1: below= asks for it")
         else:
             steps.append(step)
-    args: dict[str, Json] = {"tiers": [_bare(step) for step in steps], "below": below}
-    return Shape((_holding(name, "escalation", args, tiers),))
+    args: dict[str, Json] = {"tiers": [_inner_json(step) for step in steps], "below": below}
+    return Shape((_container_step(name, "escalation", args, tiers),))
 
 
-def nested(step_id: str, plan: Plan, inputs: Mapping[str, Json] | None = None) -> Step:
+def plan_step(step_id: str, plan: Plan, inputs: Mapping[str, Json] | None = None) -> Step:
     """Return the step that carries out `plan` with artifacts of its own names; its answer is what the last steps of the plan answer.
 
     `inputs` are further artifacts of the plan, `{{name}}` in them stands for one of the plan that the step is in.
     """
-    return Step(id=step_id, operation="workflow", args={"plan": escape(plan.as_json()), "inputs": dict(inputs or {})})
+    return Step(id=step_id, operation="workflow", args={"plan": escape_template(plan.as_json()), "inputs": dict(inputs or {})})
 
 
-def asked_names(condition: str, known: Collection[str] | None = None) -> tuple[str, ...]:
+def condition_names(condition: str, known: Collection[str] | None = None) -> tuple[str, ...]:
     """The artifacts that a condition of a loop or graph asks for, sorted.
 
     Raises `UsageError` for one that cannot be read, that asks for steps, and for names not in `known`.
     """
-    names = tuple(sorted(parse(condition).names)) if condition.strip() else ()
+    names = tuple(sorted(parse_condition(condition).names)) if condition.strip() else ()
     if STEPS in names:
         raise UsageError(f"condition {condition!r}: in loops and graphs conditions are about artifacts, not about {STEPS!r}")
     for name in names:
         if known is not None and name not in known:
-            raise UsageError(f"condition {condition!r}: nothing makes {name!r}; {nearest(name, known)}")
+            raise UsageError(f"condition {condition!r}: nothing makes {name!r}; {did_you_mean(name, known)}")
     return names
 
 
-def foreseen(steps: Iterable[Step]) -> tuple[Step, ...]:
+def all_steps(steps: Iterable[Step]) -> tuple[Step, ...]:
     """The steps, each with those that it will grow and those of its team, however deep."""
-    return tuple(found for step in steps for found in (step, *foreseen((*step.members, *_inside(step)))))
+    return tuple(found for step in steps for found in (step, *all_steps((*step.members, *_inner_steps(step)))))
 
 
-def outlook(step: Step) -> list[tuple[str, ...]]:
+def planned_rows(step: Step) -> list[tuple[str, ...]]:
     """Return what an operation that holds steps will do, a row for itself and each part: id, stage, work, what comes before it, condition, product."""
-    inside = _inside(step)
+    inside = _inner_steps(step)
     if not inside:
         return []
-    args: dict[str, Any] = {key: render(value, {}) for key, value in step.args.items() if key != "inputs"}
+    args: dict[str, Any] = {key: render_template(value, {}) for key, value in step.args.items() if key != "inputs"}
     until = f" until {args['until']}" if "until" in args else ""
     bound = f", at most {args['limit']} {'rounds' if step.operation == 'loop' else 'visits'}" if "limit" in args else ""
     made = ", ".join(step.produces)
@@ -309,11 +311,11 @@ def outlook(step: Step) -> list[tuple[str, ...]]:
     return rows
 
 
-def _inside(step: Step) -> tuple[Step, ...]:
+def _inner_steps(step: Step) -> tuple[Step, ...]:
     keys = _HELD.get(step.operation, ())
     if not keys or {"round", "turn"} & step.args.keys():
         return ()
-    held: list[Any] = [render(step.args[key], {}) for key in keys]
+    held: list[Any] = [render_template(step.args[key], {}) for key in keys]
     bodies = [body for value in held for body in (value if isinstance(value, list) else value.get("steps", [value]))]
     return tuple(map(Step.from_json, bodies))
 
@@ -322,59 +324,61 @@ _HELD: Final = {"loop": ("body",), "graph": ("nodes",), "council": ("members", "
 """The arguments of operations that hold steps."""
 
 
-def _wanting(step: Step, names: Iterable[str], after: Iterable[str] = ()) -> Step:
+def _with_inputs(step: Step, names: Iterable[str], after: Iterable[str] = ()) -> Step:
     return replace(
         step, consumes=tuple(dict.fromkeys((*step.consumes, *names))), depends_on=tuple(dict.fromkeys((*step.depends_on, *after)))
     )
 
 
-def _recurring(step: Step) -> Step:
+def _check_repeatable(step: Step) -> Step:
     """The step, refused if it cannot be done again and again."""
     if step.after_failure:
         raise UsageError(f"step {step.id!r}: after_failure is for steps that run once, not for loops and graphs with cycles")
-    asked_names(step.when)
+    condition_names(step.when)
     return step
 
 
-def _fed(part: Part, into: Sequence[Edge], nodes: Mapping[str, Part]) -> Step:
+def _with_artifacts(part: Part, into: Sequence[Edge], nodes: Mapping[str, Part]) -> Step:
     if part.step.depends_on or part.step.after_failure:
         raise UsageError(f"node {part.step.id!r} has depends_on or after_failure: in a graph the edges say what comes after what")
-    asked_names(part.step.when)
+    condition_names(part.step.when)
     made = (name for edge in into for name in nodes[edge.source].step.produces)
-    return _wanting(part.step, made if part.fed else ())
+    return _with_inputs(part.step, made if part.fed else ())
 
 
-def _along(step: Step, into: Sequence[Edge], before: Mapping[str, Step]) -> Step:
+def _conditional_step(step: Step, into: Sequence[Edge], before: Mapping[str, Step]) -> Step:
     """The step, run only if an edge leads to it from a step that ran."""
     ways = []
     for edge in into:
         ran = f"not {STEPS}.{edge.source}.skipped" if before[edge.source].when.strip() else ""
         ways.append(" and ".join(part for part in (ran, edge.when.strip() and f"({edge.when})") if part))
     led = "" if "" in ways else ways[0] if len(ways) == 1 else " or ".join(f"({way})" for way in ways)
-    names = (name for edge in into for name in asked_names(edge.when))
+    names = (name for edge in into for name in condition_names(edge.when))
     when = f"({led}) and ({step.when})" if led and step.when.strip() else led or step.when
-    return replace(_wanting(step, names if led else (), (edge.source for edge in into)), when=when)
+    return replace(_with_inputs(step, names if led else (), (edge.source for edge in into)), when=when)
 
 
-def _before(steps: Iterable[Step], state: Mapping[str, Json]) -> dict[str, Json]:
+def _initial_artifacts(steps: Iterable[Step], state: Mapping[str, Json]) -> dict[str, Json]:
     """Return the artifacts before the first step that makes them: null, unless the state says more."""
     return {**{name: None for step in steps for name in step.produces}, **state}
 
 
-def _bare(step: Step) -> dict[str, Json]:
+def _inner_json(step: Step) -> dict[str, Json]:
     """Return a step as one of an operation: the operation says what it is given and when it runs."""
     if step.when or step.depends_on or step.after_failure:
         raise UsageError(f"step {step.id!r} has when, depends_on or after_failure, which a council or an escalation decides itself")
     return replace(step, produces=()).as_json()
 
 
-def _holding(name: str, operation: str, args: dict[str, Json], parts: Sequence[Part]) -> Step:
+def _container_step(name: str, operation: str, args: dict[str, Json], parts: Sequence[Part]) -> Step:
     """Return the step of an operation that is given what its parts consume."""
     consumed = dict.fromkeys(name for part in parts for name in part.step.consumes)
-    return Step(id=_free(name, (part.step for part in parts)), operation=operation, args=escape(args), consumes=tuple(consumed))
+    return Step(
+        id=_free_name(name, (part.step for part in parts)), operation=operation, args=escape_template(args), consumes=tuple(consumed)
+    )
 
 
-def _free(name: str, steps: Iterable[Step]) -> str:
+def _free_name(name: str, steps: Iterable[Step]) -> str:
     taken = {step.id for step in steps}
     while name in taken:
         name += "_"
@@ -390,7 +394,7 @@ def _check_edges(nodes: Mapping[str, Part], edges: Iterable[Edge], first: Sequen
     found = tuple(edges)
     for name in (*first, *(end for edge in found for end in (edge.source, edge.target))):
         if name not in nodes:
-            raise UsageError(f"there is no node {name!r}; {nearest(name, nodes)}")
+            raise UsageError(f"there is no node {name!r}; {did_you_mean(name, nodes)}")
     if not first:
         raise UsageError("an edge leads to every node, so that none is the first: name it under start")
     reached: set[str] = set()
@@ -413,7 +417,7 @@ def _cycle(into: Mapping[str, Sequence[Edge]]) -> list[str]:
     return []
 
 
-def _ordered(into: Mapping[str, Sequence[Edge]]) -> list[str]:
+def _topological_order(into: Mapping[str, Sequence[Edge]]) -> list[str]:
     """The nodes, each after all that lead to it and otherwise as they are written."""
     found: list[str] = []
     while len(found) < len(into):

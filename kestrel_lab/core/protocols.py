@@ -111,7 +111,7 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Gathered:
+class GatheredContext:
     """The context that was gathered for a goal before any step."""
 
     sources: tuple[Source, ...] = ()
@@ -125,7 +125,7 @@ class Gathered:
 class Gatherer(Protocol):
     """Finds what a workspace holds that has to do with a goal."""
 
-    async def __call__(self, query: str, workspace: Path, top_k: int) -> Gathered:
+    async def __call__(self, query: str, workspace: Path, top_k: int) -> GatheredContext:
         """At most `top_k` sources."""
         ...
 

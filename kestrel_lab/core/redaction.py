@@ -70,7 +70,7 @@ def url_secrets(url: str) -> frozenset[str]:
     return frozenset({user, password, unquote(password), *private}) - {""}
 
 
-def _forms(value: str) -> Iterator[str]:
+def _encodings(value: str) -> Iterator[str]:
     """A value as it is and as it is often encoded; of base64 the part that does not depend on what stands around it."""
     content = value.encode("utf-8", "surrogateescape")
     yield from (value, value.strip(), quote(value, safe=""), json.dumps(value)[1:-1], content.hex())
@@ -90,7 +90,7 @@ class Redactor:
     @classmethod
     def of(cls, env: Mapping[str, str]) -> Redactor:
         """For the secrets among the variables of an environment."""
-        return cls(frozenset(form for value in secret_values(env) for form in _forms(value) if len(form) >= MIN_SECRET))
+        return cls(frozenset(form for value in secret_values(env) for form in _encodings(value) if len(form) >= MIN_SECRET))
 
     @property
     def margin(self) -> int:

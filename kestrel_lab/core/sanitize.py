@@ -23,13 +23,13 @@ AS_TEXT = 'class="mathjax_ignore tex2jax_ignore"'
 """On every HTML element with foreign text in it: notebooks set what stands between dollar signs as formulas, with links of its own."""
 
 
-def plain(text: str) -> str:
+def sanitize_text(text: str) -> str:
     r"""`text` with terminal escapes removed and hidden characters shown as `\u{…}`."""
     text = _ESCAPES.sub("", text.replace("\r\n", "\n"))
     return _HIDDEN.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", text)
 
 
-def encodable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     r"""`text` with lone surrogates, which no encoding knows and no kernel can send, written as `\udXXX`."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
@@ -49,7 +49,7 @@ def head_tail(text: str, limit: int) -> tuple[str, bool]:
 
 def one_line(text: str, limit: int = 80) -> str:
     """`text` on one line of at most `limit` characters."""
-    line = " ".join(plain(text).split())
+    line = " ".join(sanitize_text(text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
@@ -96,7 +96,7 @@ def decode_marked(content: bytes) -> Text | None:
     return None
 
 
-def decode(content: bytes, name: str) -> Text:
+def decode_text(content: bytes, name: str) -> Text:
     """UTF-8, or what a byte order mark says, else Latin-1, in which every byte is a character.
 
     Raises `ValueError` that says so for content with NUL bytes: it is not text.

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.expressions.conditions import Condition, parse
-from kestrel_lab.core.expressions.templates import references
+from kestrel_lab.core.expressions.conditions import Condition, parse_condition
+from kestrel_lab.core.expressions.templates import referenced_names
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 
 STEPS = "steps"
 """In a condition: how the steps went that are waited for, `steps.NAME.ok`, `.skipped` and `.answer`."""
@@ -96,8 +96,8 @@ class Step:
     def _check_work(self) -> None:
         if not self.id.strip():
             raise UsageError("a step has an empty id: name it")
-        if plain(self.id) != self.id:
-            raise UsageError(f"the id of step {plain(self.id)!r} has characters that cannot be seen: leave them out")
+        if sanitize_text(self.id) != self.id:
+            raise UsageError(f"the id of step {sanitize_text(self.id)!r} has characters that cannot be seen: leave them out")
         kinds = [word for word, value in (("a goal", self.goal.strip()), ("a tool", self.tool), ("an operation", self.operation)) if value]
         if len(kinds) != 1:
             found = f"both {' and '.join(kinds)}" if kinds else "neither a goal nor a tool nor an operation"
@@ -113,12 +113,12 @@ class Step:
     @property
     def references(self) -> frozenset[str]:
         """The artifacts that its arguments refer to."""
-        return references(self.args)
+        return referenced_names(self.args)
 
     @property
     def condition(self) -> Condition | None:
         """`when`, read."""
-        return parse(self.when) if self.when.strip() else None
+        return parse_condition(self.when) if self.when.strip() else None
 
     @property
     def exclusive(self) -> bool:

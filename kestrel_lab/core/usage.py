@@ -153,7 +153,7 @@ class MeteredRecords(tuple[Record, ...]):  # noqa: SLOT001  # it keeps the sum
     @cached_property
     def meter(self) -> UsageMeter:
         """The usage of the run."""
-        return metered(tuple(self))
+        return usage_of_run(tuple(self))
 
     @cached_property
     def by_type(self) -> dict[type, list[Any]]:
@@ -171,7 +171,7 @@ def events_of_type(records: Iterable[Record], kind: type[E]) -> list[E]:
     return [record.event for record in records if isinstance(record.event, kind)]
 
 
-def metered(records: Iterable[Record]) -> UsageMeter:
+def usage_of_run(records: Iterable[Record]) -> UsageMeter:
     """Return the usage of the run that `records` are the log of."""
     if isinstance(records, MeteredRecords):
         return records.meter
@@ -188,35 +188,35 @@ def wall_time(records: Sequence[Record]) -> float:
 
 def waiting_time(records: Sequence[Record]) -> float:
     """Return the seconds in which at least one call waited for a person, or nobody had the run open."""
-    meter = metered(records)
+    meter = usage_of_run(records)
     return meter.waiting_s + meter.away_s
 
 
 def working_time(records: Sequence[Record]) -> float:
     """Return wall time without the time of waiting: for a person, for a turn at an endpoint, between attempts."""
-    return metered(records).working_s
+    return usage_of_run(records).working_s
 
 
 # Seconds in which a model call did nothing but wait: for its turn at the endpoint, and between its attempts.
 
 
-def _nothing(_seconds: float = 0.0) -> None:
+def _no_pause(_seconds: float = 0.0) -> None:
     """Do nothing, where no clock has to be held."""
 
 
 @dataclass(kw_only=True, slots=True)
-class Idle:
+class IdleTime:
     """The idle time of one call so far."""
 
     queued: float = 0.0
     """Before it was made at all, because others were under way."""
     backoff: float = 0.0
     """Between its attempts, because the one before had failed or was refused."""
-    hold: Callable[[], None] = _nothing
+    hold: Callable[[], None] = _no_pause
     """Told when it begins to wait."""
-    release: Callable[[], None] = _nothing
+    release: Callable[[], None] = _no_pause
     """Told when it goes on."""
-    give_back: Callable[[float], None] = _nothing
+    give_back: Callable[[float], None] = _no_pause
     """Told how many seconds were no work, where that shows only afterwards."""
 
     def lose(self, seconds: float) -> None:

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, Unpack
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.options import EvalOptions, Selection
 from kestrel_lab.evals.shared.transfer import SharedResults
-from kestrel_lab.runtime.options import takes
+from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.sync import blocking
+from kestrel_lab.runtime.sync import blocking_twin
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.commits.bisect_result import BisectResult
     from kestrel_lab.evals.commits.compare import Comparison
     from kestrel_lab.evals.commits.history import History
     from kestrel_lab.evals.execution.result import EvalResult
-    from kestrel_lab.evals.importers.load import Imported
+    from kestrel_lab.evals.importers.load import ImportResult
     from kestrel_lab.evals.notebooks.from_run import RunNotebook
-    from kestrel_lab.evals.stored.rescore import Rescored
+    from kestrel_lab.evals.stored.rescore import RescoreResult
     from kestrel_lab.evals.stored.summary import StoredSummary
     from kestrel_lab.evals.studies.ablation_result import Ablation
     from kestrel_lab.evals.suite import Suite
     from kestrel_lab.evals.suites.scenario_from_run import ScenarioDraft
-    from kestrel_lab.runtime.recomputation import Recomputed
+    from kestrel_lab.runtime.recomputation import RecomputeResult
     from kestrel_lab.runtime.run import Run
 
 
@@ -61,19 +61,19 @@ class Arms:
         Gives a row per paragraph (`.frame`), `.trials`, `.plot()` and `.report(path)`. Raises `UsageError` for a file that does not exist or has no such
         parts, a budget that cannot tell them apart, several configurations, and a cost where prices are not known.
         """
-        from kestrel_lab.evals.studies.ablation import ablate
+        from kestrel_lab.evals.studies.ablation import ablate_guidance
 
         if reporter is None and self._session.surroundings is not None:
             reporter = self._session.surroundings.reporter()
-        return await ablate(self._session, suite, file, reporter=reporter, **options)
+        return await ablate_guidance(self._session, suite, file, reporter=reporter, **options)
 
-    ablate_sync = blocking(ablate)
+    ablate_sync = blocking_twin(ablate)
 
 
 class Evaluations(Arms):
     """Measures agents: each method loads what it needs when it is first called."""
 
-    @takes(EvalOptions)
+    @takes_options(EvalOptions)
     async def eval(self, /, suite: str | Path | Suite, *, cluster: str | None = None, **options: Any) -> EvalResult:
         """Run a suite of scenarios, a file or a loaded one, over its model configurations.
 
@@ -94,7 +94,7 @@ class Evaluations(Arms):
             options["make"] = on_cluster(cluster)
         return await run_suite(self._session, suite, **options)
 
-    @takes(Selection)
+    @takes_options(Selection)
     async def compare(
         self,
         base: str = "auto",
@@ -115,9 +115,9 @@ class Evaluations(Arms):
         Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
         touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
         """
-        from kestrel_lab.evals.commits.compare import compare
+        from kestrel_lab.evals.commits.compare import compare_commits
 
-        return await compare(
+        return await compare_commits(
             self._session, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite, **parts
         )
 
@@ -125,7 +125,7 @@ class Evaluations(Arms):
         """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.
 
         Options: `every`, `last` to take some of the commits, `configs`, `epochs`, `metric` to look at, `reporter`,
-        `own_suite` as for `compare`. The commits take turns epoch by epoch. Gives one row per trial with its
+        `own_suite` as for `compare_commits`. The commits take turns epoch by epoch. Gives one row per trial with its
         commit (`.frame`), a row per commit (`.summary()`), `.steps` and `.plot()`; a commit that cannot be run is
         noted. Raises `UsageError` for names that are not commits and when none can be run.
         """
@@ -159,8 +159,8 @@ class Evaluations(Arms):
 
         return await find_first_bad(self._session, suite, good, bad, **options)
 
-    @takes(Selection)
-    async def rescore(self, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> Rescored:
+    @takes_options(Selection)
+    async def rescore(self, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> RescoreResult:
         """Rescore the stored trials of a suite by the checks it has now, without asking a model or calling a tool.
 
         The newest trial of each scenario, configuration and epoch of `commit`, or of the commit tried last. A check that needs
@@ -169,11 +169,11 @@ class Evaluations(Arms):
         New scores are stored beside the old ones; where all checks could be judged, `reuse` takes them. `configs`, `scenarios`,
         `families` and `tags` select as for `eval`. Raises `UsageError` when nothing is stored.
         """
-        from kestrel_lab.evals.stored.rescore import rescore
+        from kestrel_lab.evals.stored.rescore import rescore_trials
 
-        return await rescore(self._session, suite, commit=commit, **parts)
+        return await rescore_trials(self._session, suite, commit=commit, **parts)
 
-    @takes(Selection)
+    @takes_options(Selection)
     def stored(
         self,
         suite: str | Path | Suite,
@@ -214,17 +214,17 @@ class Evaluations(Arms):
 
     async def recompute(
         self, run: str | Run, *, workspace: str | Path | None = None, copy: bool = False, reporter: Reporter | None = None
-    ) -> Recomputed:
+    ) -> RecomputeResult:
         """Run the code of a conversation again in a sandboxed kernel, without a model, and say for each call whether its output still holds.
 
         The code reads the workspace of the run, or the folder `workspace`, and can change nothing there; with `copy` it works in a throw-away
         copy of that folder, for code that writes files. Raises `UsageError` for a run
         that has not ended, for one without code, and where code cannot be sandboxed.
         """
-        from kestrel_lab.runtime.recomputation import recompute
+        from kestrel_lab.runtime.recomputation import recompute_run
 
         memory, name = self._session.options.sandbox_memory, run if isinstance(run, str) else run.id
-        return await recompute(self._session.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter)
+        return await recompute_run(self._session.store, name, workspace=workspace, copy=copy, memory=memory, reporter=reporter)
 
     def export_otel(self, run: str | Run, target: str | Path, *, content: bool = False) -> int:
         """Export a run of the log as OpenTelemetry spans, to a file of OTLP JSON or to a collector's http address; returns how many.
@@ -235,12 +235,12 @@ class Evaluations(Arms):
         collector that does not take them.
         """
         from kestrel_lab.evals.stored_trials import trials_of_run
-        from kestrel_lab.runtime.conversation import conversation
+        from kestrel_lab.runtime.conversation import conversation_runs
         from kestrel_lab.telemetry.otlp import write_spans
         from kestrel_lab.telemetry.spans import evaluation_span, spans_of
 
         found = self._session.get(run) if isinstance(run, str) else run
-        spans = spans_of(found.id, found.records(), conversation=conversation(self._session.store, found.id)[0], content=content)
+        spans = spans_of(found.id, found.records(), conversation=conversation_runs(self._session.store, found.id)[0], content=content)
         last = next(span for span in reversed(spans) if span.key == "run")
         spans += [
             evaluation_span(found.id, last, f"{row.suite}/{row.scenario}/{row.id}", row.created_at, scores, content=content)
@@ -250,7 +250,9 @@ class Evaluations(Arms):
         write_spans(spans, target)
         return len(spans)
 
-    async def import_runs(self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None) -> Imported:
+    async def import_runs(
+        self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None
+    ) -> ImportResult:
         """Import what other tools recorded, from files or folders of them.
 
         These are sessions of Claude Code and Codex, OpenTelemetry traces of agents (OTLP JSON), run files of AgentDojo, logs of Inspect, and chat
@@ -266,10 +268,10 @@ class Evaluations(Arms):
 
         return await import_runs(self._session, paths, suite=suite, reporter=reporter)
 
-    eval_sync = blocking(eval)  # noqa: A003  # the method above
-    compare_sync = blocking(compare)
-    eval_commits_sync = blocking(eval_commits)
-    history_sync = blocking(history)
-    bisect_sync = blocking(bisect)
-    rescore_sync = blocking(rescore)
-    import_runs_sync = blocking(import_runs)
+    eval_sync = blocking_twin(eval)  # noqa: A003  # the method above
+    compare_sync = blocking_twin(compare)
+    eval_commits_sync = blocking_twin(eval_commits)
+    history_sync = blocking_twin(history)
+    bisect_sync = blocking_twin(bisect)
+    rescore_sync = blocking_twin(rescore)
+    import_runs_sync = blocking_twin(import_runs)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.metrics import METRICS
 
 SUCCESS: Final = "success_rate"
@@ -34,7 +34,7 @@ class Gate:
     def __post_init__(self) -> None:
         known = [SUCCESS, *METRICS, "recall@10", "concerns:files"]
         if self.metric not in known and not _NAMED.fullmatch(self.metric):
-            raise UsageError(f"there is no metric {self.metric!r} to set a bound for; {nearest(self.metric, known)}")
+            raise UsageError(f"there is no metric {self.metric!r} to set a bound for; {did_you_mean(self.metric, known)}")
         if (self.at_least is None) == (self.at_most is None):
             raise UsageError(f"a gate has one bound, at_least or at_most, not {'none' if self.at_least is None else 'both'}")
         if not math.isfinite(self.bound):
@@ -58,7 +58,7 @@ class Gate:
     def text(self) -> str:
         """As a person reads it: `success_rate ≥ 80 % (family code)`."""
         sign = "≥" if self.at_least is not None else "≤"
-        return f"{self.metric} {sign} {shown(self.metric, self.bound)}" + (f" (family {self.family})" if self.family else "")
+        return f"{self.metric} {sign} {format_metric(self.metric, self.bound)}" + (f" (family {self.family})" if self.family else "")
 
     def covers(self, config: str, family: str) -> bool:
         """Return whether it applies to this configuration's trials of this family."""
@@ -70,21 +70,23 @@ def is_share(metric: str) -> bool:
     return metric == SUCCESS or bool(_NAMED.fullmatch(metric)) or (metric in METRICS and METRICS[metric].unit == "share")
 
 
-def shown(metric: str, value: float) -> str:
+def format_metric(metric: str, value: float) -> str:
     """Return a value of a metric as text; a dash for an unknown one."""
     if not math.isfinite(value):
         return "–"
     return f"{100 * value:.3g} %" if metric == SUCCESS or _NAMED.fullmatch(metric) else f"{value:.4g}"
 
 
-def measured(record: Mapping[str, Any], metric: str, between: str = " to ") -> str:
+def format_interval(record: Mapping[str, Any], metric: str, between: str = " to ") -> str:
     """Return a metric of a group of trials with its interval, as text; a cost that is only partly known says so."""
     if metric == "cost_estimate" and (least := record.get(AT_LEAST)) is not None:
-        return at_least(shown(metric, least) if least else "")
+        return format_lower_bound(format_metric(metric, least) if least else "")
     value, low, high = (record.get(f"{metric}{end}", math.nan) for end in ("", "_low", "_high"))
-    return shown(metric, value) + ("" if math.isnan(low) else f" ({shown(metric, low)}{between}{shown(metric, high)})")
+    return format_metric(metric, value) + (
+        "" if math.isnan(low) else f" ({format_metric(metric, low)}{between}{format_metric(metric, high)})"
+    )
 
 
-def at_least(known: str) -> str:
+def format_lower_bound(known: str) -> str:
     """Return the text of an amount that is only partly known; `known` is empty where nothing is."""
     return f"≥ {known} + unknown" if known else "unknown"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.host.git import git
+from kestrel_lab.host.git import git_output
 
 # What git says of a checkout, asked without changing anything in it.
 
@@ -41,7 +41,7 @@ async def commit_of(folder: Path, name: str) -> str:
     if name.startswith("-"):
         raise UsageError(f"{name!r} is not a name of a commit")
     try:
-        return (await git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")).strip()
+        return (await git_output(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")).strip()
     except UsageError as error:
         raise UsageError(f"{name!r} is not a commit, branch or tag of {folder}") from error
 
@@ -60,11 +60,11 @@ async def code_version(root: Path | None, *, but: Path | None = None) -> CodeVer
     skip = [f":(exclude,top){but.relative_to(root)}"] if but is not None and but.is_relative_to(root) and but != root else []
     # For changes within submodules git would start another git, in them.
     plainly = ("--binary", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")
-    changed = await git(root, "diff", "HEAD", *plainly, "--", ".", *skip)
+    changed = await git_output(root, "diff", "HEAD", *plainly, "--", ".", *skip)
     for inner in await _submodules(root):
         if (version := await code_version(inner)).changes:
             changed += f"\0{inner.relative_to(root)} {version}"
-    untracked = (await git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *skip)).split("\0")
+    untracked = (await git_output(root, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *skip)).split("\0")
     names = sorted(name for name in untracked if name)
     if not changed and not names:
         return CodeVersion(sha=sha)
@@ -76,7 +76,7 @@ async def code_version(root: Path | None, *, but: Path | None = None) -> CodeVer
 
 
 async def _submodules(root: Path) -> list[Path]:
-    listed = (await git(root, "ls-files", "--stage", "-z")).split("\0")
+    listed = (await git_output(root, "ls-files", "--stage", "-z")).split("\0")
     places = [root / line.partition("\t")[2] for line in listed if line.startswith("160000 ")]
     return [place for place in places if await asyncio.to_thread((place / ".git").exists)]
 
@@ -126,7 +126,7 @@ async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None 
     if ".." in text:
         first, _, end = text.partition("..")
         start, stop = await commit_of(root, first.strip() or "HEAD"), await commit_of(root, end.strip() or "HEAD")
-        found = await _listed(root, "--first-parent", "--reverse", f"{start}..{stop}")
+        found = await _list_commits(root, "--first-parent", "--reverse", f"{start}..{stop}")
         if not found:
             raise UsageError(f"{text!r} holds no commits: {first or 'HEAD'} is {end or 'HEAD'}, or comes after it")
     else:
@@ -135,10 +135,10 @@ async def commits_in(root: Path, text: str, *, every: int = 1, last: int | None 
             raise UsageError("name some commits: A..B, or A,B,C")
         found = [await commit_at(root, name) for name in names]
         found = list({commit.sha: commit for commit in found}.values())
-    return thinned(found, every, last)
+    return sample_commits(found, every, last)
 
 
-def thinned(commits: Sequence[Commit], every: int, last: int | None) -> list[Commit]:
+def sample_commits(commits: Sequence[Commit], every: int, last: int | None) -> list[Commit]:
     """Of `commits`, oldest first, every `every`-th counted from the newest, and of these the `last` newest; raises `UsageError` for numbers below 1."""
     if every < 1 or (last is not None and last < 1):
         raise UsageError(f"every and last are at least 1, not {every} and {last}")
@@ -147,7 +147,7 @@ def thinned(commits: Sequence[Commit], every: int, last: int | None) -> list[Com
 
 async def commit_at(root: Path, name: str) -> Commit:
     """Return the commit that `name` means; raises `UsageError` when there is none."""
-    return (await _listed(root, "--no-walk", await commit_of(root, name)))[0]
+    return (await _list_commits(root, "--no-walk", await commit_of(root, name)))[0]
 
 
 async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
@@ -155,15 +155,15 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
     first, last = await commit_of(root, good), await commit_of(root, bad)
     if first == last:
         raise UsageError(f"{good} and {bad} are the same commit {first[:10]}: there is nothing between them")
-    line = await _listed(root, "--first-parent", "--reverse", last)
+    line = await _list_commits(root, "--first-parent", "--reverse", last)
     shas = [commit.sha for commit in line]
     if first in shas:
         return line[shas.index(first) :]
     try:
-        await git(root, "merge-base", "--is-ancestor", first, last)
+        await git_output(root, "merge-base", "--is-ancestor", first, last)
     except UsageError:
         msg = f"{good} is not an ancestor of {bad}: bisect needs a commit and one of its descendants"
-        msg += await _shallow(root)
+        msg += await _shallow_hint(root)
         raise UsageError(msg) from None
     msg = f"{good} came into {bad} by a merge. Only first parents are followed: name a commit of the branch that it was merged into"
     raise UsageError(msg)
@@ -171,7 +171,7 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
 
 async def first_parents(root: Path, name: str = "HEAD") -> list[Commit]:
     """Return `name` and its ancestors along first parents, newest first, `_LOOKED_AT` of them."""
-    return await _listed(root, "--first-parent", f"--max-count={_LOOKED_AT}", await commit_of(root, name))
+    return await _list_commits(root, "--first-parent", f"--max-count={_LOOKED_AT}", await commit_of(root, name))
 
 
 async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], bool]) -> tuple[Commit, bool]:
@@ -185,7 +185,7 @@ async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], b
     fork = await _fork(root, sha)
     line = [commit for commit in await first_parents(root, fork) if commit.sha != sha]
     if not line:
-        raise UsageError(f"{head} is the first commit: there is no earlier commit to compare with{await _shallow(root)}")
+        raise UsageError(f"{head} is the first commit: there is no earlier commit to compare with{await _shallow_hint(root)}")
     for commit in line:
         if has_results(commit.sha):
             return commit, True
@@ -197,24 +197,24 @@ async def _fork(root: Path, sha: str) -> str:
     forks: dict[str, int] = {}
     for name in _MAIN:
         try:
-            fork = (await git(root, "merge-base", sha, await commit_of(root, name))).strip()
+            fork = (await git_output(root, "merge-base", sha, await commit_of(root, name))).strip()
         except UsageError:
             continue
-        forks[fork] = int(await git(root, "rev-list", "--count", f"{fork}..{sha}"))
+        forks[fork] = int(await git_output(root, "rev-list", "--count", f"{fork}..{sha}"))
     if not forks:
         msg = f"no branch of {', '.join(_MAIN)} has an ancestor in common with {sha[:10]}: name the commit to compare with"
-        raise UsageError(msg + await _shallow(root))
+        raise UsageError(msg + await _shallow_hint(root))
     return min(forks, key=forks.__getitem__)
 
 
-async def _shallow(root: Path) -> str:
+async def _shallow_hint(root: Path) -> str:
     """Return a hint where older commits may be missing; empty elsewhere."""
-    shallow = (await git(root, "rev-parse", "--is-shallow-repository")).strip() == "true"
+    shallow = (await git_output(root, "rev-parse", "--is-shallow-repository")).strip() == "true"
     return "; this clone has only the newest commits: git fetch --unshallow gets the others" if shallow else ""
 
 
-async def _listed(root: Path, *which: str) -> list[Commit]:
-    text = await git(root, "log", "--no-show-signature", "--no-color", _FORMAT, *which, "--")
+async def _list_commits(root: Path, *which: str) -> list[Commit]:
+    text = await git_output(root, "log", "--no-show-signature", "--no-color", _FORMAT, *which, "--")
     # A subject may hold what else ends a line for Python, and bytes that are no text.
     lines = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace").split("\n")
     found: list[list[str]] = [line.split("\0", 2) for line in lines if line]

@@ -12,7 +12,7 @@ from typing import Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.host.git import Repository, git, run_git
+from kestrel_lab.host.git import Repository, git_output, run_git
 
 NAMES: Final = frozenset(
     {
@@ -65,7 +65,7 @@ def _read(folder: Path, name: str, ref: str) -> str:
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
         raise UsageError(f"the guidance file {name!r} must be a path from {folder}, without '..'")
     if ref:
-        data = _committed(folder, name, ref)
+        data = _committed_file(folder, name, ref)
     else:
         path = folder / name
         if not path.is_file() or not path.resolve().is_relative_to(folder.resolve()):
@@ -77,7 +77,7 @@ def _read(folder: Path, name: str, ref: str) -> str:
         raise UsageError(f"the guidance file {name!r} is no UTF-8 text") from error
 
 
-def _committed(folder: Path, name: str, ref: str) -> bytes:
+def _committed_file(folder: Path, name: str, ref: str) -> bytes:
     if Repository.around(folder) is None:
         raise UsageError(f"{folder} is in no git repository, so there is no commit {ref!r}: leave ref out for the files as they are")
     done = run_git(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{ref}^{{commit}}")
@@ -97,7 +97,7 @@ def is_guidance(path: PurePosixPath, named: Collection[str] = ()) -> bool:
     return path.name.lower() in NAMES or inside or str(path) in named
 
 
-def equip(folder: Path, guidance: Guidance, named: frozenset[str]) -> bool:
+def install_guidance(folder: Path, guidance: Guidance, named: frozenset[str]) -> bool:
     """Remove the guidance files of a workspace, write those of `guidance`, and return whether anything is there that was not, or the other way round.
 
     `named` are paths that count as guidance beside those known by name. Raises `UsageError` for a file that would lie outside.
@@ -125,14 +125,14 @@ async def commit_guidance(folder: Path) -> None:
 
     So `git status`, `git diff` and `git show` tell an agent of no other guidance, and a patch that it makes has none.
     """
-    await git(folder, "add", "--all", "--force", "--", ".")
-    tree = (await git(folder, "write-tree")).strip()
-    head, _, message = (await git(folder, "cat-file", "commit", "HEAD")).partition("\n\n")
+    await git_output(folder, "add", "--all", "--force", "--", ".")
+    tree = (await git_output(folder, "write-tree")).strip()
+    head, _, message = (await git_output(folder, "cat-file", "commit", "HEAD")).partition("\n\n")
     others = re.sub(r"^gpgsig.*(?:\n .*)*\n?", "", head.partition("\n")[2], flags=re.MULTILINE)
     store = folder / ".git"
     draft = store / "kestrel-commit"
     draft.write_text(f"tree {tree}\n{others.rstrip()}\n\n{message}", encoding="utf-8", errors="surrogateescape", newline="")
-    made = await git(folder, "hash-object", "-t", "commit", "-w", "--no-filters", "--", str(draft))
+    made = await git_output(folder, "hash-object", "-t", "commit", "-w", "--no-filters", "--", str(draft))
     draft.unlink()
     for name in ("HEAD", "shallow"):
         if (store / name).exists():

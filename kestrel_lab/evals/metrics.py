@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, overload
 
-from kestrel_lab.answers.confidence import stated
-from kestrel_lab.core.errors import CheckError, UsageError, boundary
+from kestrel_lab.answers.confidence import stated_confidence
+from kestrel_lab.core.errors import CheckError, UsageError, error_boundary
 from kestrel_lab.core.events import union as e
-from kestrel_lab.core.usage import MeteredRecords, events_of_type, metered, waiting_time, wall_time, working_time
+from kestrel_lab.core.usage import MeteredRecords, events_of_type, usage_of_run, waiting_time, wall_time, working_time
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.verification.engine import CHECKS
 
@@ -27,7 +27,7 @@ KINDS: Final = tuple(dict.fromkeys(_KIND.values()))
 CONCERN_COLUMNS: Final = ("config", "kind", "share", "low", "high", "trials")
 
 
-def looked_at(records: Iterable[e.Record]) -> list[dict[str, Any]] | None:
+def review_concerns(records: Iterable[e.Record]) -> list[dict[str, Any]] | None:
     """Return the concerns of the review of the run's answer, those of a known kind; `None` where it was not reviewed."""
     end = next(iter(events_of_type(records, e.RunFinished)), None)
     if end is None or not end.looked:
@@ -37,13 +37,13 @@ def looked_at(records: Iterable[e.Record]) -> list[dict[str, Any]] | None:
 
 def concerns(records: Iterable[e.Record]) -> float:
     """Return the number of concerns about the answer that are not minor; `nan` where it was not reviewed."""
-    found = looked_at(records)
+    found = review_concerns(records)
     return math.nan if found is None else sum(one.get("severity") != "minor" for one in found)
 
 
 def concern_kinds(records: Iterable[e.Record]) -> dict[str, float]:
     """Return for each kind, as `concerns:KIND`, 1 if there is a concern of it, a minor one too, else 0; empty where the answer was not reviewed."""
-    found = looked_at(records)
+    found = review_concerns(records)
     if found is None:
         return {}
     kinds = {_KIND[str(one["check"])] for one in found}
@@ -92,7 +92,7 @@ class Metric:
 
     def __call__(self, records: Records) -> float:
         """Return the metric of a run; raises `CheckError` that names it for what its function raises."""
-        with boundary(CheckError, f"the metric {self.name!r}"):
+        with error_boundary(CheckError, f"the metric {self.name!r}"):
             return float(self.function(records))
 
     @property
@@ -109,37 +109,37 @@ def queued_time(records: Records) -> float:
 
 def tokens_in(records: Records) -> float:
     """Tokens read by models; answers from a store cost none."""
-    return metered(records).tokens_in
+    return usage_of_run(records).tokens_in
 
 
 def tokens_out(records: Records) -> float:
     """Tokens written by models."""
-    return metered(records).tokens_out
+    return usage_of_run(records).tokens_out
 
 
 def token_usage(records: Records) -> float:
     """Tokens read and written."""
-    return metered(records).usage.tokens
+    return usage_of_run(records).usage.tokens
 
 
 def model_calls(records: Records) -> float:
     """Calls that a model answered or failed to."""
-    return metered(records).model_calls
+    return usage_of_run(records).model_calls
 
 
 def tool_calls(records: Records) -> float:
     """Tool calls that the model asked for and got an answer to: a result, a cached result, or an error."""
-    return metered(records).tool_calls
+    return usage_of_run(records).tool_calls
 
 
 def cost_estimate(records: Records) -> float:
     """Money for model calls whose price is known; `unpriced_calls` says how many are left out."""
-    return metered(records).cost_usd
+    return usage_of_run(records).cost_usd
 
 
 def unpriced_calls(records: Records) -> float:
     """Model calls that `cost_estimate` knows no price of."""
-    return metered(records).unpriced
+    return usage_of_run(records).unpriced
 
 
 def cache_hits(records: Records) -> float:
@@ -160,7 +160,7 @@ def iterations_per_step(records: Records) -> float:
 
 def cache_hit_rate(records: Records) -> float:
     """The share of answers that came from a store, of those that might have: hits by hits and misses; what is never stored counts as neither."""
-    meter = metered(records)
+    meter = usage_of_run(records)
     return _share(meter.hits, meter.lookups)
 
 
@@ -193,7 +193,7 @@ def verifier_pass_rate(records: Records) -> float:
 
 def confidence(records: Records) -> float:
     """The confidence of the answer, see `answers.confidence`; `nan` where nothing states one."""
-    found = stated([*events_of_type(records, e.VerifierFinished), *events_of_type(records, e.RunFinished)])
+    found = stated_confidence([*events_of_type(records, e.VerifierFinished), *events_of_type(records, e.RunFinished)])
     return math.nan if found is None else found.value
 
 
@@ -253,7 +253,7 @@ METRICS: Final[dict[str, Metric]] = {
 """Every metric by its name, which is its column in a frame. A new one is a function and a line above."""
 
 
-def measure(records: Records, more: Iterable[Metric] = ()) -> dict[str, float]:
+def measure_run(records: Records, more: Iterable[Metric] = ()) -> dict[str, float]:
     """Return the metrics of a run in the order of `METRICS`; those that the run has no value of are left out.
 
     Behind them `concerns:KIND` for each kind, where the answer was reviewed, and the metrics in `more`, a suite's own.

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.notes import GUIDING, KINDS, Note
 from kestrel_lab.core.protocols import Memory
-from kestrel_lab.runtime.memory.run_memory import Forgets
+from kestrel_lab.runtime.memory.run_memory import ForgettingMemory
 
 _DAY_S: Final = 24 * 3600.0
 _NAME: Final = re.compile(r"[a-z][a-z0-9]{0,29}")
@@ -42,7 +42,7 @@ class GivenNote:
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"the name of a note consists of lower-case letters and digits, such as portnew, not {self.name!r}")
         if self.kind not in KINDS:
-            raise UsageError(f"there is no kind of notes {self.kind!r}; {nearest(self.kind, KINDS)}")
+            raise UsageError(f"there is no kind of notes {self.kind!r}; {did_you_mean(self.kind, KINDS)}")
         if self.taint and self.kind in GUIDING:
             raise UsageError(f"a {self.kind} tells somebody what to do, so it must be the user's own words, not from {self.taint}")
         if not self.text.strip() or self.age_days < 0 or (self.ttl_days is not None and self.ttl_days <= 0):
@@ -68,7 +68,7 @@ class GivenNote:
         )
 
 
-async def give(memory: Memory, notes: Iterable[GivenNote], workspace: str) -> None:
+async def store_seed_notes(memory: Memory, notes: Iterable[GivenNote], workspace: str) -> None:
     """Store the notes in `memory`, one after the other, and forget those that are forgotten.
 
     Raises `UsageError` where it cannot forget and has to.
@@ -78,6 +78,6 @@ async def give(memory: Memory, notes: Iterable[GivenNote], workspace: str) -> No
         note = given.note(now)
         await memory.remember(note, workspace=workspace)
         if given.forgotten:
-            if not isinstance(memory, Forgets):
+            if not isinstance(memory, ForgettingMemory):
                 raise UsageError(f"the memory of these trials cannot forget, as the note {given.name!r} asks for")
             await asyncio.to_thread(memory.forget, note.id, workspace)

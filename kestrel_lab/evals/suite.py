@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, Protocol, TypeVar
 
 from kestrel_lab.checks.parse import check_definition
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Approver, Check
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.guidance import Guidance, is_guidance
 from kestrel_lab.evals.metrics import Metric
@@ -277,7 +277,7 @@ class Suite:
         sizes = f"{len(self.scenarios)} scenarios × {len(self.configs)} configurations × {self.epochs} epochs = {trials} trials"
         lines = [f"suite {self.name}: {sizes}", *(f"  {one.name}: {one.model or 'the model of the lab'}" for one in self.configs)]
         lines += [f"  {one.id}: {one_line(one.goal, 100)}" for one in self.scenarios]
-        printer.text(plain("\n".join(lines)))
+        printer.text(sanitize_text("\n".join(lines)))
 
     def select(
         self,
@@ -296,12 +296,12 @@ class Suite:
         """
         chosen = self
         if configs is not None:
-            picked = tuple(_pick("configuration", configs, {c.name: c for c in self.configs}))
+            picked = tuple(_pick_known("configuration", configs, {c.name: c for c in self.configs}))
             left_out = {config.name for config in self.configs} - {config.name for config in picked}
             chosen = replace(chosen, configs=picked, gates=tuple(gate for gate in self.gates if gate.config not in left_out))
-        named = _named("scenario", scenarios, {scenario.id for scenario in self.scenarios})
-        related = _named("family", families, {scenario.family for scenario in self.scenarios} - {""})
-        tagged = _named("tag", tags, {tag for scenario in self.scenarios for tag in scenario.tags})
+        named = _chosen_names("scenario", scenarios, {scenario.id for scenario in self.scenarios})
+        related = _chosen_names("family", families, {scenario.family for scenario in self.scenarios} - {""})
+        tagged = _chosen_names("tag", tags, {tag for scenario in self.scenarios for tag in scenario.tags})
         if not named is related is tagged is None:
             left = tuple(
                 scenario for scenario in self.scenarios
@@ -355,14 +355,14 @@ class Suite:
         return frozenset(name for config in self.configs if config.guidance is not None for name in config.guidance.files)
 
 
-def _pick(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:
+def _pick_known(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:
     for name in names:
         if name not in known:
-            raise UsageError(f"the suite has no {what} {name!r}; {nearest(name, known)}")
+            raise UsageError(f"the suite has no {what} {name!r}; {did_you_mean(name, known)}")
         yield known[name]
 
 
-def _named(what: str, asked: Iterable[str] | None, known: set[str]) -> set[str] | None:
+def _chosen_names(what: str, asked: Iterable[str] | None, known: set[str]) -> set[str] | None:
     """Return those of `known` that are asked for; `None` when all are."""
     if asked is None:
         return None
@@ -370,7 +370,7 @@ def _named(what: str, asked: Iterable[str] | None, known: set[str]) -> set[str] 
     for name in [asked] if isinstance(asked, str) else asked:
         fits = {name} & known or {one for one in known if fnmatchcase(one, name)}
         if not fits:
-            raise UsageError(f"the suite has no {what} {name!r}; {nearest(name, known)}")
+            raise UsageError(f"the suite has no {what} {name!r}; {did_you_mean(name, known)}")
         found |= fits
     return found
 

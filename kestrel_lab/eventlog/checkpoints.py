@@ -43,7 +43,7 @@ class DamagedSnapshot(StoreError):
 
 
 @cache
-def form() -> str:
+def snapshot_format() -> str:
     """The name of the form that snapshots have now."""
     return f"{__version__}/{MEANING}/{content_key(_codec(RunState).shape)[:12]}"
 
@@ -57,7 +57,7 @@ class Image:
     body: bytes
 
 
-def written(state: RunState) -> bytes:
+def encode_state(state: RunState) -> bytes:
     """Return `state` as JSON text."""
     try:
         return msgspec.json.encode(state)
@@ -65,23 +65,23 @@ def written(state: RunState) -> bytes:
         return dumps(msgspec.to_builtins(state, str_keys=True)).encode("ascii")
 
 
-def packed(body: bytes, **about: Json) -> bytes:
-    """Return a snapshot of what `written` gave, with what it is about."""
+def pack_snapshot(body: bytes, **about: Json) -> bytes:
+    """Return a snapshot of what `encode_state` gave, with what it is about."""
     import zstandard
 
-    text = msgspec.json.encode({**about, "form": form(), "state": msgspec.Raw(body)})
+    text = msgspec.json.encode({**about, "form": snapshot_format(), "state": msgspec.Raw(body)})
     return zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compress(text)
 
 
-def restore(content: bytes, **about: Json) -> RunState:
-    """The state that `packed` was given; raises `DamagedSnapshot` when it is of another form or about something else."""
+def restore_state(content: bytes, **about: Json) -> RunState:
+    """The state that `pack_snapshot` was given; raises `DamagedSnapshot` when it is of another form or about something else."""
     import zstandard
 
     try:
         if zstandard.frame_content_size(content) > _MOST_BYTES:
             raise DamagedSnapshot("it is too large")  # never shown alone
         body = json.loads(zstandard.ZstdDecompressor().decompress(content))
-        if {key: body[key] for key in body if key != "state"} != {**about, "form": form()}:
+        if {key: body[key] for key in body if key != "state"} != {**about, "form": snapshot_format()}:
             raise DamagedSnapshot("it is another run's, or of another form")
         state: RunState = _codec(RunState).read(body["state"])
     except (zstandard.ZstdError, ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
@@ -92,7 +92,7 @@ def restore(content: bytes, **about: Json) -> RunState:
 @cache
 def _codec(kind: Any) -> _Codec:
     """How values of type `kind` are written; raises `TypeError` for a type that JSON cannot carry."""
-    if _plain(kind):
+    if _is_plain_json(kind):
         return _Codec(lambda value: value, str(kind))
     if is_dataclass(kind):
         return _of_fields(kind)
@@ -112,7 +112,7 @@ def _codec(kind: Any) -> _Codec:
     raise TypeError(msg)
 
 
-def _plain(kind: Any) -> bool:
+def _is_plain_json(kind: Any) -> bool:
     """Whether values of `kind` are JSON as they are."""
     if kind in (None, type(None), bool, int, float, str, ForwardRef("Json"), "Json"):
         return True
@@ -120,8 +120,8 @@ def _plain(kind: Any) -> bool:
     if origin is Literal:
         return all(isinstance(arg, bool | int | str) for arg in args)
     if origin in (Union, types.UnionType, list):
-        return all(map(_plain, args))
-    return origin is dict and args[0] is str and _plain(args[1])
+        return all(map(_is_plain_json, args))
+    return origin is dict and args[0] is str and _is_plain_json(args[1])
 
 
 def _of_fields(cls: Any) -> _Codec:
@@ -177,11 +177,11 @@ class Checkpoint:
     @property
     def current(self) -> bool:
         """Whether this version can read it."""
-        return self.form == form()
+        return self.form == snapshot_format()
 
     def restored(self) -> RunState:
         """The state; raises `DamagedSnapshot` when the bytes are not those that were written for that event."""
-        return restore(self.state, run=self.run_id, seq=self.seq, eid=self.eid)
+        return restore_state(self.state, run=self.run_id, seq=self.seq, eid=self.eid)
 
     @property
     def usable(self) -> str:
@@ -195,7 +195,7 @@ class Checkpoint:
         return "yes"
 
 
-def stored(read: Read, lineage: Iterable[tuple[str, int]]) -> Iterable[Checkpoint]:
+def read_snapshots(read: Read, lineage: Iterable[tuple[str, int]]) -> Iterable[Checkpoint]:
     """The snapshots of a run, the newest first, then those that it shares with the runs it was forked from."""
     for run_id, last in reversed(list(lineage)):
         for row in read(_SELECT, (run_id, last)):

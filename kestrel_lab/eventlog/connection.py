@@ -30,7 +30,7 @@ _NOT_WRITTEN = (apsw.SQLITE_IOERR_WRITE, apsw.SQLITE_IOERR_SHMSIZE)
 """What SQLite says when a quota or a file size limit is reached; `SQLITE_FULL` is for the disk itself."""
 
 
-def connect(path: Path, sqlite: str | None = None) -> apsw.Connection:
+def connect_log(path: Path, sqlite: str | None = None) -> apsw.Connection:
     """A guarded connection to the log at `path`, which is created and migrated as needed.
 
     Raises `StoreError` when the file is not a database of ours, was written by a newer version, or cannot be opened, or when
@@ -86,7 +86,7 @@ def _unusable(path: Path, error: Exception) -> StoreError:
 
 
 def _authorize(action: int, first: str | None, second: str | None, database: str | None, source: str | None) -> int:
-    """Deny whatever could take the rules away; the schema changes in `connect` only."""
+    """Deny whatever could take the rules away; the schema changes in `connect_log` only."""
     if action == apsw.SQLITE_PRAGMA and first == "data_version":  # full-text search asks whether another connection has written
         return apsw.SQLITE_OK
     if action in _FORBIDDEN or (
@@ -120,7 +120,7 @@ def _version(connection: apsw.Connection) -> int:
     return int(connection.pragma("user_version") or 0)
 
 
-def extend(path: Path, script: str) -> None:
+def add_vector_tables(path: Path, script: str) -> None:
     """Run a script that adds tables of vectors, which other connections may not add, in one transaction."""
     connection = apsw.Connection(os.fspath(path))
     try:
@@ -129,12 +129,12 @@ def extend(path: Path, script: str) -> None:
         with connection:
             connection.execute(script)
     except apsw.Error as error:
-        raise translate(error, "a table of vectors") from error
+        raise store_error(error, "a table of vectors") from error
     finally:
         connection.close()
 
 
-def scrub(path: Path) -> None:
+def rewrite_database(path: Path) -> None:
     """Write the database anew, so that nothing which was deleted from it is left in its files.
 
     Takes as long as copying it, and as much room while it lasts. Raises `StoreError` when another process is in the
@@ -154,12 +154,12 @@ def scrub(path: Path) -> None:
                     raise
                 time.sleep(0.02)
     except apsw.Error as error:
-        raise translate(error, "the cleaning of its files") from error
+        raise store_error(error, "the cleaning of its files") from error
     finally:
         connection.close()
 
 
-def translate(error: Exception, what: str) -> StoreError:
+def store_error(error: Exception, what: str) -> StoreError:
     """The error of this package that says what SQLite refused."""
     text = str(error)
     if isinstance(error, apsw.FullError) or getattr(error, "extendedresult", 0) in _NOT_WRITTEN:

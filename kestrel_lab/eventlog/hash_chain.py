@@ -59,7 +59,7 @@ class Damage:
     """Whether all events are as they were written, and the row of the run is not."""
 
 
-def link(
+def chain_hash(
     before: bytes,
     run_id: str,
     seq: int,
@@ -81,7 +81,7 @@ def link(
     return hashlib.sha256(b"".join(hashed)).digest()
 
 
-def tip(read: Read, run_id: str) -> tuple[int, bytes]:
+def last_hash(read: Read, run_id: str) -> tuple[int, bytes]:
     """Number and hash of the last event of a run, by its row; those of none when there is no such run."""
     rows = read(_TIP, (run_id,))
     return (int(rows[0][0]), rows[0][1] or START) if rows else (0, START)
@@ -103,7 +103,7 @@ def damage_of(read: Read, lineage: Sequence[tuple[str, int]]) -> Damage | None:
         if counted and isinstance(counted[0][1], int) and 0 < counted[0][1] <= seq:
             return Damage(run_id=run_id, seq=counted[0][1], what="it is missing where the run's row says that the run was forked later")
         for row in rows_of(read, run_id, seq, last):
-            if wrong := _wrong(row, run_id, seq + 1, before):
+            if wrong := _row_problem(row, run_id, seq + 1, before):
                 return Damage(run_id=run_id, seq=seq + 1, what=wrong)
             seq, before = row[0], row[-2] or START
             rows.take(row)
@@ -165,7 +165,7 @@ class _RowsHeld:
             self.wrong = self.wrong or (self._run_id, f"its row says {status!r}, and its events {self._status!r}")
 
 
-def _wrong(row: tuple[Any, ...], run_id: str, due: int, before: bytes) -> str:
+def _row_problem(row: tuple[Any, ...], run_id: str, due: int, before: bytes) -> str:
     """What is wrong with the event that should have the number `due` and follow one with the hash `before`; empty if nothing is."""
     if len(row) == 1:
         return f"it cannot be read ({row[0]})"
@@ -176,7 +176,7 @@ def _wrong(row: tuple[Any, ...], run_id: str, due: int, before: bytes) -> str:
         return "it is not what was written"
     if digest is None:
         return "its hash is gone" if before != START else ""
-    return "" if digest == link(before, run_id, *columns) else "it is not what was written, or does not follow the one before"
+    return "" if digest == chain_hash(before, run_id, *columns) else "it is not what was written, or does not follow the one before"
 
 
 def rows_of(read: Read, run_id: str, after: int, last: int) -> Iterator[tuple[Any, ...]]:

@@ -30,7 +30,7 @@ _STALE_S = 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Whole:
+class StoredText:
     """A whole text that an event names."""
 
     call: str

@@ -26,7 +26,7 @@ class Owner:
     @classmethod
     def here(cls, session: str) -> Owner:
         """The session of that name in this process."""
-        return cls(process=process_name(), began=_began(os.getpid()), session=session)
+        return cls(process=process_name(), began=_process_start(os.getpid()), session=session)
 
     @classmethod
     def parse(cls, text: str) -> Owner:
@@ -51,7 +51,7 @@ class Owner:
     def alive(self) -> bool:
         """Whether its process is there on this machine; of other machines nothing is known."""
         pid = self.process.rpartition(":")[2]
-        return pid.isdecimal() and not self.host and _there(int(pid), self.began)
+        return pid.isdecimal() and not self.host and _is_running(int(pid), self.began)
 
     @property
     def host(self) -> str:
@@ -61,7 +61,7 @@ class Owner:
 
 
 @cache
-def _began(pid: int) -> float:
+def _process_start(pid: int) -> float:
     """When this process, of that number, was started; asked once, since every run names its owner."""
     import psutil  # not needed to read a log
 
@@ -69,7 +69,7 @@ def _began(pid: int) -> float:
     return began
 
 
-def _there(pid: int, began: float | None) -> bool:
+def _is_running(pid: int, began: float | None) -> bool:
     import psutil
 
     try:

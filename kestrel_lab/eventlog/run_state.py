@@ -58,7 +58,7 @@ from kestrel_lab.core.plan import Plan, Step, conversation_step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.eventlog.conversation import Conversation, OpenMacro, read_images
-from kestrel_lab.eventlog.large_results import Whole
+from kestrel_lab.eventlog.large_results import StoredText
 
 
 @dataclass(kw_only=True, slots=True)
@@ -129,7 +129,7 @@ class RunState:
     """Steps in which another model or tier took over."""
     councils: dict[str, CouncilDecided] = field(default_factory=dict)
     """How councils decided, by step."""
-    wholes: dict[str, Whole] = field(default_factory=dict)
+    wholes: dict[str, StoredText] = field(default_factory=dict)
     """Answers that were too long to show, by the names under which they are kept whole."""
     answer: str = ""
     finished: RunFinished | None = None
@@ -272,7 +272,7 @@ class RunState:
     def _take_over(self, earlier: Mapping[str, Any]) -> None:
         """Begin with what the run has from the run that it follows; its messages are said when its agent begins."""
         self.recalled.update(earlier.get("recalled", ()))
-        self.wholes |= {name: Whole(**whole) for name, whole in earlier.get("wholes", {}).items()}
+        self.wholes |= {name: StoredText(**whole) for name, whole in earlier.get("wholes", {}).items()}
 
     def _extended(self, event: PlanExtended) -> None:
         steps = cast("list[Json]", self.plan.get("steps", []))
@@ -284,7 +284,7 @@ class RunState:
         talk = self.conversation(event.step)
         talk.results |= event.results
         wholes: Mapping[str, Any] = event.wholes
-        self.wholes |= {name: Whole(**whole) for name, whole in wholes.items()}
+        self.wholes |= {name: StoredText(**whole) for name, whole in wholes.items()}
         if event.summary:
             talk.summary, talk.upto = event.summary, event.upto
             talk.cycles += self.conversations.pop(event.by, Conversation()).cycles
@@ -384,7 +384,7 @@ class RunState:
     def _tool_answered(self, event: ToolAnswered) -> None:
         self.begun.pop(event.call, None)
         if event.whole:
-            self.wholes[event.whole] = Whole(call=event.call, tool=event.tool, chars=event.chars)
+            self.wholes[event.whole] = StoredText(call=event.call, tool=event.tool, chars=event.chars)
         conversation = self.conversation(event.step)
         if event.call not in self.branches:  # the calls of a sub-agent count for themselves
             conversation.use(seconds=event.seconds)

@@ -17,12 +17,12 @@ _AT_WORK: set[tuple[str, str]] = set()
 """Runs that sessions of this process work on: session and run. Another process can only be seen to be there."""
 
 
-def began(session: str, run_id: str) -> None:
+def mark_working(session: str, run_id: str) -> None:
     """Note that a session of this process works on the run."""
     _AT_WORK.add((session, run_id))
 
 
-def ended(session: str, run_id: str) -> None:
+def mark_idle(session: str, run_id: str) -> None:
     """Note that it no longer does."""
     _AT_WORK.discard((session, run_id))
 
@@ -34,7 +34,7 @@ def at_work(owner: str, run_id: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class VisibleStatus:
     """Where a run stands, as it is shown. It is computed each time: the log cannot know that a process has ended."""
 
     word: str
@@ -46,7 +46,7 @@ class Standing:
         return f"{self.word} ({self.note})" if self.note else self.word
 
 
-def standing(run_id: str, status: str, owner: str, *, asks: bool = True) -> Standing:
+def visible_status(run_id: str, status: str, owner: str, *, asks: bool = True) -> VisibleStatus:
     """How a run with this status in the log stands, as far as its owner can be seen.
 
     Without an owner that is at work a run is `INTERRUPTED`, and `UNKNOWN` if the owner is a process of another machine.
@@ -55,12 +55,12 @@ def standing(run_id: str, status: str, owner: str, *, asks: bool = True) -> Stan
     """
     goes_on = status in (RunStatus.PLANNING, RunStatus.EXECUTING) or (status == RunStatus.WAITING_APPROVAL and not asks)
     if not goes_on or at_work(owner, run_id):
-        return Standing(status)
+        return VisibleStatus(status)
     resume, named = f"kestrel run --resume {run_id}", Owner.parse(owner)
     if named.host:
-        return Standing("UNKNOWN", f"process {named.process} works or worked on it; if that has ended: {resume}")
+        return VisibleStatus("UNKNOWN", f"process {named.process} works or worked on it; if that has ended: {resume}")
     ended = "its process ended" if owner and not named.alive else "nobody works on it"
-    return Standing(INTERRUPTED, f"{ended}; {resume}")
+    return VisibleStatus(INTERRUPTED, f"{ended}; {resume}")
 
 
 def decided_runs(store: SessionStore) -> set[str]:
@@ -95,7 +95,7 @@ def cancel_in_log(store: SessionStore, run_id: str, by: str = "") -> bool:
     return True
 
 
-def taken(run_id: str, by: str) -> UsageError:
+def busy_message(run_id: str, by: str) -> UsageError:
     """What is said to whoever wants a run that `by` works on."""
     named = Owner.parse(by)
     who = "another session of this process" if named.same_process else f"process {named.process}"

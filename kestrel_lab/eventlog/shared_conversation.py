@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.json_types import Json, loads
-from kestrel_lab.eventlog.hash_chain import START, Read, link, rows_of
+from kestrel_lab.eventlog.hash_chain import START, Read, chain_hash, rows_of
 
 _FIRST = "SELECT hash FROM events WHERE run_id = ? AND seq = 1"
 _CHAIN = """
@@ -25,7 +25,7 @@ _CHAIN = """
 _Earlier = Mapping[str, Any]
 
 
-def stored(read: Read, since: str, base: _Earlier, earlier: dict[str, Json]) -> dict[str, Json]:
+def conversation_reference(read: Read, since: str, base: _Earlier, earlier: dict[str, Json]) -> dict[str, Json]:
     """Return what the log keeps of `earlier`, that of a run that goes on with the conversation of run `since`, which was given `base`."""
     rows = read(_FIRST, (since,))
     if not base or not rows or rows[0][0] is None:  # nothing to share, in another log, or written before events had hashes
@@ -45,7 +45,7 @@ def stored(read: Read, since: str, base: _Earlier, earlier: dict[str, Json]) -> 
     return {"since": since, "hash": rows[0][0].hex(), "kept": kept, "added": added}
 
 
-def whole(read: Read, run_id: str, earlier: _Earlier) -> dict[str, Json]:
+def full_conversation(read: Read, run_id: str, earlier: _Earlier) -> dict[str, Json]:
     """Return the `earlier` that run `run_id` was given, of which the log keeps `earlier`; raises `StoreError` where a part of it is gone."""
     if "since" not in earlier:
         return dict(earlier)
@@ -60,11 +60,11 @@ def whole(read: Read, run_id: str, earlier: _Earlier) -> dict[str, Json]:
         earlier = _earlier_of(earlier["since"], body)
     told = dict(earlier)
     for one in reversed(later):
-        told = {name: _joined(told.get(name), one["kept"].get(name, 0), value) for name, value in one["added"].items()}
+        told = {name: _join_values(told.get(name), one["kept"].get(name, 0), value) for name, value in one["added"].items()}
     return told
 
 
-def _joined(before: Json, kept: int, added: Json) -> Json:
+def _join_values(before: Json, kept: int, added: Json) -> Json:
     if isinstance(before, list) and isinstance(added, list):
         return [*before[:kept], *added]
     return {**before, **added} if kept and isinstance(before, dict) and isinstance(added, dict) else added
@@ -78,7 +78,7 @@ def _earlier_of(run_id: str, body: str) -> _Earlier:
     return cast("_Earlier", told.get("earlier", {})) if isinstance(told, dict) else {}
 
 
-def changed(read: Read, earlier: _Earlier) -> str:
+def changed_base(read: Read, earlier: _Earlier) -> str:
     """Return the run whose first event is no longer the one that `earlier`, as the log keeps it, goes on with; empty where all are."""
     while "since" in earlier:
         since = str(earlier["since"])
@@ -86,7 +86,7 @@ def changed(read: Read, earlier: _Earlier) -> str:
         if len(rows) != 1 or len(rows[0]) == 1:  # gone, or not to be read
             return since
         *columns, digest, _ = rows[0]
-        if digest is None or digest.hex() != earlier["hash"] or link(START, since, *columns) != digest:
+        if digest is None or digest.hex() != earlier["hash"] or chain_hash(START, since, *columns) != digest:
             return since
         earlier = _earlier_of(since, columns[5].decode())
     return ""

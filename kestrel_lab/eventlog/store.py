@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 
-from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError, nearest
+from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError, did_you_mean
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -28,15 +28,25 @@ from kestrel_lab.core.events.union import (
     RunForked,
     RunStarted,
     StateTransition,
-    decoded,
-    encoded,
+    decode_event,
+    encode_event,
 )
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog import shared_conversation
-from kestrel_lab.eventlog.checkpoints import KEPT, SAVE, Checkpoint, Image, form, newest_state, packed, stored, written
-from kestrel_lab.eventlog.connection import ANSWERED_BEFORE, connect, translate
-from kestrel_lab.eventlog.hash_chain import Damage, damage_of, tip
+from kestrel_lab.eventlog.checkpoints import (
+    KEPT,
+    SAVE,
+    Checkpoint,
+    Image,
+    encode_state,
+    newest_state,
+    pack_snapshot,
+    read_snapshots,
+    snapshot_format,
+)
+from kestrel_lab.eventlog.connection import ANSWERED_BEFORE, connect_log, store_error
+from kestrel_lab.eventlog.hash_chain import Damage, damage_of, last_hash
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_state import RunState
@@ -97,11 +107,11 @@ class SessionStore:
         self.path = Path(path)
         if not network:
             check_local(self.path, filesystem(self.path))
-        self._readers = [connect(self.path)]
+        self._readers = [connect_log(self.path)]
         """Connections that nobody reads with at the moment."""
         self._closed = False
         self._lock = threading.Lock()
-        self._writer = Writer(lambda: connect(self.path))
+        self._writer = Writer(lambda: connect_log(self.path))
         self.session = secrets.token_hex(6)
         """Names this store in the log: unique for ever."""
         self._epochs: dict[str, int] = {}
@@ -128,7 +138,7 @@ class SessionStore:
         self._begun.add(run_id)
         if started.follows and (lineage := self._lineage(started.follows)):
             base, self._told = self._earlier_of(since := lineage[0][0]), (run_id, started.earlier)
-            started = replace(started, earlier=shared_conversation.stored(self.query, since, base, started.earlier))
+            started = replace(started, earlier=shared_conversation.conversation_reference(self.query, since, base, started.earlier))
         self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._job(run_id, started, 0, now),)), urgent=False)
         return now
 
@@ -185,7 +195,7 @@ class SessionStore:
         refused: Callable[[Exception], object] | None = None,
     ) -> Append:
         ref = event.question or event.call if isinstance(event, _DECIDED) else None
-        return Append(run_id, f"{self.session}-{next(self._numbers)}", at, event.type, ref, encoded(event), epoch, done, refused)
+        return Append(run_id, f"{self.session}-{next(self._numbers)}", at, event.type, ref, encode_event(event), epoch, done, refused)
 
     def transition(self, run_id: str, target: RunStatus, *, reason: str = "", source: RunStatus | None = None) -> Future[int]:
         """Queue the run's way to another state; the future raises `IllegalTransition` if the map forbids it."""
@@ -263,7 +273,7 @@ class SessionStore:
         if self._told[0] != run_id:
             rows = self.query("SELECT body FROM events WHERE run_id = ? AND seq = 1", (run_id,))
             kept = json.loads(rows[0][0]).get("earlier", {}) if rows else {}
-            self._told = run_id, shared_conversation.whole(self.query, run_id, kept)
+            self._told = run_id, shared_conversation.full_conversation(self.query, run_id, kept)
         return self._told[1]
 
     def state(self, run_id: str) -> RunState:
@@ -271,7 +281,7 @@ class SessionStore:
 
         The same as `fold(records(run_id))`, sooner. A damaged snapshot is passed over with a warning.
         """
-        state = newest_state(stored(self.query, self._lineage(run_id)))
+        state = newest_state(read_snapshots(self.query, self._lineage(run_id)))
         for record in self.records(run_id, after=state.events):
             state.apply(record.event, record.at)
         return state
@@ -283,7 +293,7 @@ class SessionStore:
         `None` when this store has appended none.
         """
         eid = self._tails.get(run_id)
-        return None if eid is None else Image(seq=state.events, eid=eid, body=written(state))
+        return None if eid is None else Image(seq=state.events, eid=eid, body=encode_state(state))
 
     def checkpoint(self, run_id: str, reason: str, image: Image | None = None) -> CheckpointSaved | None:
         """Queue a snapshot of the run; the oldest beyond `KEPT` go.
@@ -296,9 +306,9 @@ class SessionStore:
             found = self.query("SELECT eid FROM events WHERE run_id = ? AND seq = ?", (run_id, state.events))
             if not found:
                 return None
-            image = Image(seq=state.events, eid=found[0][0], body=written(state))
-        content = packed(image.body, run=run_id, seq=image.seq, eid=image.eid)
-        row = (run_id, image.seq, reason, form(), content, time.time(), image.eid)
+            image = Image(seq=state.events, eid=found[0][0], body=encode_state(state))
+        content = pack_snapshot(image.body, run=run_id, seq=image.seq, eid=image.eid)
+        row = (run_id, image.seq, reason, snapshot_format(), content, time.time(), image.eid)
         self._writer.put(Execute(SAVE, (*row, run_id, KEPT), f"checkpoint of run {run_id}", Future()), urgent=False)
         return CheckpointSaved(seq=image.seq, reason=reason, bytes=len(content))
 
@@ -313,17 +323,17 @@ class SessionStore:
         first = lineage[0][0]
         rows = self.query("SELECT body FROM events WHERE run_id = ? AND seq = 1 AND hash IS NOT NULL", (first,))
         earlier = json.loads(rows[0][0]).get("earlier", {}) if rows and '"since"' in rows[0][0] else {}
-        if not (other := shared_conversation.changed(self.query, earlier)):
+        if not (other := shared_conversation.changed_base(self.query, earlier)):
             return None
         return Damage(run_id=first, seq=1, what=f"the conversation that it goes on with is not what was written in run {other}")
 
     def head(self, run_id: str) -> str:
         """The hash of the run's last event, hexadecimal: whoever keeps it can tell whether events were taken from the end."""
-        return tip(self.query, run_id)[1].hex()
+        return last_hash(self.query, run_id)[1].hex()
 
     def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """The snapshots that the run can be taken up from, newest first."""
-        return list(stored(self.query, self._lineage(run_id)))
+        return list(read_snapshots(self.query, self._lineage(run_id)))
 
     def _lineage(self, run_id: str) -> list[tuple[str, int]]:
         """The runs that a run's events are taken from, eldest first, each with the last number that counts."""
@@ -340,7 +350,7 @@ class SessionStore:
         rows = self.query(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,))
         if not rows:
             known = [row.id for row in self.runs(limit=200)]
-            raise UsageError(f"no run {run_id!r} in {self.path}: {nearest(run_id, known) if known else 'it has no runs yet'}")
+            raise UsageError(f"no run {run_id!r} in {self.path}: {did_you_mean(run_id, known) if known else 'it has no runs yet'}")
         return _run_row(rows[0])
 
     def runs(self, *, limit: int = 100, trials: bool = True) -> list[RunRow]:
@@ -361,11 +371,11 @@ class SessionStore:
                 raise StoreError(f"the log {self.path} is closed")
             reader = self._readers.pop() if self._readers else None
         # Another connection for each thread that reads at the same time: a long read must not hold up a short one on the event loop.
-        reader = reader or connect(self.path)
+        reader = reader or connect_log(self.path)
         try:
             return reader.execute(sql, tuple(bindings)).fetchall()
         except (apsw.Error, UnicodeDecodeError) as error:
-            raise translate(error, "a query") from error
+            raise store_error(error, "a query") from error
         finally:
             with self._lock:
                 if self._closed or len(self._readers) >= _MOST_READERS:
@@ -421,7 +431,7 @@ def _encodable(*texts: str) -> list[str]:
 def _record(run_id: str, row: tuple[Any, ...]) -> Record:
     seq, eid, at, kind, body = row
     try:
-        return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=decoded(kind, body))
+        return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=decode_event(kind, body))
     except ValueError as error:
         raise StoreError(f"event {seq} of run {run_id} cannot be read: {error}. See: kestrel doctor") from error
 

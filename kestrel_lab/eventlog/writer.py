@@ -20,8 +20,8 @@ import apsw
 from msgspec import Struct
 
 from kestrel_lab.core.errors import StoreError
-from kestrel_lab.eventlog.connection import translate
-from kestrel_lab.eventlog.hash_chain import link, tip
+from kestrel_lab.eventlog.connection import store_error
+from kestrel_lab.eventlog.hash_chain import chain_hash, last_hash
 
 _EVERYBODYS = (apsw.FullError, apsw.BusyError, apsw.IOError, apsw.CorruptError, apsw.ReadOnlyError)
 """What is wrong with the database rather than with one statement."""
@@ -164,7 +164,7 @@ class Writer:
         if isinstance(job, Append) and not isinstance(error, apsw.ConstraintError):
             self._missing[job.run_id, job.epoch] = error
         what = f"event {job.type!r} of run {job.run_id}" if isinstance(job, Append) else job.what
-        told = translate(error, what)
+        told = store_error(error, what)
         if job.done is not None:
             job.done.set_exception(told)
         if isinstance(job, Append) and job.refused is not None:
@@ -207,10 +207,10 @@ class _Pages:
         """Put `event` behind the last one of its run; returns its number."""
         run_id = event.run_id
         if run_id not in self._tips:
-            self._tips[run_id] = tip(lambda sql, bindings: self._connection.execute(sql, tuple(bindings)).fetchall(), run_id)
+            self._tips[run_id] = last_hash(lambda sql, bindings: self._connection.execute(sql, tuple(bindings)).fetchall(), run_id)
         last, before = self._tips[run_id]
         columns = (run_id, last + 1, event.eid, event.at, event.type, event.ref, event.body, event.epoch)
-        digest = link(before, *columns)
+        digest = chain_hash(before, *columns)
         self._tips[run_id] = (last + 1, digest)
         self._rows.append((*columns, digest))
         return last + 1

@@ -80,7 +80,7 @@ def private_folder(path: Path) -> bool:
     if shared or not found.st_mode & 0o077 or not stat.S_ISDIR(found.st_mode):
         return False
     path.chmod(PRIVATE_FOLDER)
-    for one in _within(path):
+    for one in _walk_owned(path):
         with suppress(OSError):  # it is gone, or another's; nobody gets to it through the folder
             Path(one.path).chmod(one.stat(follow_symlinks=False).st_mode & 0o700)
     return True
@@ -105,7 +105,7 @@ def _holds_more(path: Path) -> bool:
     return False
 
 
-def _within(path: Path) -> Iterator[os.DirEntry[str]]:
+def _walk_owned(path: Path) -> Iterator[os.DirEntry[str]]:
     """Yield the entries of a folder and of its folders; nobody else can reach anything below those."""
     with suppress(OSError), os.scandir(path) as entries:
         for one in entries:
@@ -123,11 +123,11 @@ except ImportError:  # Windows: nobody is kept apart there
 
 
 @contextmanager
-def held(file: Path) -> Iterator[bool]:
+def try_lock_file(file: Path) -> Iterator[bool]:
     """Hold the lock of `file` in the block, if nobody else does; gives whether it is held."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(file, os.O_CREAT | os.O_RDWR, 0o600)
-    taken = _taken(handle)
+    taken = _try_lock(handle)
     try:
         yield taken
     finally:
@@ -138,17 +138,17 @@ def held(file: Path) -> Iterator[bool]:
 
 
 @asynccontextmanager
-async def locked(file: Path) -> AsyncIterator[None]:
+async def lock_file(file: Path) -> AsyncIterator[None]:
     """Wait until nobody else holds the lock of `file`, and hold it in the block."""
     while True:
-        with held(file) as taken:
+        with try_lock_file(file) as taken:
             if taken:
                 yield
                 return
         await asyncio.sleep(0.1)
 
 
-def _taken(handle: int) -> bool:
+def _try_lock(handle: int) -> bool:
     if fcntl is None:
         return True
     try:

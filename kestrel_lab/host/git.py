@@ -105,7 +105,7 @@ def run_git_outside(folder: Path, *args: str, stdin: bytes = b"") -> subprocess.
         return subprocess.CompletedProcess(args, 127, b"", str(error).encode())
 
 
-async def git(folder: Path, *args: str) -> str:
+async def git_output(folder: Path, *args: str) -> str:
     """Return the output of git in the repository around `folder`; raises `UsageError` with git's own words when it fails."""
     with _call(folder, args) as (argv, env):
         return await _output(argv, args, folder, env)
@@ -123,7 +123,7 @@ async def add_worktree(repository: Path, place: Path, sha: str) -> None:
         folder.mkdir(parents=True)
         for name, text in files.items():
             (folder / name).write_text(f"{text}\n", encoding="utf-8")
-    await git(place, "reset", "--quiet", "--hard", "HEAD")
+    await git_output(place, "reset", "--quiet", "--hard", "HEAD")
 
 
 async def copy_commit(source: str | Path, commit: str, place: Path) -> None:
@@ -146,9 +146,9 @@ async def copy_commit(source: str | Path, commit: str, place: Path) -> None:
         env = kept | {"PATH": _search_path(place), "GIT_DIR": str(place / ".git"), "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8"}
         args = (*fetch, source, commit)
         await _output(_argv(args, place), fetch, place, env | {"GIT_ALLOW_PROTOCOL": _PROTOCOLS})
-    sha = await git(place, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
+    sha = await git_output(place, "rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
     (place / ".git" / "HEAD").write_text(sha, encoding="ascii")
-    await git(place, "reset", "--quiet", "--hard", "HEAD")
+    await git_output(place, "reset", "--quiet", "--hard", "HEAD")
     (place / ".git" / "FETCH_HEAD").unlink(missing_ok=True)
 
 
@@ -269,11 +269,11 @@ def _argv(args: tuple[str, ...], *around: Path) -> list[str]:
 
 def _search_path(*around: Path) -> str:
     folders = {os.path.realpath(folder) for folder in (*around, Path.cwd())}
-    return _outside(os.environ.get("PATH", os.defpath), frozenset(folders))
+    return _path_outside(os.environ.get("PATH", os.defpath), frozenset(folders))
 
 
 @lru_cache(maxsize=256)
-def _outside(path: str, folders: frozenset[str]) -> str:
+def _path_outside(path: str, folders: frozenset[str]) -> str:
     """Return the places of `path` that are whole and lie in none of `folders`; a folder that holds the system's own is not meant."""
     unsafe = [Path(folder) for folder in folders if not Path("/usr/bin").is_relative_to(folder)]
     places = [place for place in path.split(os.pathsep) if Path(place).is_absolute()]

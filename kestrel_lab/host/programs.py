@@ -16,7 +16,7 @@ _found: Final[dict[tuple[str, str, frozenset[str]], str]] = {}
 """What was found, until there is another workspace."""
 
 
-def keep_out(workspace: str | os.PathLike[str]) -> None:
+def exclude_folder(workspace: str | os.PathLike[str]) -> None:
     """Stop using programs and modules from this folder."""
     real = os.path.realpath(workspace)
     if real not in _workspaces:
@@ -34,7 +34,7 @@ def in_workspace(place: str, but: Collection[str] = ()) -> bool:
     return True
 
 
-def resolve(name: str, *, outside: Iterable[str | os.PathLike[str]] = (), path: str | None = None) -> str | None:
+def find_program(name: str, *, outside: Iterable[str | os.PathLike[str]] = (), path: str | None = None) -> str | None:
     """Return the absolute path of the program `name`, or `None` where none may be used.
 
     `path`, by default the variable `PATH`, is searched without relative folders, folders inside of a workspace or of
@@ -76,4 +76,4 @@ def beside_python(name: str, *, outside: Iterable[str | os.PathLike[str]] = ()) 
     there = os.access(beside, os.X_OK)
     if there and not in_workspace(os.path.realpath(folder), closed):
         return beside
-    return resolve(name, outside=closed) or (beside if there else None)
+    return find_program(name, outside=closed) or (beside if there else None)

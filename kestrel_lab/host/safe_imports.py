@@ -35,7 +35,7 @@ class Guard:
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Return the module, for us only from outside; `ModuleNotFoundError` tells why one that an import finds elsewhere is not taken."""
         caller = sys._getframe(1)
-        kept, refused = _divided() if path is None and _is_ours(caller) else (path, [])
+        kept, refused = _split_sys_path() if path is None and _is_ours(caller) else (path, [])
         spec: ModuleSpec | None = self._usual.find_spec(name, kept, target)
         if name == _LATE and spec is not None and spec.loader is not None:
             spec.loader = cast("Loader", _LateLoader(spec.loader))
@@ -77,14 +77,14 @@ class _LateLoader:
         names.update(is_valid_syntax=is_valid_syntax, __getattr__=attribute)
 
 
-def guard() -> None:
+def install_guard() -> None:
     """Put the guard around the usual finder, once."""
     for place, finder in enumerate(sys.meta_path):
         if isinstance(finder, type) and finder.__name__ == "PathFinder":
             sys.meta_path[place] = Guard(finder)
 
 
-def _divided() -> tuple[list[str], list[str]]:
+def _split_sys_path() -> tuple[list[str], list[str]]:
     """`sys.path` without the current folder and what is inside of workspaces, and these; installed packages are kept wherever they are."""
     kept: list[str] = []
     refused: list[str] = []

@@ -48,7 +48,7 @@ def load_or_empty(connection: apsw.Connection) -> None:
 
 
 @cache
-def unloadable() -> str:
+def load_problem() -> str:
     """Return why sqlite-vec cannot be loaded on this machine, or an empty text."""
     connection = apsw.Connection(":memory:")
     try:
@@ -71,14 +71,14 @@ def table_name(prefix: str, model: str) -> str:
     return f"{prefix}_{re.sub('[^a-z0-9]+', '_', model.lower())}"
 
 
-def bits(vectors: Any) -> list[bytes]:
+def sign_bits(vectors: Any) -> list[bytes]:
     """Return the signs of each vector's numbers as the text of a `bit` column's value."""
     import numpy as np
 
     return [row.tobytes() for row in np.packbits(vectors > 0, axis=-1, bitorder="little")]
 
 
-def candidates(
+def candidate_rows(
     query: Callable[[str, Sequence[object]], list[tuple[Any, ...]]],
     table: str,
     vector: Any,
@@ -92,7 +92,7 @@ def candidates(
     within `MARGIN` of them: two searches, because sqlite-vec's time for one grows with how many rows it may give and not with how many it does.
     """
     sql = f"SELECT rowid, distance FROM {table} WHERE bits MATCH vec_bit(?) AND k = ? AND {where}"
-    wanted = bits(vector[None])[0]
+    wanted = sign_bits(vector[None])[0]
     first = query(sql, (wanted, min(top_k, _MOST_CANDIDATES), *bindings))
     if len(first) < top_k:
         return [row[0] for row in first]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kestrel_lab.language.words import STOP_WORDS, parts
+from kestrel_lab.language.words import STOP_WORDS, name_parts
 
 WORD = re.compile(r"[^\W_]\w*|_\w+")
 _LONGEST = 80
@@ -22,8 +22,8 @@ class _Kept(dict[str, str]):
     """The form of each word in the index, computed once."""
 
     def __missing__(self, word: str) -> str:
-        pieces = parts(word) if len(word) <= _LONGEST and not (word.isdigit() and len(word) > _DIGITS) else []
-        found = " ".join(pieces if len(pieces) <= 1 else [*pieces, _whole(word)])
+        pieces = name_parts(word) if len(word) <= _LONGEST and not (word.isdigit() and len(word) > _DIGITS) else []
+        found = " ".join(pieces if len(pieces) <= 1 else [*pieces, _joined_name(word)])
         if len(self) > 500_000:
             self.clear()
         self[word] = found
@@ -33,26 +33,26 @@ class _Kept(dict[str, str]):
 _kept = _Kept()
 
 
-def _whole(name: str) -> str:
+def _joined_name(name: str) -> str:
     """Return a name of several parts as one word that is the same for `readFile`, `read_file` and `readfile`."""
-    return "x".join(("", *parts(name)))
+    return "x".join(("", *name_parts(name)))
 
 
-def indexed(text: str) -> str:
+def index_text(text: str) -> str:
     """Return `text` as the index stores it: each name in its parts, and whole if it has several."""
     return " ".join(map(_kept.__getitem__, WORD.findall(text)))
 
 
-def terms(text: str) -> dict[str, int]:
+def search_terms(text: str) -> dict[str, int]:
     """Return the search terms of a question as the index stores words, each with its count; common ones only where nothing else is left."""
     counted: dict[str, int] = {}
-    for word in indexed(text).split():
+    for word in index_text(text).split():
         counted[word] = counted.get(word, 0) + 1
     telling = {word: many for word, many in counted.items() if word not in COMMON and (len(word) > 1 or not word.isascii())}
     return telling or counted
 
 
-def spoken(text: str) -> tuple[str, ...]:
+def query_words(text: str) -> tuple[str, ...]:
     """Return the distinct words of a question that are not common, in order and in lower case."""
     found = dict.fromkeys(word.lower() for word in WORD.findall(text))
     telling = tuple(word for word in found if word not in COMMON and len(word) > 1)

@@ -18,7 +18,7 @@ def numbers_in(text: str) -> dict[str, str]:
     return {match[0]: match[0].translate(_SEPARATORS) for match in NUMBER.finditer(text)}
 
 
-def origins(answer: str, outputs: Sequence[str]) -> dict[str, list[int]]:
+def number_origins(answer: str, outputs: Sequence[str]) -> dict[str, list[int]]:
     """Return the numbers of an answer that stand in outputs, with the places of all these outputs.
 
     Only equal numbers count: `1,188` is `1188`, but `0.5` is not `0.50` and no rounding is guessed. Numbers of list items, dates and ranges are left out.

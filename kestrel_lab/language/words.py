@@ -28,14 +28,14 @@ NEGATIONS: Final = frozenset(
 _ENDINGS: Final = ("ings", "ing", "edly", "ed", "ies", "es", "s", "ly")
 
 
-def words(text: str) -> list[str]:
+def words_in(text: str) -> list[str]:
     """Return the words of `text` in lower case, in order."""
     return [match[0].replace("’", "'").lower() for match in _WORD.finditer(text)]
 
 
 def content_words(text: str) -> list[str]:
     """Return the words that are neither common nor single letters; all words where nothing else is left."""
-    found = [word.removesuffix("'s") for word in words(text)]
+    found = [word.removesuffix("'s") for word in words_in(text)]
     telling = [word for word in found if word not in COMMON and (len(word) > 1 or word.isdigit())]
     return telling or found
 
@@ -55,12 +55,12 @@ def stems(text: str) -> frozenset[str]:
     return frozenset(map(stem, content_words(text)))
 
 
-def parts(name: str) -> list[str]:
+def name_parts(name: str) -> list[str]:
     """Return the words that names are made of, in lower case: `readFile`, `read_file` and `read-file` are `read` and `file`."""
     return [word.lower() for piece in _WORD.findall(name) for word in _CAMEL.split(piece) if word]
 
 
-def normal(text: str) -> str:
+def normal_form(text: str) -> str:
     """Return a form that is equal for texts which differ in spaces, capitals and the last full stop only."""
     return " ".join(text.casefold().split()).rstrip(".!")
 

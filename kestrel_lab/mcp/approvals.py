@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, content_key, dumps
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.host.user import home_folder
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def problem_of(definition: Definition) -> str:
     text = dumps(definition.fields)
     if len(text) > _MOST:
         return f"its definition has {len(text):,} characters, more than {_MOST:,}"
-    if hidden := _hidden(definition.fields):
+    if hidden := _find_hidden_text(definition.fields):
         return f"its definition has hidden characters: {hidden}"
     schema = definition.schema
     required = schema.get("required", [])
@@ -71,7 +71,7 @@ def problem_of(definition: Definition) -> str:
     return ""
 
 
-def vetted(definitions: Iterable[Definition]) -> tuple[dict[str, Definition], dict[str, str]]:
+def check_definitions(definitions: Iterable[Definition]) -> tuple[dict[str, Definition], dict[str, str]]:
     """Return the definitions that can be offered, by name, and the reasons against the others."""
     kept: dict[str, Definition] = {}
     refused: dict[str, str] = {}
@@ -89,11 +89,11 @@ def vetted(definitions: Iterable[Definition]) -> tuple[dict[str, Definition], di
     return kept, refused
 
 
-def difference(name: str, old: Definition | None, new: Definition | None) -> str:
+def definition_diff(name: str, old: Definition | None, new: Definition | None) -> str:
     """Return the change from one definition to the other as a unified diff, with hidden characters shown."""
 
     def lines(one: Definition | None) -> list[str]:
-        return [] if one is None else plain(json.dumps(one.fields, indent=1, sort_keys=True, ensure_ascii=False)).splitlines()
+        return [] if one is None else sanitize_text(json.dumps(one.fields, indent=1, sort_keys=True, ensure_ascii=False)).splitlines()
 
     return "\n".join(difflib.unified_diff(lines(old), lines(new), f"{name} (approved)", f"{name} (now)", lineterm="", n=1))
 
@@ -153,12 +153,12 @@ class Approvals:
         os.replace(name, self.path)
 
 
-def _hidden(value: Json) -> str:
+def _find_hidden_text(value: Json) -> str:
     """Return the first text in `value` with hidden or misleading characters."""
     if isinstance(value, str):
-        return "" if plain(value) == value.replace("\r\n", "\n") else one_line(value, 80)
+        return "" if sanitize_text(value) == value.replace("\r\n", "\n") else one_line(value, 80)
     if isinstance(value, dict):
-        return next((found for key, item in value.items() if (found := _hidden(key) or _hidden(item))), "")
+        return next((found for key, item in value.items() if (found := _find_hidden_text(key) or _find_hidden_text(item))), "")
     if isinstance(value, list):
-        return next((found for item in value if (found := _hidden(item))), "")
+        return next((found for item in value if (found := _find_hidden_text(item))), "")
     return ""

@@ -127,7 +127,7 @@ def read_tokens(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def secrets_of(config: ServerConfig, env: Mapping[str, str]) -> Redactor:
+def token_redactor(config: ServerConfig, env: Mapping[str, str]) -> Redactor:
     """Return what keeps the tokens of a server out of its answers: a server may send back what it was sent."""
     kept = read_tokens(TokenFile.path_of(config, env)) if config.url else {}
     tokens, client = kept.get("tokens") or {}, kept.get("client") or {}
@@ -145,7 +145,7 @@ def provider_of(config: ServerConfig, env: Mapping[str, str], person: Callable[[
     redirect = f"http://127.0.0.1:{oauth.port or urlsplit(read_tokens(path).get('redirect', '')).port or _free_port()}{_PATH}"
     file = TokenFile(path, config, oauth, redirect)
     if oauth.id_token:
-        return _company(config, oauth, file)
+        return _enterprise_auth(config, oauth, file)
     provider = _credentials(config, oauth, file) if oauth.client_credentials else _browser(config, oauth, file, person)
     file.restore(provider.context)
     return provider
@@ -168,7 +168,7 @@ def _credentials(config: ServerConfig, oauth: OAuth, file: TokenFile) -> OAuthCl
     return ClientCredentialsOAuthProvider(url, file, oauth.client_id, oauth.client_secret, scope=scope, issuer=oauth.issuer)
 
 
-def _company(config: ServerConfig, oauth: OAuth, file: TokenFile) -> httpx2.Auth:
+def _enterprise_auth(config: ServerConfig, oauth: OAuth, file: TokenFile) -> httpx2.Auth:
     """Return the provider that exchanges a token of a company's identity provider (RFC 8693, then RFC 7523: SEP-990)."""
     import httpx2
     from mcp.client.auth import OAuthTokenError

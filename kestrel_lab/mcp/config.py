@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from kestrel_lab.core.calls import Danger, Effect
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.permissions.policy import danger_named
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox, parse_level
@@ -191,7 +191,7 @@ def read_server(name: str, table: object, source: str = "") -> ServerConfig:
         if key in (*_TRUST_KEYS, "type"):
             continue
         if key not in _READ:
-            raise UsageError(f"{where}: unknown key {key!r}: {nearest(key, [*_READ, *_TRUST_KEYS, 'type'])}")
+            raise UsageError(f"{where}: unknown key {key!r}: {did_you_mean(key, [*_READ, *_TRUST_KEYS, 'type'])}")
         try:
             values[key] = _READ[key](value)
         except ValueError as error:
@@ -240,7 +240,7 @@ def _trust(table: object, otherwise: Trust, where: str) -> Trust:
         raise UsageError(f"{where}: must be a table with danger or effect")
     danger, effect = table.get("danger"), table.get("effect", otherwise.effect)
     if effect not in _EFFECTS:
-        raise UsageError(f"{where}: unknown effect {effect!r}: {nearest(str(effect), _EFFECTS)}")
+        raise UsageError(f"{where}: unknown effect {effect!r}: {did_you_mean(str(effect), _EFFECTS)}")
     untrusted, content = table.get("untrusted", otherwise.untrusted), table.get("content", list(otherwise.content))
     if not isinstance(untrusted, bool) or not isinstance(content, list) or not all(isinstance(one, str) for one in content):
         raise UsageError(f"{where}: untrusted must be true or false, and content a list of names of arguments")
@@ -248,22 +248,22 @@ def _trust(table: object, otherwise: Trust, where: str) -> Trust:
     return Trust(danger=danger, effect=cast("Effect", effect), untrusted=untrusted, content=tuple(content))
 
 
-def _needed(value: Any, holds: bool, wanted: str) -> Any:
+def _require(value: Any, holds: bool, wanted: str) -> Any:
     if not holds:
         raise ValueError(f"must be {wanted}")
     return value
 
 
 def _text(value: Any) -> str:
-    return str(_needed(value, isinstance(value, str) and "\0" not in value, "a text"))
+    return str(_require(value, isinstance(value, str) and "\0" not in value, "a text"))
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(map(_text, _needed(value, isinstance(value, list | tuple), "a list of texts")))
+    return tuple(map(_text, _require(value, isinstance(value, list | tuple), "a list of texts")))
 
 
 def _pairs(value: Any) -> dict[str, str]:
-    return {_text(key): _text(item) for key, item in _needed(value, isinstance(value, Mapping), "a table of texts").items()}
+    return {_text(key): _text(item) for key, item in _require(value, isinstance(value, Mapping), "a table of texts").items()}
 
 
 def _address(value: Any) -> str:
@@ -274,27 +274,27 @@ def _address(value: Any) -> str:
 
 def _seconds(value: Any) -> float:
     holds = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e6
-    return float(_needed(value, holds, "a positive number"))
+    return float(_require(value, holds, "a positive number"))
 
 
 def _yes_or_no(value: Any) -> bool:
-    return bool(_needed(value, isinstance(value, bool), "true or false"))
+    return bool(_require(value, isinstance(value, bool), "true or false"))
 
 
 def _oauth(value: Any) -> OAuth:
-    _needed(value, isinstance(value, Mapping), "a table")
+    _require(value, isinstance(value, Mapping), "a table")
     known = {one.name: one for one in fields(OAuth)}
     for key, item in value.items():
         if key not in known:
-            raise ValueError(f"has no key {key!r}: {nearest(key, known)}")
-        _needed(item, type(item) is type(known[key].default), f"a table in which {key} is a {type(known[key].default).__name__}")
+            raise ValueError(f"has no key {key!r}: {did_you_mean(key, known)}")
+        _require(item, type(item) is type(known[key].default), f"a table in which {key} is a {type(known[key].default).__name__}")
     made = OAuth(**value)
     if made.client_credentials:
-        _needed(made, bool(made.client_id and made.issuer), "a table with client_id and issuer, where client_credentials is true")
-        _needed(made, bool(made.client_secret) is not bool(made.private_key), "a table with client_secret or private_key, one of them")
+        _require(made, bool(made.client_id and made.issuer), "a table with client_id and issuer, where client_credentials is true")
+        _require(made, bool(made.client_secret) is not bool(made.private_key), "a table with client_secret or private_key, one of them")
     if made.id_token:
         needed = (made.client_id, made.client_secret, made.issuer, made.id_endpoint, made.id_client)
-        _needed(made, all(needed), "a table with client_id, client_secret, issuer, id_endpoint and id_client, where it has an id_token")
+        _require(made, all(needed), "a table with client_id, client_secret, issuer, id_endpoint and id_client, where it has an id_token")
     return made
 
 
@@ -306,7 +306,7 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "url": _address,
     "headers": _pairs,
     "oauth": _oauth,
-    "tools": lambda value: dict(_needed(value, isinstance(value, Mapping), "a table with a table for each tool")),
+    "tools": lambda value: dict(_require(value, isinstance(value, Mapping), "a table with a table for each tool")),
     "only": _texts,
     "enabled": _yes_or_no,
     "sandbox": lambda value: Sandbox.parse(_text(value)),

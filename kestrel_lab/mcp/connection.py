@@ -21,16 +21,16 @@ from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.core.redaction import Redactor
-from kestrel_lab.core.sanitize import head_tail, one_line, plain
+from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
 from kestrel_lab.core.version import __version__
-from kestrel_lab.mcp.approvals import Definition, vetted
+from kestrel_lab.mcp.approvals import Definition, check_definitions
 from kestrel_lab.mcp.authorization import provider_of
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.mcp.elicitation import Ask, Person, elicited
+from kestrel_lab.mcp.elicitation import Ask, Person, answer_elicitation
 from kestrel_lab.mcp.results import LONGEST, Answer, answer_of, resource_text, text_of
 from kestrel_lab.mcp.sandboxing import network_hint, sandboxed_server
 from kestrel_lab.mcp.stdio_transport import ServerLog, open_pipe
-from kestrel_lab.tools.results import render
+from kestrel_lab.tools.results import render_result
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.shell.environment import clean_environment
 
@@ -160,7 +160,7 @@ class Connection:
         if result.is_error:
             text = text_of(result.content)[0] or "the tool failed and does not say why"
             raise ToolError(f"{text}{told}" + network_hint(self.config, self.level, text))
-        return replace(answer, value=f"{render(answer.value)}{told}") if told else answer
+        return replace(answer, value=f"{render_result(answer.value)}{told}") if told else answer
 
     async def resource(self, uri: str, ask: Ask | None = None) -> Answer:
         """Read a resource; without an address list resources and templates of addresses. Errors: as `call`."""
@@ -168,7 +168,7 @@ class Connection:
         async with self._working(ask, self.config.timeout_s):
             if uri:
                 contents, images = (await self._asked(lambda: client.read_resource(uri))).contents, list[ImagePart]()
-                text = plain("\n".join(resource_text(one, images) for one in contents))
+                text = sanitize_text("\n".join(resource_text(one, images) for one in contents))
                 return Answer(value=head_tail(text, LONGEST)[0], images=(*images,))
             found = [
                 *await self._pages(client.list_resources, "resources"),
@@ -177,7 +177,7 @@ class Connection:
         lines = [
             f"{getattr(one, 'uri', None) or one.uri_template}  {one_line(one.description or one.title or one.name, 200)}" for one in found
         ]
-        return Answer(value=head_tail(plain("\n".join(lines)), LONGEST)[0] or "[the server has no resources]")
+        return Answer(value=head_tail(sanitize_text("\n".join(lines)), LONGEST)[0] or "[the server has no resources]")
 
     async def prompts(self) -> list[Any]:
         """Return the prompts of the server, as `mcp_types.Prompt`. Errors: as `call`."""
@@ -227,7 +227,7 @@ class Connection:
         return next(iter(self._at_work)) if len(self._at_work) == 1 else Person(None, asyncio.timeout(None), 0)
 
     async def _elicited(self, context: Any, params: Any) -> Any:  # the SDK names the parameter
-        return await elicited(self.config.name, params, self._person().ask)
+        return await answer_elicitation(self.config.name, params, self._person().ask)
 
     async def _after_addresses(self, send: Callable[[], Awaitable[Any]]) -> Any:
         """Send a request again after the person has been to the addresses that the server wants visited first (protocol of 2025-11-25)."""
@@ -281,7 +281,7 @@ class Connection:
                 self.who = "" if info is None else one_line(f"{info.name} {info.version}", 80)
                 await self._list()
                 listener = asyncio.create_task(self._listen(self._client))
-                stack.push_async_callback(_cancelled, listener)
+                stack.push_async_callback(_cancel_and_wait, listener)
                 ready.set_result(None)
                 await self._hold()
         except asyncio.CancelledError:
@@ -351,7 +351,7 @@ class Connection:
                 with suppress(ToolError):  # it says that it has resources, and cannot list them
                     some = (await self._asked(client.list_resources)).resources
                     found += [READ_RESOURCE] if some or (await self._asked(client.list_resource_templates)).resource_templates else []
-            self.definitions, self.refused = vetted(found)
+            self.definitions, self.refused = check_definitions(found)
             self._listed = wanted
 
     async def _listen(self, client: Client) -> None:
@@ -407,7 +407,7 @@ class Connection:
         return told + network_hint(self.config, self.level, told)
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
+async def _cancel_and_wait(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.wait([task])
 

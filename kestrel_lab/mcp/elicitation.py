@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import head_tail, one_line, plain
+from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
 
 if TYPE_CHECKING:
     from mcp_types import ElicitRequestParams, ElicitRequestURLParams, ElicitResult
@@ -58,12 +58,12 @@ class Person:
                 self.clock.reschedule(asyncio.get_running_loop().time() + self.seconds)
 
 
-async def elicited(server: str, params: ElicitRequestParams, ask: Ask) -> ElicitResult:
+async def answer_elicitation(server: str, params: ElicitRequestParams, ask: Ask) -> ElicitResult:
     """Return what the person says to a question of `server`; a refusal, or nobody to ask, declines it."""
     from mcp_types import ElicitRequestURLParams, ElicitResult
 
     if isinstance(params, ElicitRequestURLParams):
-        return ElicitResult(action="accept" if await _opened(server, params, ask) else "decline")
+        return ElicitResult(action="accept" if await _ask_to_open(server, params, ask) else "decline")
     head = f"{server} asks: {_text(params.message)}"
     schema = dict(params.requested_schema)
     fields, required = schema.get("properties") or {}, schema.get("required") or []
@@ -72,18 +72,18 @@ async def elicited(server: str, params: ElicitRequestParams, ask: Ask) -> Elicit
     content: dict[str, Any] = {}
     for number, (name, about) in enumerate(fields.items(), 1):
         place = f" ({number} of {len(fields)})" if len(fields) > 1 else ""
-        found = await _field(f"{head}\n{_described(name, about)}{place}", about, ask, optional=name not in required)
+        found = await _field(f"{head}\n{_field_text(name, about)}{place}", about, ask, optional=name not in required)
         if found is None:
             return ElicitResult(action="decline")
         content |= {name: found[0]} if found else {}
     return ElicitResult(action="accept", content=content)
 
 
-async def _opened(server: str, params: ElicitRequestURLParams, ask: Ask) -> bool:
+async def _ask_to_open(server: str, params: ElicitRequestURLParams, ask: Ask) -> bool:
     address = urlsplit(params.url)
     if address.scheme not in ("https", "http") or len(params.url) > _LONGEST_ADDRESS:
         return False
-    where = f"{plain(params.url)}\nIt belongs to {one_line(address.hostname or 'nobody', 200)}."
+    where = f"{sanitize_text(params.url)}\nIt belongs to {one_line(address.hostname or 'nobody', 200)}."
     text = f"{server} asks you to open an address in a browser: {_text(params.message)}\n{where} Answer when you have done there what you want to."
     return await ask(text, (DONE, DECLINE)) == DONE
 
@@ -92,7 +92,7 @@ async def _field(question: str, field: dict[str, Any], ask: Ask, *, optional: bo
     """Return the value of a field in a tuple, an empty one where it is left out, `None` where the person declines."""
     choices = _choices(field)
     offered = list(choices) if field.get("type") != "array" else []
-    suggested = [_shown(field["default"], choices)] if "default" in field else []
+    suggested = [_default_text(field["default"], choices)] if "default" in field else []
     options = (*suggested, *(one for one in offered if one not in suggested), *([LEAVE_OUT] if optional else []), DECLINE)
     problem = ""
     for _ in range(_TRIES):
@@ -143,16 +143,16 @@ def _choices(field: dict[str, Any]) -> dict[str, str]:
     return {_text(name): str(value) for name, value in zip(names, values, strict=False)}
 
 
-def _shown(value: Json, choices: dict[str, str]) -> str:
+def _default_text(value: Json, choices: dict[str, str]) -> str:
     """Return a default as it would be answered."""
     if isinstance(value, bool):
         return _YES if value else _NO
     if isinstance(value, list):
-        return ", ".join(_shown(item, choices) for item in value)
+        return ", ".join(_default_text(item, choices) for item in value)
     return next((shown for shown, one in choices.items() if one == value), str(value))
 
 
-def _described(name: str, field: dict[str, Any]) -> str:
+def _field_text(name: str, field: dict[str, Any]) -> str:
     kind = {"array": "several, separated by commas", "integer": "a whole number", "number": "a number"}.get(str(field.get("type")), "")
     listed = f"of {', '.join(_choices(field))}" if field.get("type") == "array" else ""
     more = "; ".join(word for word in (kind, listed, one_line(str(field.get("format", "")), 40)) if word)
@@ -161,4 +161,4 @@ def _described(name: str, field: dict[str, Any]) -> str:
 
 
 def _text(value: object) -> str:
-    return head_tail(plain(str(value)), _TEXT)[0]
+    return head_tail(sanitize_text(str(value)), _TEXT)[0]

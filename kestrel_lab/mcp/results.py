@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.messages import IMAGE_BYTES, IMAGE_TYPES, ImagePart
-from kestrel_lab.core.sanitize import head_tail, one_line, plain
+from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -35,12 +35,12 @@ def answer_of(result: CallToolResult) -> Answer:
     structured: Any = result.structured_content
     if structured is None or (text and not structured) or len(dumps(structured)) > LONGEST:
         return Answer(value=text, images=images)
-    shown = _plain(structured)
+    shown = _sanitize(structured)
     # Servers wrap a bare text, number or list in an object of one key, which says no more than what it wraps.
     inner = next(iter(shown.values())) if isinstance(shown, dict) and len(shown) == 1 else shown
-    if not text or _says(text, shown):
+    if not text or _is_same_json(text, shown):
         return Answer(value=shown, images=images)
-    if text == inner or _says(text, inner):
+    if text == inner or _is_same_json(text, inner):
         return Answer(value=text, images=images)
     return Answer(value={"text": text, "structured": shown}, images=images)
 
@@ -49,7 +49,7 @@ def text_of(blocks: Iterable[Any]) -> tuple[str, tuple[ImagePart, ...]]:
     """Return the text of content blocks and the images among them; audio and other files are named, not shown."""
     images: list[ImagePart] = []
     pieces = [piece for block in blocks if (piece := _piece(block, images))]
-    return head_tail(plain("\n".join(pieces)), LONGEST)[0], tuple(images)
+    return head_tail(sanitize_text("\n".join(pieces)), LONGEST)[0], tuple(images)
 
 
 def resource_text(contents: Any, images: list[ImagePart]) -> str:
@@ -86,16 +86,16 @@ def _image(data: str, kind: str, what: str, images: list[ImagePart]) -> str:
     return f"[{told}]"
 
 
-def _says(text: str, value: Json) -> bool:
+def _is_same_json(text: str, value: Json) -> bool:
     try:
         return bool(json.loads(text) == value)
     except (ValueError, RecursionError):
         return False
 
 
-def _plain(value: Any) -> Any:
+def _sanitize(value: Any) -> Any:
     if isinstance(value, str):
-        return plain(value)
+        return sanitize_text(value)
     if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return {plain(key): _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [_sanitize(item) for item in value]
+    return {sanitize_text(key): _sanitize(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -13,11 +13,11 @@ from pathlib import Path
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.host.user import home_folder
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.tools.sandbox.command_lines import launch_among
+from kestrel_lab.tools.sandbox.command_lines import launch_with_places
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.levels import NETWORK, Level, Sandbox
-from kestrel_lab.tools.sandbox.mounts import PROGRAMS, private_places, within
-from kestrel_lab.tools.sandbox.select import Choice, choose
+from kestrel_lab.tools.sandbox.mounts import PROGRAMS, is_within, private_places
+from kestrel_lab.tools.sandbox.select import Choice, choose_level
 
 _BINS = frozenset({"bin", "sbin"})
 _FETCHERS = frozenset({"npx", "uvx", "pipx", "bunx", "pnpm", "uv", "docker"})
@@ -34,11 +34,11 @@ def sandboxed_server(config: ServerConfig, env: Mapping[str, str], lab: Sandbox)
     folder = Path(os.path.abspath(config.cwd or "."))
     program = program_path(config.command, folder, env)
     read, write = _places(config, folder, program, env)
-    choice = choose(sandbox, folder if not _broad(folder) else program.parent, config.at_least)
+    choice = choose_level(sandbox, folder if not _is_broad(folder) else program.parent, config.at_least)
     if not choice.wanted:
         raise UsageError(f'{choice}. It is not started: sandbox = "S0" in its table starts it without one')
     argv = [str(program), *config.args]
-    launch = launch_among(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox)
+    launch = launch_with_places(choice.level, argv, read=read, write=write, folder=folder, env=env, sandbox=sandbox)
     return launch, choice
 
 
@@ -53,34 +53,34 @@ def network_hint(config: ServerConfig, level: Level | None, said: str) -> str:
 
 def program_path(command: str, folder: Path, env: Mapping[str, str]) -> Path:
     """Return the path of a program; raises `FileNotFoundError` for one that is not there."""
-    if (found := _found(str(folder / command) if os.sep in command else command, env)) is None:
+    if (found := _find_on_path(str(folder / command) if os.sep in command else command, env)) is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command)
     return found
 
 
 def _places(config: ServerConfig, folder: Path, program: Path, env: Mapping[str, str]) -> tuple[list[Path], list[Path]]:
     """Return the paths the server may read, and write; folders with unrelated contents only where its table names them."""
-    read = installations(program, env)
-    if not _broad(folder):
+    read = program_folders(program, env)
+    if not _is_broad(folder):
         read.add(folder)
     for word in config.args:
-        read.update(_named(word, folder))
+        read.update(_paths_named(word, folder))
     for value in config.env.values():
         for part in value.split(os.pathsep):
             if part.startswith("/") and (place := Path(part)).exists() and place != Path("/"):
                 read.add(place)
-    read.update(_configured(config.read, folder))
-    write = set(_configured(config.write, folder))
+    read.update(_configured_paths(config.read, folder))
+    write = set(_configured_paths(config.write, folder))
     return sorted(place for place in read - write if not _system(place)), sorted(write)
 
 
-def installations(program: Path, env: Mapping[str, str]) -> set[Path]:
+def program_folders(program: Path, env: Mapping[str, str]) -> set[Path]:
     """Return the folders that a program and its interpreters are installed in, without those that every sandbox shows."""
-    found = set(filter(None, map(installation, _programs(program, env))))
+    found = set(filter(None, map(installation_folder, _programs(program, env))))
     return {place for place in found if not _system(place)}
 
 
-def _configured(names: tuple[str, ...], folder: Path) -> Iterator[Path]:
+def _configured_paths(names: tuple[str, ...], folder: Path) -> Iterator[Path]:
     for name in names:
         place = Path(os.path.abspath(folder / Path(name).expanduser()))
         if not place.exists():
@@ -88,18 +88,18 @@ def _configured(names: tuple[str, ...], folder: Path) -> Iterator[Path]:
         yield place
 
 
-def _named(word: str, folder: Path) -> Iterator[Path]:
+def _paths_named(word: str, folder: Path) -> Iterator[Path]:
     """Yield the path that an argument names, and the folder of a file."""
     text = word.partition("=")[2] or word
     with suppress(OSError, ValueError):
         place = Path(os.path.abspath(folder / text))
         if text and place != Path("/") and place.exists():
             yield place
-            if place.is_file() and not _broad(place.parent):
+            if place.is_file() and not _is_broad(place.parent):
                 yield place.parent
 
 
-def installation(file: Path) -> Path | None:
+def installation_folder(file: Path) -> Path | None:
     """Return the folder of a program's installation; the file alone where that folder is shared."""
     if "node_modules" in file.parts:
         place = Path(*file.parts[: file.parts.index("node_modules")])
@@ -107,10 +107,10 @@ def installation(file: Path) -> Path | None:
         place = file.parent.parent if file.parent.name in _BINS else file.parent
     if _system(place):
         return None
-    return file if _broad(place) else place
+    return file if _is_broad(place) else place
 
 
-def _broad(place: Path) -> bool:
+def _is_broad(place: Path) -> bool:
     """Return whether a folder holds unrelated things."""
     shared = [
         *private_places(),
@@ -119,12 +119,12 @@ def _broad(place: Path) -> bool:
         Path("/usr/local"),
         Path("/etc"),
     ]
-    return any(within(one, place) for one in shared)
+    return any(is_within(one, place) for one in shared)
 
 
 def _system(place: Path) -> bool:
     """Return whether every sandbox shows the path anyway."""
-    return any(within(place, Path(name)) for name in PROGRAMS)
+    return any(is_within(place, Path(name)) for name in PROGRAMS)
 
 
 def _programs(program: Path, env: Mapping[str, str]) -> Iterator[Path]:
@@ -139,7 +139,7 @@ def _programs(program: Path, env: Mapping[str, str]) -> Iterator[Path]:
         if file.is_symlink():
             todo.append(Path(os.path.abspath(file.parent / file.readlink())))
         todo.append(file.resolve())
-        todo += [found for word in _interpreter(file) if (found := _found(word, env)) is not None]
+        todo += [found for word in _interpreter(file) if (found := _find_on_path(word, env)) is not None]
         with suppress(OSError, UnicodeDecodeError):
             settings = (file.parent.parent / "pyvenv.cfg").read_text("utf-8")
             if told := re.search(r"(?m)^home\s*=\s*(\S.*)$", settings):
@@ -154,6 +154,6 @@ def _interpreter(file: Path) -> list[str]:
     return []
 
 
-def _found(word: str, env: Mapping[str, str]) -> Path | None:
+def _find_on_path(word: str, env: Mapping[str, str]) -> Path | None:
     found = shutil.which(word, path=env.get("PATH", os.defpath))
     return None if found is None else Path(os.path.abspath(found))

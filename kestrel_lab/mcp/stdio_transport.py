@@ -19,7 +19,7 @@ from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.tools.sandbox.launcher_client import Launch
-from kestrel_lab.tools.shell.process import Pipe, Running, readable_pipe, start_program
+from kestrel_lab.tools.shell.process import Pipe, RunningProcess, readable_pipe, start_program
 
 PIECE = 65_536
 _GRACE_S = 1.0
@@ -29,7 +29,7 @@ _GRACE_S = 1.0
 class Program:
     """The process of a server, with its streams."""
 
-    def __init__(self, running: Running, stdin: asyncio.StreamWriter, outputs: list[Pipe]) -> None:
+    def __init__(self, running: RunningProcess, stdin: asyncio.StreamWriter, outputs: list[Pipe]) -> None:
         self._running, self.stdin = running, stdin
         self._transports = [transport for transport, _ in outputs]
         self.stdout, self.stderr = (reader for _, reader in outputs)
@@ -64,7 +64,7 @@ class Program:
             transport.close()
 
 
-async def start(launch: Launch, *, limit: int = PIECE) -> Program:
+async def start_server(launch: Launch, *, limit: int = PIECE) -> Program:
     """Start a server; raises `OSError` for a missing program, at the latest in `Program.code`. `limit` bounds the lines that its streams read."""
     theirs, ours = os.pipe()
     ends, outputs = [theirs], []
@@ -140,7 +140,7 @@ async def open_pipe(launch: Launch, *, log: ServerLog, ended: Callable[[str], No
     """
     import anyio  # with the SDK
 
-    program = await start(launch)
+    program = await start_server(launch)
     to_session, from_server = anyio.create_memory_object_stream[Any](0)
     to_server, from_session = anyio.create_memory_object_stream[Any](0)
     incoming = _Incoming(program, log, to_session, ended)

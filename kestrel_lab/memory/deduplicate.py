@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Literal
 
-from kestrel_lab.language.words import NEGATIONS, normal, stem, stems, words
-from kestrel_lab.memory.entities import entities
+from kestrel_lab.language.words import NEGATIONS, normal_form, stem, stems, words_in
+from kestrel_lab.memory.entities import find_entities
 
 Relation = Literal["same", "contradicts", "near", "other"]
 SAME = 0.8
@@ -51,14 +51,14 @@ _OF_A_THING = frozenset({"the", "a", "an", "our", "your", "my", "their", "each",
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class NoteRelation:
     """How two notes relate, and how much of their words they share."""
 
     relation: Relation
     share: float
 
 
-def likeness(new: str, old: str) -> Likeness:
+def compare_notes(new: str, old: str) -> NoteRelation:
     """Return how `new` relates to `old`.
 
     They contradict each other when they say the same of the same thing but for one value: a number, a file, a version,
@@ -67,28 +67,28 @@ def likeness(new: str, old: str) -> Likeness:
     """
     ours, theirs = stems(new) - NEGATIONS, stems(old) - NEGATIONS
     union = ours | theirs
-    share = len(ours & theirs) / len(union) if union else float(normal(new) == normal(old))
-    if normal(new) == normal(old):
-        return Likeness("same", 1.0)
-    if _denied(new) != _denied(old):
-        return Likeness("contradicts" if share >= SAME else "near" if share >= NEAR else "other", share)
+    share = len(ours & theirs) / len(union) if union else float(normal_form(new) == normal_form(old))
+    if normal_form(new) == normal_form(old):
+        return NoteRelation("same", 1.0)
+    if _is_negated(new) != _is_negated(old):
+        return NoteRelation("contradicts" if share >= SAME else "near" if share >= NEAR else "other", share)
     if _one_value_differs(new, old):
-        return Likeness("contradicts", share)
+        return NoteRelation("contradicts", share)
     if share >= SAME and _values(new) == _values(old) and not (_classes(new) ^ _classes(old)) and (ours <= theirs or theirs <= ours):
-        return Likeness("same", share)
-    return Likeness("near" if share >= NEAR else "other", share)
+        return NoteRelation("same", share)
+    return NoteRelation("near" if share >= NEAR else "other", share)
 
 
-def _denied(text: str) -> bool:
-    return bool(NEGATIONS & {word.replace("'", "") for word in words(text)})
+def _is_negated(text: str) -> bool:
+    return bool(NEGATIONS & {word.replace("'", "") for word in words_in(text)})
 
 
 def _values(text: str) -> frozenset[str]:
-    return frozenset(entity.name for entity in entities(text) if entity.kind in _VALUES)
+    return frozenset(entity.name for entity in find_entities(text) if entity.kind in _VALUES)
 
 
 def _classes(text: str) -> frozenset[str]:
-    found = frozenset(words(text))
+    found = frozenset(words_in(text))
     return frozenset(word for known in _CLASSES for word in known & found)
 
 
@@ -117,23 +117,23 @@ def _one_value_differs(new: str, old: str) -> bool:
         a == 1 and ours[0] in _OF_A_THING and ours[b : b + 1] and not _IS.match(f"{ours[b]} ")
     ):  # too: "the fast tests", "our Monday meeting"
         return False
-    if _denied(new) and ours[a - 1 : a] != ["than"]:
+    if _is_negated(new) and ours[a - 1 : a] != ["than"]:
         return False
     if {*left, *right} <= _LANGUAGES:
         return ours[a - 1 : a] == ["in"] and bool(_BINDING.search(new))
-    return _exclusive(" ".join(left), " ".join(right), " ".join(ours[:a]) + " ", last=b == len(ours) and d == len(theirs))
+    return _are_exclusive(" ".join(left), " ".join(right), " ".join(ours[:a]) + " ", last=b == len(ours) and d == len(theirs))
 
 
-def says_more(new: str, old: str) -> bool:
+def adds_words(new: str, old: str) -> bool:
     """Return whether `new`, which says the same as `old`, also has words that `old` lacks."""
     return stems(new) > stems(old)
 
 
-def _exclusive(left: str, right: str, before: str, *, last: bool) -> bool:
+def _are_exclusive(left: str, right: str, before: str, *, last: bool) -> bool:
     """Return whether at most one of two values can be true of what stands before them."""
     if any(left in known and right in known for known in _CLASSES):
         return True
-    if _measured(left) and _measured(right):
+    if _is_measure(left) and _is_measure(right):
         return True
     if not last or not (found := list(_IS.finditer(before))) or found[-1].end() < len(before) - 12:
         return False
@@ -141,6 +141,6 @@ def _exclusive(left: str, right: str, before: str, *, last: bool) -> bool:
     return len(subject) >= 2 or not re.search(r"\b(?:is|are|was|were)\s$", found[-1][0], re.IGNORECASE)
 
 
-def _measured(text: str) -> bool:
+def _is_measure(text: str) -> bool:
     """Return whether `text` is a number, a version, a date, or a number with a unit."""
     return bool(re.fullmatch(r"[`\"]?v?\d[\w.,:%-]*[`\"]?(?: ?[a-z%]+)?", text))

@@ -66,8 +66,8 @@ class SentenceVectors:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1  # as fast for a sentence, and leaves the other processors to the run
-        self._model = onnxruntime.InferenceSession(checked(MODEL), options, providers=["CPUExecutionProvider"])
-        self._tokenizer = Tokenizer.from_buffer(checked(TOKENIZER))
+        self._model = onnxruntime.InferenceSession(verified_content(MODEL), options, providers=["CPUExecutionProvider"])
+        self._tokenizer = Tokenizer.from_buffer(verified_content(TOKENIZER))
         self._tokenizer.enable_truncation(_MOST_TOKENS)
         self._tokenizer.no_padding()
 
@@ -98,7 +98,7 @@ TOKENIZER = (
 """Package, file in it, SHA-256 of that."""
 
 
-def checked(file: tuple[str, str, str]) -> bytes:
+def verified_content(file: tuple[str, str, str]) -> bytes:
     """Return the content of a file of a package and check its digest; the package is not imported."""
     package, path, digest = file
     spec = find_spec(package)

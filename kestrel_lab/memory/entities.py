@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kestrel_lab.language.words import COMMON, NEGATIONS, parts
+from kestrel_lab.language.words import COMMON, NEGATIONS, name_parts
 
 _EXTENSION = r"(?:py|pyi|ipynb|js|jsx|ts|tsx|rs|go|java|c|h|cc|cpp|hpp|rb|php|sh|sql|md|rst|txt|toml|ya?ml|json|jsonl|ini|cfg|lock|html|css|xml|csv|db|log|env)"
 _MONTH = r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sep(?:t(?:ember)?)?|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)"
@@ -58,13 +58,13 @@ class Entity:
     """In lower case, as notes about it are found."""
 
 
-def entities(text: str) -> tuple[Entity, ...]:
+def find_entities(text: str) -> tuple[Entity, ...]:
     """Return the entities of `text`, each once, in the order found; at most `MOST`.
 
     A place in the text is one thing only: the parts of a path are not symbols, those of a date no numbers.
     """
     text = text[:20_000]
-    found = dict.fromkeys(_quoted(text))
+    found = dict.fromkeys(_quoted_entities(text))
     free = text
     for kind, pattern in _FOUND:
         for match in pattern.finditer(free):
@@ -75,13 +75,13 @@ def entities(text: str) -> tuple[Entity, ...]:
     return tuple(found)[:MOST]
 
 
-def searchable(found: tuple[Entity, ...]) -> str:
+def entities_text(found: tuple[Entity, ...]) -> str:
     """Return entities as text for a full-text index: each name, and the words it is made of."""
-    named = dict.fromkeys(word for entity in found for word in (entity.name, *parts(entity.name)))
+    named = dict.fromkeys(word for entity in found for word in (entity.name, *name_parts(entity.name)))
     return " ".join(named)
 
 
-def _quoted(text: str) -> Iterator[Entity]:
+def _quoted_entities(text: str) -> Iterator[Entity]:
     for match in _QUOTED.finditer(text):
         inner = next((group for group in match.groups() if group is not None), "").strip()
         if inner:
@@ -105,10 +105,10 @@ def _names(text: str) -> Iterator[Entity]:
         if first in COMMON:
             name = name.partition(" ")[2]
         begins = not text[: match.start()].rstrip(" \"'(`“") or text[: match.start()].rstrip(" \"'(`“")[-1] in ".!?:\n"
-        if name and not (begins and " " not in name and match[0].istitle() and text.count(match[0]) == 1 and _ordinary(name)):
+        if name and not (begins and " " not in name and match[0].istitle() and text.count(match[0]) == 1 and _is_ordinary_word(name)):
             yield Entity("name", name)
 
 
-def _ordinary(word: str) -> bool:
+def _is_ordinary_word(word: str) -> bool:
     """Return whether a word at the beginning of a sentence has its capital for that reason only, by its form."""
     return word.endswith(("ing", "ed", "ly", "s")) or len(word) < 4

@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from kestrel_lab.core.errors import StoreError, UsageError, nearest
+from kestrel_lab.core.errors import StoreError, UsageError, did_you_mean
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import GUIDING, KINDS, SHORT_TTL_S, Note
-from kestrel_lab.core.sanitize import plain
-from kestrel_lab.eventlog.connection import scrub
+from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.eventlog.connection import rewrite_database
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.memory.deduplicate import likeness, says_more
+from kestrel_lab.memory.deduplicate import adds_words, compare_notes
 from kestrel_lab.memory.embeddings import Embedder, note_embedder
 from kestrel_lab.memory.query import MemoryQueryEngine
-from kestrel_lab.memory.selector import select
-from kestrel_lab.memory.table import LIVE, NoteTable, forever, same, source
+from kestrel_lab.memory.selector import select_notes
+from kestrel_lab.memory.table import LIVE, NoteTable, for_all_runs, note_source, words_digest
 from kestrel_lab.memory.vector_search import VectorIndex
 
 LONGEST = 4_000
@@ -33,7 +33,7 @@ _NEVER_ALIKE = frozenset({"episode", "fingerprint"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Forgotten:
+class ForgetResult:
     """The result of forgetting."""
 
     notes: tuple[Note, ...]
@@ -114,7 +114,7 @@ class NoteMemory:
             return self._merged(known, note, workspace)
         stand: dict[str, list[Note]] = {"rival": [], "part": [], "near": [], "other": []}
         for other in self._similar(note, workspace):
-            if (how := _stands(note, other)) == "same":
+            if (how := _relation_of(note, other)) == "same":
                 return self._merged(other, note, workspace)
             stand[how].append(other)
         self.table.add(note, workspace).result()
@@ -140,10 +140,10 @@ class NoteMemory:
         self.table.change(changed, workspace)
         if changed.text != note.text:
             self._contest(changed, workspace)
-            scrub(self.table.store.path)
+            rewrite_database(self.table.store.path)
         return changed
 
-    def forget(self, selector: str, workspace: str) -> Forgotten:
+    def forget(self, selector: str, workspace: str) -> ForgetResult:
         """Delete the notes that `selector` selects from every table, every index and the files of the database.
 
         The files are written anew for that, which takes as long as copying them. Logs of runs that contain the text keep it;
@@ -153,16 +153,16 @@ class NoteMemory:
         self.table.delete(chosen)
         if chosen or selector == "expired":  # those that expired were taken out of the tables before
             try:
-                scrub(self.table.store.path)
+                rewrite_database(self.table.store.path)
             except StoreError as error:
                 raise StoreError(
                     f"the notes are deleted, but parts of their text may still be in the database files: {error}. Then: kestrel memory forget expired"
                 ) from error
-        return Forgotten(notes=tuple(chosen), still_in=self._said_in(chosen))
+        return ForgetResult(notes=tuple(chosen), still_in=self._said_in(chosen))
 
     def chosen(self, selector: str, workspace: str) -> list[Note]:
         """Return the notes that `forget` would delete, newest first; raise `UsageError` for an unknown selector."""
-        return select(self.table, selector, workspace)
+        return select_notes(self.table, selector, workspace)
 
     def sweep(self, workspace: str) -> None:
         """Delete expired notes."""
@@ -174,13 +174,13 @@ class NoteMemory:
         if not text or len(text) > LONGEST or "\0" in text:
             raise UsageError(f"a note has from 1 to {LONGEST:,} characters, this one {len(text):,}")
         if note.kind not in KINDS:
-            raise UsageError(f"there is no kind of notes {note.kind!r}; {nearest(note.kind, KINDS)}")
+            raise UsageError(f"there is no kind of notes {note.kind!r}; {did_you_mean(note.kind, KINDS)}")
         if not 0 <= note.confidence <= 1:
             raise UsageError(f"the confidence of a note is from 0 to 1, not {note.confidence!r}")
         if note.taint and note.kind in GUIDING:
             raise UsageError(f"a {note.kind} tells somebody what to do, so it must be the user's own words, not from {note.taint}")
         now = self._now()
-        note = replace(note, text=plain(text), id=note.id or f"n{secrets.token_hex(5)}", at=note.at or now)
+        note = replace(note, text=sanitize_text(text), id=note.id or f"n{secrets.token_hex(5)}", at=note.at or now)
         note = replace(note, tags=tuple(sorted({tag.strip() for tag in note.tags if tag.strip()})))
         if note.stated:
             note = replace(note, term="long")
@@ -201,9 +201,9 @@ class NoteMemory:
         """Return `known` after the same was said once more."""
         trusted = not note.taint or bool(known.taint)
         merged = replace(known, tags=tuple(sorted({*known.tags, *note.tags})))
-        if trusted and self.table.confirm(known.id, source(note)):
+        if trusted and self.table.confirm(known.id, note_source(note)):
             merged = replace(merged, confidence=round(1 - (1 - known.confidence) * (1 - note.confidence), 4))
-        alike = same(known.text) == same(note.text)
+        alike = words_digest(known.text) == words_digest(note.text)
         if known.taint and not note.taint and alike:
             merged = replace(merged, taint="", at=max(known.at, note.at))
         if known.replaced_by and trusted and alike:
@@ -211,7 +211,7 @@ class NoteMemory:
             if newer is None or note.at > newer.at:  # said once more since: what was true before is so again
                 merged = replace(merged, replaced_by="", at=note.at)
         if note.stated and not known.stated:
-            merged = replace(forever(merged), stated=True)
+            merged = replace(for_all_runs(merged), stated=True)
         if merged != known:
             self.table.change(merged, workspace)
             if merged.at != known.at:
@@ -221,7 +221,7 @@ class NoteMemory:
     def _contest(self, note: Note, workspace: str) -> None:
         """Settle `note`, which counts as said now, with the notes that it contradicts."""
         for other in self._similar(note, workspace):
-            if other.id != note.id and note.kind != "fingerprint" and likeness(note.text, other.text).relation == "contradicts":
+            if other.id != note.id and note.kind != "fingerprint" and compare_notes(note.text, other.text).relation == "contradicts":
                 self._settle(note, other)
 
     def _settle(self, note: Note, other: Note) -> None:
@@ -246,13 +246,13 @@ class NoteMemory:
         return tuple(runs)
 
 
-def _stands(note: Note, other: Note) -> str:
-    """Return the relation of an older note to a new one: `same`, `part` of it, `rival`, `near` or `other`."""
+def _relation_of(note: Note, other: Note) -> str:
+    """Return the relation of an older note to a new one: `words_digest`, `part` of it, `rival`, `near` or `other`."""
     if note.kind == "fingerprint":
         return "rival"
-    relation = likeness(note.text, other.text).relation
+    relation = compare_notes(note.text, other.text).relation
     if relation != "same":
         return "rival" if relation == "contradicts" else relation
-    if says_more(note.text, other.text):
+    if adds_words(note.text, other.text):
         return "part" if other.kind == note.kind and (other.taint or not note.taint) else "near"
     return "same" if not other.taint or (note.taint and other.kind == note.kind) else "rival"

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import Note
-from kestrel_lab.language.words import content_words, parts
-from kestrel_lab.memory.entities import Entity, entities
-from kestrel_lab.memory.table import COLUMNS, LIVE, NoteTable, read
+from kestrel_lab.language.words import content_words, name_parts
+from kestrel_lab.memory.entities import Entity, find_entities
+from kestrel_lab.memory.table import COLUMNS, LIVE, NoteTable, note_from_row
 from kestrel_lab.memory.vector_search import VectorIndex
 
 CANDIDATES = 200
@@ -80,7 +80,7 @@ class MemoryQueryEngine:
 
     def extract_entities(self, goal: str, context: str = "") -> tuple[Entity, ...]:
         """Return the entities of the goal, then those of its context."""
-        return tuple(dict.fromkeys((*entities(goal), *entities(context))))
+        return tuple(dict.fromkeys((*find_entities(goal), *find_entities(context))))
 
     def rank(self, query: str, workspace: str, top_k: int, *, tags: Sequence[str] = (), run: str = "") -> list[Note]:
         """Return at most `top_k` notes about `query` that have all of `tags`, the most useful first."""
@@ -104,7 +104,7 @@ class MemoryQueryEngine:
 
     def _weighed(self, found: Mapping[int, _Found], named: Sequence[Entity]) -> dict[int, float]:
         weights = self._weights
-        scores = _spread({number: each.score for number, each in found.items()})
+        scores = _rescale({number: each.score for number, each in found.items()})
         notes = {number: each.note for number, each in found.items()}
         for number, share in self._sharing(named, list(notes)).items():
             scores[number] += weights.entities * share
@@ -113,14 +113,14 @@ class MemoryQueryEngine:
             if note.author and note.author.lower() in people:
                 scores[number] *= weights.author
             scores[number] *= 1 + weights.trust * (note.confidence - 0.5)
-        _lift(scores, found, weights)
+        _add_conversation_scores(scores, found, weights)
         return scores
 
     def _akin(self, near: Mapping[int, float], workspace: str, tags: Sequence[str], run: str, without: Collection[int]) -> dict[int, Note]:
         alike = [number for number, score in near.items() if score >= self._weights.akin and number not in without]
         sql = f"SELECT number, {COLUMNS} FROM notes WHERE number IN (SELECT value FROM json_each(?)) AND {_VISIBLE}"
-        rows = self._table.store.query(sql, (dumps(alike), workspace, run or "-", time.time(), _wanted(tags)))
-        return {int(row[0]): read(row[1:]) for row in rows}
+        rows = self._table.store.query(sql, (dumps(alike), workspace, run or "-", time.time(), _tags_json(tags)))
+        return {int(row[0]): note_from_row(row[1:]) for row in rows}
 
     def _lexical(self, terms: Sequence[str], workspace: str, tags: Sequence[str], run: str) -> dict[int, _Found]:
         if not terms:
@@ -133,8 +133,8 @@ class MemoryQueryEngine:
             f"SELECT notes.number, -{score} AS score, instr(notes_text.before, '?') > 0, {columns} FROM notes_text JOIN notes ON notes.number = notes_text.rowid"
             f" WHERE notes_text MATCH ? AND {_VISIBLE} ORDER BY score DESC LIMIT {CANDIDATES}"
         )
-        rows = self._table.store.query(sql, (match, workspace, run or "-", time.time(), _wanted(tags)))
-        return {int(row[0]): _Found(score=float(row[1]), asked=bool(row[2]), note=read(row[3:])) for row in rows}
+        rows = self._table.store.query(sql, (match, workspace, run or "-", time.time(), _tags_json(tags)))
+        return {int(row[0]): _Found(score=float(row[1]), asked=bool(row[2]), note=note_from_row(row[3:])) for row in rows}
 
     def _sharing(self, named: Sequence[Entity], numbers: Sequence[int]) -> dict[int, float]:
         """Return for each note the share, by rarity, of the query's entities that it has."""
@@ -158,23 +158,23 @@ class MemoryQueryEngine:
         return shares
 
 
-def _wanted(tags: Sequence[str]) -> str:
+def _tags_json(tags: Sequence[str]) -> str:
     return dumps([tag.lower() for tag in tags])
 
 
 def _terms(query: str, named: Sequence[Entity]) -> list[str]:
     found = dict.fromkeys(word for word in content_words(query))
     for entity in named:
-        found |= dict.fromkeys(part for part in parts(entity.name) if len(part) > 1)
+        found |= dict.fromkeys(part for part in name_parts(entity.name) if len(part) > 1)
     return list(found)[:_MOST_TERMS]
 
 
-def _spread(scores: Mapping[int, float]) -> dict[int, float]:
+def _rescale(scores: Mapping[int, float]) -> dict[int, float]:
     least, most = min(scores.values()), max(scores.values())
     return {number: (score - least) / (most - least) if most > least else 1.0 for number, score in scores.items()}
 
 
-def _lift(scores: dict[int, float], found: Mapping[int, _Found], weights: Weights) -> None:
+def _add_conversation_scores(scores: dict[int, float], found: Mapping[int, _Found], weights: Weights) -> None:
     """Add to the scores of episodes what their conversation says: the best three of the run, questions, length."""
     by_run: dict[str, list[float]] = defaultdict(list)
     for number, each in found.items():

@@ -13,8 +13,8 @@ from typing import Any
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.notes import Note
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.language.words import normal
-from kestrel_lab.memory.entities import Entity, entities, searchable
+from kestrel_lab.language.words import normal_form
+from kestrel_lab.memory.entities import Entity, entities_text, find_entities
 
 COLUMNS = "id, kind, text, evidence, tags, author, confidence, taint, stated, run, event, at, expires, uses, replaced_by, owner"
 LIVE = "(expires IS NULL OR expires > ?)"
@@ -63,22 +63,22 @@ class NoteTable:
 
     def add(self, note: Note, workspace: str) -> Future[None]:
         """Queue `note`, which has an id; nothing happens if it was forgotten, is there, or another says the same."""
-        named = _named(note)
+        named = _entities_of(note)
         pairs = dumps([[each.kind, each.name] for each in named])
         text = _names_text(note, named)
-        row = (*_row(note), workspace, same(note.text), note.id)
-        bindings = (*row, pairs, note.id, source(note), note.id, note.text, note.id, text, note.id)
+        row = (*_row(note), workspace, words_digest(note.text), note.id)
+        bindings = (*row, pairs, note.id, note_source(note), note.id, note.text, note.id, text, note.id)
         return self.store.execute(_INSERT, bindings, f"note {note.id}")
 
     def change(self, note: Note, workspace: str) -> None:
         """Write `note` anew over the one of its id, and wait until it is on disk."""
-        named = _named(note)
+        named = _entities_of(note)
         pairs = dumps([[each.kind, each.name] for each in named])
         columns = ", ".join(f"{name.strip()} = ?" for name in COLUMNS.split(","))
         sql = f"UPDATE notes SET {columns}, same = ? WHERE id = ? AND workspace = ?;" + _REWRITE
         one = note.id
         rest = (one, one, one, pairs, one, note.text, _names_text(note, named), one, note.text, one, note.text, one)
-        self.store.execute(sql, (*_row(note), same(note.text), one, workspace, *rest), f"note {note.id}").result()
+        self.store.execute(sql, (*_row(note), words_digest(note.text), one, workspace, *rest), f"note {note.id}").result()
 
     def confirm(self, note_id: str, by: str) -> bool:
         """Record that a source says it too; returns whether it had not before."""
@@ -147,7 +147,7 @@ class NoteTable:
     def notes(self, workspace: str, where: str = "1", bindings: Iterable[object] = ()) -> list[Note]:
         """Return the notes of a workspace that meet the condition `where`, the newest first."""
         sql = f"SELECT {COLUMNS} FROM notes WHERE workspace = ? AND ({where}) ORDER BY at DESC, number DESC"
-        return [read(row) for row in self.store.query(sql, (workspace, *bindings))]
+        return [note_from_row(row) for row in self.store.query(sql, (workspace, *bindings))]
 
     def by_id(self, ids: Iterable[str], workspace: str) -> dict[str, Note]:
         """Return the notes of these ids that the workspace has."""
@@ -156,28 +156,28 @@ class NoteTable:
 
     def equal(self, note: Note, workspace: str) -> Note | None:
         """Return the note with the same text for the same runs."""
-        found = self.notes(workspace, "owner = ? AND same = ?", (_owner(note), same(note.text)))
+        found = self.notes(workspace, "owner = ? AND same = ?", (_owner(note), words_digest(note.text)))
         return found[0] if found else None
 
 
-def source(note: Note) -> str:
+def note_source(note: Note) -> str:
     """Return the source of a note: its run, or its own id."""
     return note.run or note.id
 
 
-def same(text: str) -> bytes:
+def words_digest(text: str) -> bytes:
     """Return a digest that is equal for texts with the same words."""
-    return hashlib.sha256(normal(text).encode("utf-8", "surrogatepass")).digest()
+    return hashlib.sha256(normal_form(text).encode("utf-8", "surrogatepass")).digest()
 
 
-def read(row: Sequence[Any]) -> Note:
+def note_from_row(row: Sequence[Any]) -> Note:
     """Return the note in a row of `COLUMNS`."""
     values: dict[str, Any] = dict(zip(COLUMNS.split(", "), row, strict=True))
     term = "short" if values.pop("owner") else "long"
     return Note(**values | {"tags": tuple(json.loads(values["tags"])), "stated": bool(values["stated"]), "term": term})
 
 
-def forever(note: Note) -> Note:
+def for_all_runs(note: Note) -> Note:
     """Return `note` as one for all runs."""
     return replace(note, term="long", expires=None)
 
@@ -192,11 +192,11 @@ def _row(note: Note) -> tuple[object, ...]:
     return (*head, note.run, note.event, note.at, note.expires, note.uses, note.replaced_by, _owner(note))
 
 
-def _named(note: Note) -> tuple[Entity, ...]:
+def _entities_of(note: Note) -> tuple[Entity, ...]:
     told = [Entity("tag", tag.lower()) for tag in note.tags] + ([Entity("author", note.author.lower())] if note.author else [])
-    return tuple(dict.fromkeys((*told, *entities(note.text))))
+    return tuple(dict.fromkeys((*told, *find_entities(note.text))))
 
 
 def _names_text(note: Note, named: tuple[Entity, ...]) -> str:
     when = time.strftime("%d %B %Y", time.gmtime(note.at)) if note.kind == "episode" and note.at else ""
-    return " ".join(part for part in (note.kind, when, searchable(named)) if part)
+    return " ".join(part for part in (note.kind, when, entities_text(named)) if part)

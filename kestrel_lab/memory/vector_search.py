@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from kestrel_lab.core.json_types import dumps
-from kestrel_lab.eventlog.connection import extend
+from kestrel_lab.eventlog.connection import add_vector_tables
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.host.vector_tables import bits, candidates, table_name, unloadable
+from kestrel_lab.host.vector_tables import candidate_rows, load_problem, sign_bits, table_name
 from kestrel_lab.memory.embeddings import Embedder, Vectors
 from kestrel_lab.memory.table import AFTER, BEFORE, BESIDE_CHANGED
 
@@ -82,7 +82,7 @@ class VectorIndex:
             wanted = {row[0] for row in self._store.query(_TAGGED, (tagged, tagged))} if tags else {*numbers}
         else:
             where, bindings = (f"workspace = ? AND rowid IN ({_TAGGED})", (tagged, tagged)) if tags else ("workspace = ?", ())
-            wanted = {*candidates(self._store.query, self._table, vector, top_k, where, (workspace, *bindings))}
+            wanted = {*candidate_rows(self._store.query, self._table, vector, top_k, where, (workspace, *bindings))}
             numbers, matrix = self._vectors(sorted({*wanted, *also}))
         scores = dict(zip(numbers, (matrix @ vector).tolist(), strict=True))
         best = sorted(wanted & scores.keys(), key=lambda number: (-scores[number], number))[:top_k]
@@ -93,9 +93,9 @@ class VectorIndex:
         version = self._store.query("SELECT value FROM notes_version")[0][0]
         if (known := self._filled.get(workspace)) is not None and known.version == version:
             return known
-        if not self._table and not unloadable():
+        if not self._table and not load_problem():
             table = table_name("note_index", self._load().name)
-            extend(self._store.path, _INDEX.format(table=table, width=-width % 8 + width))
+            add_vector_tables(self._store.path, _INDEX.format(table=table, width=-width % 8 + width))
             self._table = table
         until = time.monotonic() + self._filling_s
         whole = self._made(workspace, until) and (not self._table or self._indexed(workspace, until))
@@ -133,7 +133,7 @@ class VectorIndex:
             if at and time.monotonic() >= until:
                 return False
             numbers, matrix = self._vectors(lacking[at : at + _INDEXED_AT_ONCE])
-            rows = dumps([[number, row.hex()] for number, row in zip(numbers, bits(matrix), strict=True)])
+            rows = dumps([[number, row.hex()] for number, row in zip(numbers, sign_bits(matrix), strict=True)])
             sql = (
                 f"DELETE FROM {table} WHERE rowid IN (SELECT value ->> 0 FROM json_each(?));"
                 f"INSERT INTO {table}(rowid, workspace, bits) SELECT number, workspace, vec_bit(unhex(value ->> 1))"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast, get_args
 
 from kestrel_lab.core.calls import Call, Problem, Result
-from kestrel_lab.core.errors import KestrelError, UsageError, nearest
+from kestrel_lab.core.errors import KestrelError, UsageError, did_you_mean
 from kestrel_lab.core.events.union import CacheHit
 from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.core.protocols import Handler
@@ -25,12 +25,12 @@ LONGEST_S = 30 * 86_400.0
 """On a server, what names no time of its own leaves after a month: one that is shared must not fill up for ever."""
 
 
-class ShelfError(KestrelError):
+class CacheStoreError(KestrelError):
     """A shelf cannot be reached or read."""
 
 
-class Shelf(Protocol):
-    """Text under text keys, kept by a file or a server; raises `ShelfError` when that fails."""
+class CacheStore(Protocol):
+    """Text under text keys, kept by a file or a server; raises `CacheStoreError` when that fails."""
 
     async def get(self, key: str) -> str | None:
         """The text under `key`; `None` if there is none, or none that this package wrote, of which it warns."""
@@ -48,7 +48,7 @@ class Shelf(Protocol):
 def cache_mode(text: str) -> CacheMode:
     """The mode of that name; raises `UsageError` for any other."""
     if (word := text.strip().lower()) not in get_args(CacheMode):
-        raise UsageError(f"unknown cache mode {text!r}; {nearest(word, get_args(CacheMode))}")
+        raise UsageError(f"unknown cache mode {text!r}; {did_you_mean(word, get_args(CacheMode))}")
     return cast("CacheMode", word)
 
 
@@ -61,7 +61,7 @@ class Place:
     ttl_s: float | None = None
 
 
-class Flights:
+class PendingCalls:
     """Calls under way by key, so that equal ones at the same time are made once; for all threads and loops of a process."""
 
     def __init__(self) -> None:
@@ -119,11 +119,11 @@ class ToolCache:
     at the same time are one call; when that fails or is cancelled, each of the others is made after all.
     """
 
-    shelf: Shelf
+    shelf: CacheStore
     place: Callable[[Call], Awaitable[Place | None]]
     emit: Callable[[CacheHit], Any]
     mode: CacheMode = "use"
-    flights: Flights = Flights()  # noqa: RUF009  # shared on purpose: by all that are not given one of their own
+    flights: PendingCalls = PendingCalls()  # noqa: RUF009  # shared on purpose: by all that are not given one of their own
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Answer from the shelf or by `proceed`."""
@@ -131,10 +131,12 @@ class ToolCache:
         if place is None:
             return await proceed(call)
         if not place.key:
-            return _missing(call, ": what it reads has just changed") if self.mode == "replay" else await _made(call, proceed)
+            return (
+                _missing_replay(call, ": what it reads has just changed") if self.mode == "replay" else await _make_cacheable(call, proceed)
+            )
         if self.mode == "replay":
             kept = await self._kept(place.key)
-            return _missing(call) if kept is None else self._hit(call, place.key, kept)
+            return _missing_replay(call) if kept is None else self._hit(call, place.key, kept)
         name = f"{self.mode}:{place.key}"  # who refreshes must not be given what another found on the shelf
         flight, first = self.flights.board(name)
         if first:
@@ -142,7 +144,7 @@ class ToolCache:
         # Shielded: whoever gives up waiting must not end the flight for the others.
         text = await asyncio.shield(asyncio.wrap_future(flight))
         known = None if text is None else _Kept.read(text)
-        return await _made(call, proceed) if known is None else self._hit(call, place.key, known)
+        return await _make_cacheable(call, proceed) if known is None else self._hit(call, place.key, known)
 
     async def _fly(self, name: str, call: Call, place: Place, proceed: Handler) -> Result:
         text: str | None = None
@@ -150,7 +152,7 @@ class ToolCache:
             if self.mode == "use" and (kept := await self._kept(place.key)) is not None:
                 text = kept.row()
                 return self._hit(call, place.key, kept)
-            result = await _made(call, proceed)
+            result = await _make_cacheable(call, proceed)
             # What it read may have changed meanwhile; and a row has no room for images.
             if result.ok and not result.images and await self.place(call) == place:
                 kept = _Kept(result.value, result.knows)
@@ -177,11 +179,11 @@ class ToolCache:
         return Result(value=kept.value, knows=kept.knows, cached=True, cacheable=True)
 
 
-async def _made(call: Call, proceed: Handler) -> Result:
+async def _make_cacheable(call: Call, proceed: Handler) -> Result:
     return replace(await proceed(call), cacheable=True)
 
 
-def _missing(call: Call, why: str = "") -> Result:
+def _missing_replay(call: Call, why: str = "") -> Result:
     """What a call gets that is to be replayed and cannot be."""
     told = f"the cache is on replay and has no answer of {call.target} for these arguments{why}; store one with cache mode use or refresh"
     return Result(error=Problem(kind="failed", message=told), cacheable=True)

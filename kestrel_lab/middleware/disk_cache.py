@@ -16,7 +16,7 @@ from typing import Any
 from diskcache import Cache, Disk, Timeout
 
 from kestrel_lab.host.filesystem import private_file, private_folder
-from kestrel_lab.middleware.cache import MAX_ROW, ShelfError
+from kestrel_lab.middleware.cache import MAX_ROW, CacheStoreError
 
 _RAW = 1
 _TAMPERED = "a row of the tool cache was tampered with; it is not used"
@@ -77,11 +77,11 @@ def open_cache(folder: Path) -> Cache:
     return BoundedCache(str(folder), timeout=_BUSY_S, disk=JsonDisk, eviction_policy="least-recently-used", size_limit=256 * 2**20)
 
 
-class DiskShelf:
+class DiskStore:
     """A shelf in a folder. What is in the folder and cannot be read is thrown away, with a warning: it can be had again."""
 
     def __init__(self, folder: Path) -> None:
-        """Raise `ShelfError` where nothing can be kept."""
+        """Raise `CacheStoreError` where nothing can be kept."""
         try:
             self._cache = open_cache(folder)
         except _NOT_OURS as error:
@@ -92,7 +92,7 @@ class DiskShelf:
                         (folder / name).unlink()
                 self._cache = open_cache(folder)
             except _NOT_OURS as again:
-                raise ShelfError(f"the tool cache cannot be kept in {folder}: {again}") from again
+                raise CacheStoreError(f"the tool cache cannot be kept in {folder}: {again}") from again
 
     async def get(self, key: str) -> str | None:
         """The text under `key`; a row that is not ours is none, with a warning."""
@@ -102,7 +102,7 @@ class DiskShelf:
             warnings.warn(_TAMPERED, stacklevel=2)
             return None
         except (sqlite3.Error, Timeout, OSError) as error:
-            raise ShelfError(_told(error)) from error
+            raise CacheStoreError(_error_text(error)) from error
         return found
 
     async def set(self, key: str, value: str, ttl_s: float | None) -> None:
@@ -110,12 +110,12 @@ class DiskShelf:
         try:
             self._cache.set(key, value, expire=ttl_s)
         except (sqlite3.Error, Timeout, OSError) as error:
-            raise ShelfError(_told(error)) from error
+            raise CacheStoreError(_error_text(error)) from error
 
     def close(self) -> None:
         """Close the file."""
         self._cache.close()
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"the tool cache on disk: {str(error) or type(error).__name__}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeVar, get_args
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.errors import RunError, UsageError, boundary, nearest
+from kestrel_lab.core.errors import RunError, UsageError, did_you_mean, error_boundary
 from kestrel_lab.core.messages import Message, ToolRequest
 
 Around = Literal["before_run", "after_run"]
@@ -64,7 +64,7 @@ class Hooks:
         """Add the decorated function, plain or async, to these moments; raises `UsageError` with the nearest name for one that is none."""
         for moment in moments:
             if moment not in MOMENTS:
-                raise UsageError(f"there is no moment {moment!r} for hooks; {nearest(moment, MOMENTS)}")
+                raise UsageError(f"there is no moment {moment!r} for hooks; {did_you_mean(moment, MOMENTS)}")
 
         def add(hook: _H) -> _H:
             for moment in moments:
@@ -80,7 +80,7 @@ class Hooks:
     async def call(self, phase: Phase) -> None:
         """Call the hooks of a moment one after the other; raises `RunError` for one that raises."""
         for hook in self._hooks.get(phase.moment, ()):
-            with boundary(RunError, f"the hook {getattr(hook, '__name__', hook)!r} at {phase.moment}"):
+            with error_boundary(RunError, f"the hook {getattr(hook, '__name__', hook)!r} at {phase.moment}"):
                 waiting = hook(phase)
                 if inspect.isawaitable(waiting):
                     await waiting

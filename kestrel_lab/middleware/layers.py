@@ -90,21 +90,21 @@ class Approval(Struct, frozen=True):
         if decision is None:
             return await proceed(call)
         if not decision.granted:
-            return Result(error=_denied(call, decision))
+            return Result(error=_denial(call, decision))
         if decision.answer is not None:
             return Result(value=decision.answer)
         if decision.args is None:
-            return await proceed(replace(call, leave=_leave(decision)))
+            return await proceed(replace(call, leave=_decision_text(decision)))
         sandbox = IN_KERNEL if call.sandbox == PREVIEWED else call.sandbox  # there is no preview of what a person wrote
-        return await proceed(replace(call, args=decision.args, sandbox=sandbox, leave=_leave(decision)))
+        return await proceed(replace(call, args=decision.args, sandbox=sandbox, leave=_decision_text(decision)))
 
 
-def _leave(decision: ApprovalGiven) -> str:
+def _decision_text(decision: ApprovalGiven) -> str:
     because = f": {decision.reason}" if decision.reason and decision.how != "policy" else ""
     return f"{decision.by}{because}"
 
 
-def _denied(call: Call, decision: ApprovalGiven) -> Problem:
+def _denial(call: Call, decision: ApprovalGiven) -> Problem:
     because = f": {decision.reason}" if decision.reason else ""
     if call.attempt > 1:
         text = (
@@ -138,12 +138,12 @@ class Timeout:
             )
 
 
-def compose(handler: Handler, *layers: Middleware) -> Handler:
+def compose_layers(handler: Handler, *layers: Middleware) -> Handler:
     """Wrap `handler` in `layers`; the first one listed sees the call first."""
     for layer in reversed(layers):
-        handler = _around(layer, handler)
+        handler = _wrap_layer(layer, handler)
     return handler
 
 
-def _around(layer: Middleware, proceed: Handler) -> Handler:
+def _wrap_layer(layer: Middleware, proceed: Handler) -> Handler:
     return lambda call: layer(call, proceed)

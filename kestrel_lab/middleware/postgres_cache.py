@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.host.background_loop import BackgroundLoop
 from kestrel_lab.host.postgres import Postgres, make_tables
-from kestrel_lab.middleware.cache import LONGEST_S, MAX_ROW, ShelfError
+from kestrel_lab.middleware.cache import LONGEST_S, MAX_ROW, CacheStoreError
 
 if TYPE_CHECKING:
     from asyncpg import Connection
@@ -39,7 +39,7 @@ DELETE FROM {TABLE} WHERE key IN (SELECT key FROM {TABLE} WHERE expires < now() 
 """Who stores one answer removes up to ten that have expired: no more can pile up than are stored, and nobody waits long."""
 
 
-class PostgresShelf:
+class PostgresStore:
     """Asks a server with a deadline, on an event loop of its own: a session is used from several loops, a connection from one."""
 
     def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S, connect_s: float = _CONNECT_S) -> None:
@@ -82,7 +82,7 @@ class PostgresShelf:
         try:
             return await self._loop.run(self._answer(work))
         except self._server.errors as error:
-            raise ShelfError(self._server.told(error)) from error
+            raise CacheStoreError(self._server.told(error)) from error
 
     async def _answer(self, work: Callable[[Connection], Awaitable[Any]]) -> Any:
         async with self._free:

@@ -14,19 +14,19 @@ from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import DependencyError, ModelError
 from kestrel_lab.core.events.union import Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import ImagePart, ToolRequest, Tried
+from kestrel_lab.core.messages import ImagePart, ToolRequest, TriedModel
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.core.sanitize import head_tail
-from kestrel_lab.core.usage import Idle
+from kestrel_lab.core.usage import IdleTime
 
 Emit = Callable[[Event], Any]
 
 
-def _never(_: Call) -> bool:
+def _return_false(_: Call) -> bool:
     return False
 
 
-def _asked(request: ToolRequest) -> dict[str, Json]:
+def _request_fields(request: ToolRequest) -> dict[str, Json]:
     body: dict[str, Json] = {"id": request.id, "name": request.name, "args": request.args, "problem": request.problem}
     return body | ({"signature": request.signature} if request.signature else {})
 
@@ -39,7 +39,7 @@ class RecordAnswer(Struct, frozen=True):
     max_chars: Callable[[Call], int]
     begun: Callable[[Call], bool]
     """Whether the tool was started."""
-    keeps: Callable[[Call], bool] = _never
+    keeps: Callable[[Call], bool] = _return_false
     """Whether something else in the run goes on with the answer as JSON."""
     store: Callable[[str], tuple[str, int]] | None = None
     """Keeps a text whole; returns its name, empty if it could not, and how many characters are kept."""
@@ -149,7 +149,7 @@ class RecordModel(Struct, frozen=True):
 
     emit: Emit
     cycle: int
-    idle: Idle = field(default_factory=Idle)
+    idle: IdleTime = field(default_factory=IdleTime)
     """What the call waited, as far as whoever makes it says so."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
@@ -179,7 +179,7 @@ class RecordModel(Struct, frozen=True):
                     step=call.step,
                     model=answer.model or call.target,
                     text=answer.text,
-                    calls=[_asked(one) for one in answer.calls],
+                    calls=[_request_fields(one) for one in answer.calls],
                     tokens_in=usage.tokens_in,
                     tokens_out=usage.tokens_out,
                     tokens_cached=usage.tokens_cached,
@@ -198,7 +198,7 @@ class RecordModel(Struct, frozen=True):
             )
         return result
 
-    def _tried(self, call: Call, tried: tuple[Tried, ...]) -> None:
+    def _tried(self, call: Call, tried: tuple[TriedModel, ...]) -> None:
         for one in tried:
             used = one.usage
             self.emit(

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.redaction import shown_url
 from kestrel_lab.host.postgres import SCHEMES as POSTGRES
-from kestrel_lab.middleware.cache import LONGEST_S, MAX_ROW, ShelfError
+from kestrel_lab.middleware.cache import LONGEST_S, MAX_ROW, CacheStoreError
 
 PREFIX = "kestrel:tools:1:"
 """Before each key; the number is raised when what is stored under one has another form."""
@@ -18,7 +18,7 @@ _TIMEOUT_S = 0.5
 SCHEMES = ("redis", "rediss", "unix")
 
 
-class RedisShelf:
+class RedisStore:
     """Asks a server with a deadline, on a thread, so that a slow one holds up no run but its own call."""
 
     def __init__(self, url: str, *, timeout_s: float = _TIMEOUT_S) -> None:
@@ -81,5 +81,5 @@ class RedisShelf:
         warnings.warn(f"what {self.where} holds for the tool cache was not written by it; it is ignored", stacklevel=2)
         return None
 
-    def _failed(self, error: Exception) -> ShelfError:
-        return ShelfError(f"{self.where}: {error}")
+    def _failed(self, error: Exception) -> CacheStoreError:
+        return CacheStoreError(f"{self.where}: {error}")

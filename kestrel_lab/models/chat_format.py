@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from kestrel_lab.core.json_types import Json, content_key, loads, readable
 from kestrel_lab.core.messages import Message, ThinkingPart, ToolRequest, ToolSpec
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.models.written_calls import expanded
+from kestrel_lab.models.written_calls import expand_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -153,9 +153,9 @@ def wire_name(name: str) -> str:
 
 
 def from_wire(requests: Iterable[ToolRequest], tools: Iterable[ToolSpec]) -> tuple[ToolRequest, ...]:
-    """Return `requests` with the original names of `tools`; see `written_calls.expanded` for the names that models invent."""
+    """Return `requests` with the original names of `tools`; see `written_calls.expand_calls` for the names that models invent."""
     names = {wire_name(tool.name): tool.name for tool in tools}
-    own = expanded(requests, names)
+    own = expand_calls(requests, names)
     return tuple(replace(one, name=names[one.name]) if names.get(one.name, one.name) != one.name else one for one in own)
 
 
@@ -171,15 +171,15 @@ def object_schema(schema: dict[str, Json]) -> dict[str, Json]:
 def response_format(schema: dict[str, Json]) -> dict[str, Json]:
     """Return the `response_format` for JSON that matches `schema`; strict where the schema qualifies for it."""
     named: dict[str, Json] = {"name": "answer", "schema": schema}
-    if schema.get("type") == "object" and _closed(schema):
+    if schema.get("type") == "object" and _is_closed(schema):
         named["strict"] = True
     return {"type": "json_schema", "json_schema": named}
 
 
-def _closed(schema: Json) -> bool:
+def _is_closed(schema: Json) -> bool:
     """Return whether every object in `schema` requires all its properties and allows no others."""
     if isinstance(schema, list):
-        return all(map(_closed, schema))
+        return all(map(_is_closed, schema))
     if not isinstance(schema, dict):
         return True
     if schema.get("type") == "object":
@@ -188,7 +188,7 @@ def _closed(schema: Json) -> bool:
             return False
         if schema.get("additionalProperties") is not False or set(properties) != set(map(str, required)):
             return False
-    return all(map(_closed, schema.values()))
+    return all(map(_is_closed, schema.values()))
 
 
 def read_args(name: str, text: str) -> tuple[dict[str, Json], str]:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import DependencyError, ModelError
-from kestrel_lab.core.messages import ModelAnswer, Tried
+from kestrel_lab.core.messages import ModelAnswer, TriedModel
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.models.wrapper import silent
+from kestrel_lab.models.wrapper import drop_text
 
 if TYPE_CHECKING:
     from kestrel_lab.core.messages import ModelRequest
@@ -70,41 +70,41 @@ class EscalatingModel:
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; `tried` of the answer names the models before it and why they did not serve. Raises the last model's error."""
-        tried: list[Tried] = []
+        tried: list[TriedModel] = []
         stands: tuple[int, ModelAnswer] | None = None
         *others, last = self.models
         for model, following in zip(others, self.models[1:], strict=True):
             try:
-                answer = await model(replace(request, stream=False), silent)
+                answer = await model(replace(request, stream=False), drop_text)
             except (ModelError, DependencyError) as error:
                 if isinstance(error, ModelError) and error.caller:
-                    raise _with(error, tried) from error
-                tried.append(Tried(model=model.name, reason=one_line(str(error), 300), then=following.name))
+                    raise _error_with_tried(error, tried) from error
+                tried.append(TriedModel(model=model.name, reason=one_line(str(error), 300), then=following.name))
                 continue
             reason = self.unsure(answer)
             if not reason:
-                return _said(answer, tried, on_delta)
+                return _with_tried(answer, tried, on_delta)
             stands = (len(tried), answer)
-            tried.append(Tried(model=model.name, reason=reason, then=following.name, usage=answer.usage))
+            tried.append(TriedModel(model=model.name, reason=reason, then=following.name, usage=answer.usage))
         try:
             return replace(await last(request, on_delta), tried=(*tried,))
         except (ModelError, DependencyError) as error:
             if stands is None or (isinstance(error, ModelError) and error.caller):
-                raise _with(error, tried) from error
+                raise _error_with_tried(error, tried) from error
             place, answer = stands
             kept = replace(tried[place], usage=Usage())  # counted with the answer that it gave
             tried = [*tried[:place], kept, *tried[place + 1 :]]
-            tried.append(Tried(model=last.name, reason=one_line(str(error), 300), then=kept.model))
-            return _said(answer, tried, on_delta)
+            tried.append(TriedModel(model=last.name, reason=one_line(str(error), 300), then=kept.model))
+            return _with_tried(answer, tried, on_delta)
 
 
-def _said(answer: ModelAnswer, tried: list[Tried], on_delta: OnDelta) -> ModelAnswer:
+def _with_tried(answer: ModelAnswer, tried: list[TriedModel], on_delta: OnDelta) -> ModelAnswer:
     if answer.text:
         on_delta(answer.text)
     return replace(answer, tried=(*tried,))
 
 
-def _with(error: ModelError | DependencyError, tried: list[Tried]) -> ModelError | DependencyError:
+def _error_with_tried(error: ModelError | DependencyError, tried: list[TriedModel]) -> ModelError | DependencyError:
     """Return `error` with the names of the models that were tried before, and why they did not serve."""
     if not tried:
         return error

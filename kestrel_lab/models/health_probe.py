@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.models.local import INSTALL, NAME, LocalModel, local_extra_missing, native_library
-from kestrel_lab.models.wrapper import wrapped
+from kestrel_lab.models.wrapper import inner_model
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Model
@@ -20,7 +20,7 @@ _OLLAMA = "ollama_chat/"
 
 def endpoint_of(model: Model) -> str:
     """Return the name of a model's endpoint: the model's, with the address of an own server. Equal endpoints have equal names."""
-    leaf = _leaf(model)
+    leaf = _leaf_model(model)
     address = leaf.api_base if isinstance(leaf, LiteLLMModel) else None
     return f"{leaf.name} at {address}" if address else leaf.name
 
@@ -31,7 +31,7 @@ def probe_of(model: Model) -> Callable[[], Awaitable[None]] | None:
     An Ollama has to list the model; any other own server has to answer at all; the packages of the local model have to be
     installed and its library has to load.
     """
-    leaf = _leaf(model)
+    leaf = _leaf_model(model)
     if isinstance(leaf, LocalModel):
         return _local
     if not isinstance(leaf, LiteLLMModel) or leaf.api_base is None:
@@ -39,8 +39,8 @@ def probe_of(model: Model) -> Callable[[], Awaitable[None]] | None:
     return partial(_ollama if leaf.name.startswith(_OLLAMA) else _server, leaf.name, leaf.api_base.rstrip("/"), leaf.api_key)
 
 
-def _leaf(model: Model) -> Model:
-    while (inner := wrapped(model)) is not None:
+def _leaf_model(model: Model) -> Model:
+    while (inner := inner_model(model)) is not None:
         model = inner
     return model
 

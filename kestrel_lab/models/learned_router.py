@@ -31,7 +31,7 @@ FORMAT: Final = "kestrel-router/1"
 BUCKETS: Final = 512
 """Hash buckets of words; more of them predict no better on public data."""
 SHAPES: Final = 11
-"""Counts of a prompt: see `shapes`."""
+"""Counts of a prompt: see `prompt_shapes`."""
 _READ: Final = 20_000
 """Characters of a prompt that are read."""
 _SPREAD: Final = 8.0
@@ -43,7 +43,7 @@ _NUMBER: Final = re.compile(r"\d+")
 _SENTENCE: Final = re.compile(r"[.?!\n]")
 
 
-def shapes(prompts: Sequence[str]) -> Any:
+def prompt_shapes(prompts: Sequence[str]) -> Any:
     """Return a row of `SHAPES` counts per prompt: lengths in characters, words and lines, shares of kinds of characters, and the like.
 
     The first column is the logarithm of the length in characters.
@@ -155,8 +155,8 @@ class LearnedRouter:
     def predict(self, prompts: Sequence[str]) -> Any:
         """Return the calibrated probability of success, a row per prompt and a column per model."""
         vectors = None if self.embed is None else self.embed(list(prompts))
-        columns = self.scaling.columns(shapes(prompts), word_counts(prompts), vectors)
-        return calibrated(columns @ self.weights, self.platt)
+        columns = self.scaling.columns(prompt_shapes(prompts), word_counts(prompts), vectors)
+        return calibrate(columns @ self.weights, self.platt)
 
     def choose(self, prompt: str) -> RouterChoice:
         """Return the model for a prompt: the one of most value, or always `single` where there is one."""
@@ -188,7 +188,7 @@ _SCALING = ("mean", "scale", "knots", "idf")
 _NUMBERS = ("weights", "platt")
 
 
-def calibrated(raw: Any, platt: Any) -> Any:
+def calibrate(raw: Any, platt: Any) -> Any:
     """Return probabilities for raw predictions (Platt, "Probabilistic Outputs for Support Vector Machines", 1999)."""
     import numpy as np
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kestrel_lab.core.calls import Usage
-from kestrel_lab.core.errors import ModelError, UsageError, boundary
+from kestrel_lab.core.errors import ModelError, UsageError, error_boundary
 from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.models.chat_format import messages_to_wire, response_format
 
@@ -111,7 +111,7 @@ def _body(request: ModelRequest) -> dict[str, Json]:
 
 def _answer(body: dict[str, Json], say: Callable[[str], None], stopped: threading.Event) -> ModelAnswer:
     heard = _Heard(say, stopped)
-    with boundary(ModelError, NAME):
+    with error_boundary(ModelError, NAME):
         _server().handle_chat_completions(body, heard.add)
     if heard.fault is not None:
         raise heard.fault
@@ -132,7 +132,7 @@ class _Heard:
     def add(self, event: dict[str, Any]) -> bool:
         """Add one event; returns true to end the generation."""
         if error := event.get("error"):
-            self.fault = _refused(error)
+            self.fault = _refusal_error(error)
         elif self._stopped.is_set():
             self.finish = "cancelled"
             return True
@@ -146,7 +146,7 @@ class _Heard:
         return False
 
 
-def _refused(error: dict[str, Any]) -> ModelError:
+def _refusal_error(error: dict[str, Any]) -> ModelError:
     if error.get("type") == "exceed_context_size_error":
         return ModelError(
             f"the conversation has {error.get('n_prompt_tokens')} tokens and {NAME} reads at most {CONTEXT_TOKENS}: "
@@ -219,7 +219,7 @@ def start_server(weights: Path, *, context_tokens: int, cores: int) -> Any:
     params.n_threads_http = 1
     params.ui = False
     params.endpoint_slots = False
-    with boundary(ModelError, f"loading {weights.name}"), _own_signals():
+    with error_boundary(ModelError, f"loading {weights.name}"), _own_signals():
         return xllamacpp.Server(params)
 
 

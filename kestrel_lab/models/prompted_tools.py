@@ -61,7 +61,7 @@ class TextToolModel(ModelWrapper):
         shown = AnswerText(on_delta)
         said = await self.model(asked, shown.add)
         number = 1 + sum(len(message.calls) for message in request.messages)
-        text, calls = read_said(said.text, tools=[tool.name for tool in request.tools], call_id=f"call_{number}")
+        text, calls = parse_reply(said.text, tools=[tool.name for tool in request.tools], call_id=f"call_{number}")
         if not calls:
             shown.finish(text)
         finish = "tool_calls" if calls and said.finish == "stop" else said.finish
@@ -126,7 +126,7 @@ _THOUGHT = re.compile(r"[\s>*_#`-]*thought\s*\d*\s*[*_`]*:", re.IGNORECASE)
 """The answer, and a thought, as ReAct (Yao et al. 2022) and the libraries after it write them."""
 
 
-def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tuple[ToolRequest, ...]]:
+def parse_reply(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tuple[ToolRequest, ...]]:
     """Return the text and the tool call in `said`.
 
     A call with arguments that cannot be parsed has a problem, and so has text that looks like a call in another notation, or is a thought
@@ -146,7 +146,7 @@ def read_said(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tu
         return "", (ToolRequest(id=call_id, name=cut[1], problem=problem),)
     if opening := _OPENING.match(said):
         complete = _COMPLETE.match(said, opening.end())
-        return _decoded(complete[0]) if complete else "", ()
+        return _decode_text(complete[0]) if complete else "", ()
     named = [name for name in tools if re.search(rf"(?m)^[\s`>*-]*{re.escape(name)}\s*[(\[{{]", said)]
     if named or _ATTEMPT.search(said):
         meant = next((name for name in (*named, *tools) if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said)), UNREAD)
@@ -181,7 +181,7 @@ def _request(found: dict[str, Json], name: str, call_id: str) -> ToolRequest:
     return ToolRequest(id=call_id, name=name)
 
 
-def _decoded(piece: str) -> str:
+def _decode_text(piece: str) -> str:
     return str(json.loads(f'"{piece}"', strict=False))
 
 
@@ -205,7 +205,7 @@ class AnswerText:
         if self._at is None or (complete := _COMPLETE.match(self._said, self._at)) is None:
             return
         self._at = complete.end()
-        self._show(_decoded(complete[0]))
+        self._show(_decode_text(complete[0]))
 
     def finish(self, text: str) -> None:
         """Stream the rest of the final `text`."""
@@ -284,9 +284,9 @@ def reply_schema(
     definitions: dict[str, Json] = {}
     choices: list[Json] = []
     for tool in tools:
-        arguments = _within({"type": "object", **tool.schema}, tool.name, definitions)
+        arguments = _embed_schema({"type": "object", **tool.schema}, tool.name, definitions)
         choices.append(_object({"tool": {"const": tool.name}, "arguments": arguments}, thought=thought))
-    said: Json = {"type": "string"} if answer is None else _within(answer, "answer", definitions)
+    said: Json = {"type": "string"} if answer is None else _embed_schema(answer, "answer", definitions)
     if not call_first:
         choices.append(_object({"answer": said}, thought=thought))
     return {"anyOf": choices, **({"$defs": definitions} if definitions else {})}
@@ -298,13 +298,13 @@ def _object(properties: dict[str, Json], *, thought: bool) -> Json:
     return {"type": "object", "properties": named, "required": [*named], "additionalProperties": False}
 
 
-def _within(schema: Json, owner: str, definitions: dict[str, Json]) -> Json:
+def _embed_schema(schema: Json, owner: str, definitions: dict[str, Json]) -> Json:
     """Return `schema` as part of a larger one; its definitions move to `definitions`, named after `owner`."""
     if not isinstance(schema, dict):
         return schema
 
     def part(inner: Json) -> Json:
-        return _within(inner, owner, definitions)
+        return _embed_schema(inner, owner, definitions)
 
     for name, inner in {**_mapping(schema, "definitions"), **_mapping(schema, "$defs")}.items():
         definitions[f"{owner}.{name}"] = part(inner)

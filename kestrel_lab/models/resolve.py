@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from kestrel_lab.core.errors import ModelError, UsageError, nearest
+from kestrel_lab.core.errors import ModelError, UsageError, did_you_mean
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.models import local
 from kestrel_lab.models.fallback import BETWEEN, EscalatingModel
@@ -19,7 +19,7 @@ from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.models.providers import FURTHER, PROVIDERS, Ollama, owner_of, provider_of
 from kestrel_lab.models.retry import with_retries
 from kestrel_lab.models.router import ROUTE, read_routes
-from kestrel_lab.models.web_grounding import WEB, grounded
+from kestrel_lab.models.web_grounding import WEB, with_web_search
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -92,13 +92,13 @@ def choose_model(
         return choose_model(name, env=env, provider=provider, api_base=api_base, factories=factories)
 
     if spec is not None and BETWEEN.strip() in spec.split():
-        return _several(spec, again)
+        return _model_of_several(spec, again)
     word, _, rest = (spec or "").partition(":")
     if word in (makers := {ROUTE: lambda path: read_routes(path, again), **(factories or {})}):
         return makers[word](rest)  # also for the bare word: the factory says what has to follow it
     provider = provider or env.get("MODEL_PROVIDER") or None
     if spec is not None and (spec == NONE or spec.endswith(WEB)):
-        return NoModel() if spec == NONE else _searching(spec.removesuffix(WEB), provider, api_base, env)
+        return NoModel() if spec == NONE else _searching_model(spec.removesuffix(WEB), provider, api_base, env)
     if _is_local(spec or "", provider):
         return _local()
     if not spec and not provider and not api_base:
@@ -106,7 +106,7 @@ def choose_model(
         if best is None:
             raise UsageError(_NOTHING)
         return choose_model(best.name, env=env)
-    prefix, name = _resolved(spec or "", provider, api_base, env, known=[*(factories or ())])
+    prefix, name = _resolve_name(spec or "", provider, api_base, env, known=[*(factories or ())])
     if prefix in _OLLAMA:
         return _ollama(name, Ollama(address=api_base.rstrip("/")) if api_base else Ollama.of(env))
     return with_retries(_litellm_model(prefix, name, api_base, env))
@@ -121,7 +121,7 @@ def prepare_in_background(env: Mapping[str, str]) -> bool:
     return bool(wanted) and load_in_background()
 
 
-def _several(spec: str, choose: Callable[[str], Model]) -> Model:
+def _model_of_several(spec: str, choose: Callable[[str], Model]) -> Model:
     names = [name.strip() for name in f" {spec} ".split(BETWEEN)]
     if "" in names or len(set(names)) < len(names):
         raise UsageError(f"{spec!r} must name different models, first to last: 'ollama/qwen3 > openai/gpt-5'")
@@ -146,7 +146,7 @@ def _choices(env: Mapping[str, str]) -> Iterator[ModelChoice]:
     yield ModelChoice(name=local.NAME, available=not missing, note=note)
 
 
-def _resolved(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str], known: list[str]) -> tuple[str, str]:
+def _resolve_name(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str], known: list[str]) -> tuple[str, str]:
     prefix, slash, name = spec.partition("/")
     if provider:
         _check_provider(provider, spec)
@@ -155,13 +155,13 @@ def _resolved(spec: str, provider: str | None, api_base: str | None, env: Mappin
         if slash and prefix == provider:
             return provider, name
         chosen = provider_of(provider)
-        if slash and chosen and not chosen.gateway and not api_base and _listed(prefix):
+        if slash and chosen and not chosen.gateway and not api_base and _is_listed(prefix):
             raise UsageError(
                 f"the provider is {provider!r} (from the argument or MODEL_PROVIDER), "
                 f"but the model {spec!r} names {prefix!r}: leave one of them out"
             )
         return provider, spec
-    if slash and (_listed(prefix) or not api_base):
+    if slash and (_is_listed(prefix) or not api_base):
         _check_provider(prefix, spec)
         return prefix, name
     if not spec:
@@ -170,27 +170,27 @@ def _resolved(spec: str, provider: str | None, api_base: str | None, env: Mappin
         return "openai", spec
     if owner := owner_of(spec):
         return owner.prefix, spec
-    hint = nearest(spec, ["local", *known, *(choice.default for choice in PROVIDERS if choice.model)])
+    hint = did_you_mean(spec, ["local", *known, *(choice.default for choice in PROVIDERS if choice.model)])
     msg = f"no provider is known for the model {spec!r}: write provider/name, e.g. openai/{spec}, or set MODEL_PROVIDER ({hint})"
     raise UsageError(msg)
 
 
-def _listed(prefix: str) -> bool:
+def _is_listed(prefix: str) -> bool:
     return prefix in _OLLAMA or provider_of(prefix) is not None
 
 
 def _check_provider(prefix: str, spec: str) -> None:
     # The full list costs the import of litellm, so it is consulted only for names that are not in the short one.
-    if _listed(prefix) or prefix in FURTHER or prefix in (everyone := litellm_providers()):
+    if _is_listed(prefix) or prefix in FURTHER or prefix in (everyone := litellm_providers()):
         return
-    msg = f"unknown model provider {prefix!r}" + (f" in {spec!r}" if spec else "") + f": {nearest(prefix, _options(prefix, everyone))}"
+    msg = f"unknown model provider {prefix!r}" + (f" in {spec!r}" if spec else "") + f": {did_you_mean(prefix, _options(prefix, everyone))}"
     raise UsageError(msg)
 
 
 def _options(prefix: str, everyone: frozenset[str]) -> list[str]:
     """Return the providers to suggest: those with a similar name, else the usual ones."""
     usual = [*(provider.prefix for provider in PROVIDERS), "ollama", "local"]
-    alike = [options for options in (usual, [*everyone]) if nearest(prefix, options).startswith("did you mean")]
+    alike = [options for options in (usual, [*everyone]) if did_you_mean(prefix, options).startswith("did you mean")]
     return alike[0] if alike else usual
 
 
@@ -230,13 +230,13 @@ def _ollama(name: str, ollama: Ollama) -> Model:
     return model if tools else TextToolModel(model)
 
 
-def _searching(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str]) -> Model:
+def _searching_model(spec: str, provider: str | None, api_base: str | None, env: Mapping[str, str]) -> Model:
     if _is_local(spec, provider) or spec in {"", NONE}:
         raise UsageError(f"{spec + WEB!r}: name a hosted model that searches the web, provider/name{WEB}")
-    prefix, name = _resolved(spec, provider, api_base, env, known=[])
+    prefix, name = _resolve_name(spec, provider, api_base, env, known=[])
     if prefix in _OLLAMA:
         raise UsageError(f"{spec + WEB!r}: models of Ollama have no web search of their own; leave {WEB} out")
-    return with_retries(grounded(_litellm_model(prefix, name, api_base, env)))
+    return with_retries(with_web_search(_litellm_model(prefix, name, api_base, env)))
 
 
 def _litellm_model(prefix: str, name: str, api_base: str | None, env: Mapping[str, str]) -> LiteLLMModel:

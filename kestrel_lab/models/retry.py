@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ModelError
-from kestrel_lab.core.usage import Idle
+from kestrel_lab.core.usage import IdleTime
 from kestrel_lab.models.wrapper import ModelWrapper, Stream
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class RetryingModel(ModelWrapper):
     model: Model
     attempts: int = 3
     first_wait_s: float = 0.5
-    idle: Idle | None = None
+    idle: IdleTime | None = None
     """Measures the pauses."""
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -50,7 +50,7 @@ class RetryingModel(ModelWrapper):
             wait_max=LONGEST_WAIT_S / 4,
             wait_jitter=self.first_wait_s,
         )
-        idle = self.idle or Idle()
+        idle = self.idle or IdleTime()
         with ExitStack() as pause:
             async for attempt in attempts:
                 pause.close()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line, shown_path
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _WORDS: Final[dict[Kind, re.Pattern[str]]] = {
 }
 
 
-def kind_of_work(goal: str) -> tuple[Kind | None, str]:
+def classify_goal(goal: str) -> tuple[Kind | None, str]:
     """Return the kind of work of a goal and the reason, by rules in this order: fast, code, analysis, simple if it is short.
 
     The kind is `None` for a long goal that fits none.
@@ -97,7 +97,7 @@ class RoutedModel:
         for route in self.routes:
             if route.when is not None and (found := route.when.search(goal[:_LOOKED_AT])):
                 return route.model, f"{route.kind}: it says {one_line(found[0], 40)!r}"
-        kind, why = kind_of_work(goal)
+        kind, why = classify_goal(goal)
         for route in self.routes:
             if route.when is None and route.kind == kind:
                 return route.model, f"{kind}: {why}"
@@ -135,19 +135,19 @@ def read_routes(path: str | Path, choose: Callable[[str], Model]) -> RoutedModel
     routes, within = document.value, tuple[str, ...]()
     if routes.keys() == {"routes"} and isinstance(below := routes["routes"], dict):
         routes, within = below, ("routes",)
-    return _routed(f"{ROUTE}:{path}", routes, choose, lambda kind: f"{document.place((*within, kind))}: ")
+    return _make_router(f"{ROUTE}:{path}", routes, choose, lambda kind: f"{document.place((*within, kind))}: ")
 
 
-def routed(routes: Mapping[str, Json], choose: Callable[[str], Model]) -> RoutedModel:
+def model_router(routes: Mapping[str, Json], choose: Callable[[str], Model]) -> RoutedModel:
     """Return the model for `{"code": MODEL, …, "otherwise": MODEL}`; raises `UsageError`, one line for each mistake."""
     names = ", ".join(
         f"{kind}={model if isinstance(model, str) else model.get('model') if isinstance(model, dict) else model}"
         for kind, model in routes.items()
     )
-    return _routed(f"{ROUTE} {names}", routes, choose, lambda kind: f"routes.{kind}: ")
+    return _make_router(f"{ROUTE} {names}", routes, choose, lambda kind: f"routes.{kind}: ")
 
 
-def _routed(name: str, routes: Mapping[str, Json], choose: Callable[[str], Model], place: Callable[[str], str]) -> RoutedModel:
+def _make_router(name: str, routes: Mapping[str, Json], choose: Callable[[str], Model], place: Callable[[str], str]) -> RoutedModel:
     found: dict[str, Route] = {}
     problems: list[str] = []
     for kind, given in routes.items():
@@ -169,7 +169,7 @@ def _route(kind: str, given: Json, choose: Callable[[str], Model]) -> Route:
     if not isinstance(model, str) or not model or not isinstance(when, str) or not set(wanted) <= {"model", "when"}:
         raise UsageError("must be the name of a model, or {model: NAME, when: PATTERN}")
     if not when and kind not in (*KINDS, OTHERWISE):
-        raise UsageError(f"{kind!r} is not a kind of work; {nearest(kind, KINDS)}; or say by 'when' which goals it is for")
+        raise UsageError(f"{kind!r} is not a kind of work; {did_you_mean(kind, KINDS)}; or say by 'when' which goals it is for")
     try:
         pattern = re.compile(when) if when else None
     except re.error as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.models.litellm.model import LiteLLMModel, searches_web
 from kestrel_lab.models.litellm.web_sources import with_sources
-from kestrel_lab.models.wrapper import ModelWrapper, silent
+from kestrel_lab.models.wrapper import ModelWrapper, drop_text
 
 if TYPE_CHECKING:
     from kestrel_lab.core.messages import ModelAnswer, ModelRequest
@@ -34,7 +34,7 @@ class GroundedModel(ModelWrapper):
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer, not streamed, because the provider names the pages with the whole answer."""
-        answer = await self.model(replace(request, stream=False), silent)
+        answer = await self.model(replace(request, stream=False), drop_text)
         if answer.calls:
             return answer
         text = with_sources(answer.text, answer.sources)
@@ -42,7 +42,7 @@ class GroundedModel(ModelWrapper):
         return replace(answer, text=text)
 
 
-def grounded(model: LiteLLMModel) -> GroundedModel:
+def with_web_search(model: LiteLLMModel) -> GroundedModel:
     """Return `model` with its provider's web search; raises `UsageError` for a model that is not known to have one."""
     if model.api_base is not None:
         raise UsageError(f"{model.name}{WEB}: whether the server at {model.api_base} searches the web is not known; leave {WEB} out")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Prepares(Protocol):
+class PreparableModel(Protocol):
     """A model that has to load something once in a process before it can be called."""
 
     @property
@@ -48,34 +48,34 @@ class ModelWrapper:
         return self.model.kind
 
 
-def wrapped(model: Model) -> Model | None:
+def inner_model(model: Model) -> Model | None:
     """Return the model inside a wrapper; `None` for a model that is none."""
     inner: Model | None = getattr(model, "model", None)
     return inner if callable(inner) else None
 
 
-def leaves(model: Model) -> Iterator[Model]:
+def leaf_models(model: Model) -> Iterator[Model]:
     """Yield the models that a model is made of, without wrappers, each of several."""
     several: tuple[Model, ...] | None = getattr(model, "models", None)
-    inner = wrapped(model)
+    inner = inner_model(model)
     if several is not None:
         for one in several:
-            yield from leaves(one)
+            yield from leaf_models(one)
     elif inner is not None:
-        yield from leaves(inner)
+        yield from leaf_models(inner)
     else:
         yield model
 
 
-async def prepare(models: Iterable[Model]) -> None:
+async def prepare_models(models: Iterable[Model]) -> None:
     """Return once each of `models` can be called at once."""
     for model in models:
-        for leaf in leaves(model):
-            if isinstance(leaf, Prepares) and not leaf.ready:
+        for leaf in leaf_models(model):
+            if isinstance(leaf, PreparableModel) and not leaf.ready:
                 await leaf.prepare()
 
 
-def silent(_: str) -> None:
+def drop_text(_: str) -> None:
     """Drop a piece of streamed text."""
 
 
@@ -95,4 +95,4 @@ class Stream:
 
     def mute(self) -> None:
         """Drop every further piece."""
-        self._on_delta = silent
+        self._on_delta = drop_text

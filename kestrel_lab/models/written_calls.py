@@ -70,7 +70,7 @@ def own_name(name: str, offered: Collection[str]) -> str:
     return bare if name not in offered and bare in offered else name
 
 
-def expanded(requests: Iterable[ToolRequest], offered: Collection[str]) -> tuple[ToolRequest, ...]:
+def expand_calls(requests: Iterable[ToolRequest], offered: Collection[str]) -> tuple[ToolRequest, ...]:
     """Return `requests` under the names of `offered`, each call inside of a `multi_tool_use.parallel` by itself."""
     found: list[ToolRequest] = []
     for request in requests:
@@ -79,7 +79,7 @@ def expanded(requests: Iterable[ToolRequest], offered: Collection[str]) -> tuple
             found.append(replace(request, name=own_name(request.name, offered)))
             continue
         for number, part in enumerate(parts, 1):
-            name, args = _named(part)
+            name, args = _name_and_args(part)
             problem = "" if isinstance(args, dict) else f"the arguments of {name!r} must be a JSON object"
             own = own_name(name, offered)
             found.append(ToolRequest(id=f"{request.id}.{number}", name=own, args=args if isinstance(args, dict) else {}, problem=problem))
@@ -101,7 +101,7 @@ def read_calls(text: str, offered: Collection[str], read: Iterable[str] = ()) ->
     meant = [one for one in written if _key(one) not in quoted]
     if len(meant) < len(written):
         return text, ()
-    requests = expanded((_request(number, one) for number, one in enumerate(meant, 1)), offered)
+    requests = expand_calls((_request(number, one) for number, one in enumerate(meant, 1)), offered)
     if not all(request.name in offered for request in requests):
         return text, ()
     return _LEFT_OVER.sub("", text[: written[0].start]).strip(), requests
@@ -143,26 +143,26 @@ def _calls_in(text: str) -> Iterator[_Written]:
         at = close.end() if close else at
         name = next((word for word in found.groups() if word), "")
         for part in value if isinstance(value, list) and not name else [value]:
-            own, args = (name.removeprefix("to="), part) if name else _named(part)
+            own, args = (name.removeprefix("to="), part) if name else _name_and_args(part)
             if own:
                 yield _Written(name=own, args=args, start=found.start(), end=at)
     if not at:
-        yield from _bare(text)
+        yield from _bare_calls(text)
 
 
-def _bare(text: str) -> Iterator[_Written]:
+def _bare_calls(text: str) -> Iterator[_Written]:
     """Yield the call that a text is, where it is nothing but a JSON object with a name and arguments."""
     fenced = _FENCED.match(text)
     try:
         value = loads(fenced[1] if fenced else text.strip())
     except ValueError:
         return
-    name, args = _named(value)
+    name, args = _name_and_args(value)
     if name and isinstance(args, dict) and isinstance(value, dict) and any(word in value for word in _ARGUMENTS):
         yield _Written(name=name, args=args, start=0, end=len(text))
 
 
-def _named(part: Json) -> tuple[str, Json]:
+def _name_and_args(part: Json) -> tuple[str, Json]:
     if not isinstance(part, dict):
         return "", {}
     inner = part.get("function")

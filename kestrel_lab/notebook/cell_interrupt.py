@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kestrel_lab.core.errors import RunCancelled, RunFailed
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.tools.kernel import live_kernel
 from kestrel_lab.views import formatting
 
@@ -38,13 +38,13 @@ class PromptApprover:
 
     async def __call__(self, asked: ApprovalAsked) -> ApprovalGiven:
         """Ask until the answer is clear; anything after `n` is the reason."""
-        text = question(asked)
+        text = question_text(asked)
 
         def given(*, granted: bool, **fields: Any) -> ApprovalGiven:
             return ApprovalGiven(call=asked.call, granted=granted, by="prompt", how="prompt", **fields)
 
         if asked.why == "question":
-            said = formatting.chosen(asked, await self._ask(text))
+            said = formatting.chosen_answer(asked, await self._ask(text))
             return given(granted=bool(said), answer=said or None, reason="" if said else "no answer was given")
         while True:
             word, _, rest = (await self._ask(text)).strip().partition(" ")
@@ -54,23 +54,23 @@ class PromptApprover:
             text = f"Please answer y, n (and a reason if you like), or {formatting.always_words(asked)}: "
 
 
-def question(asked: ApprovalAsked) -> str:
+def question_text(asked: ApprovalAsked) -> str:
     """Return the text that shows the call with its exact arguments and the possible answers."""
     if asked.why == "question":
-        options = "".join(f"\n  {number}. {option}" for number, option in enumerate(formatting.options_of(asked), 1))
-        who = "the agent" if asked.tool == "ask_user" else plain(asked.tool)
-        return f"{who} asks: {plain(str(asked.args.get('question', '')))}{options}\nanswer (empty for none): "
+        options = "".join(f"\n  {number}. {option}" for number, option in enumerate(formatting.answer_options(asked), 1))
+        who = "the agent" if asked.tool == "ask_user" else sanitize_text(asked.tool)
+        return f"{who} asks: {sanitize_text(str(asked.args.get('question', '')))}{options}\nanswer (empty for none): "
     args = "".join(f"  {name}: {text}\n" for name, text in formatting.args_pairs(asked.args, limit=None))
     args += "".join(f"  ({place}: {words})\n" for place, words in formatting.origin_pairs(asked))
-    args += f"{words}\n" if (words := formatting.contained_words(asked)) else ""
+    args += f"{words}\n" if (words := formatting.containment_text(asked)) else ""
     held = f", {words}" if (words := formatting.sandbox_words(asked.sandbox)) else ""
-    return f"{plain(asked.tool)} ({asked.danger}{held}) asks for approval\n{args}[y]es, [n]o and why, {formatting.always_words(asked)}: "
+    return f"{sanitize_text(asked.tool)} ({asked.danger}{held}) asks for approval\n{args}[y]es, [n]o and why, {formatting.always_words(asked)}: "
 
 
 async def ask_here(prompt: str) -> str:
     """Ask on the main thread, which waits; Stop cancels the task that asks."""
     try:
-        with live_kernel.interruptible():
+        with live_kernel.keyboard_interruptible():
             return input(prompt)  # noqa: ASYNC250  # the front end answers it, and Stop interrupts it
     except KeyboardInterrupt:
         # Let through, it would end the kernel's event loop.
@@ -103,7 +103,7 @@ class MainThread:
                     return
                 prompt, answer = wanted
                 typed = input(prompt)
-                settle(answer, typed)
+                resolve_answer(answer, typed)
             except queue.Empty:
                 continue
             except KeyboardInterrupt:
@@ -113,7 +113,7 @@ class MainThread:
                 interrupted()
 
 
-def settle(answer: asyncio.Future[T], value: T) -> None:
+def resolve_answer(answer: asyncio.Future[T], value: T) -> None:
     """Give `answer` its value from any thread, unless it has one or nobody waits any more."""
 
     def give() -> None:
@@ -129,14 +129,16 @@ GRACE_S = 5.0
 """Seconds that a stopped run may take to write its last event."""
 
 
-async def settled(run: Run) -> Run:
+async def wait_for_end(run: Run) -> Run:
     """Wait until the run ends.
 
     Raises `RunFailed` if it failed, `RunCancelled` if it was stopped (Stop in the notebook stops it),
     `ApprovalRequired` if it cannot go on without a person.
     """
     try:
-        await interruptible(run.wait(), f"run {run.id}; what it did so far: %kestrel show {run.id} · go on: %kestrel run --resume {run.id}")
+        await run_interruptible(
+            run.wait(), f"run {run.id}; what it did so far: %kestrel show {run.id} · go on: %kestrel run --resume {run.id}"
+        )
     except asyncio.CancelledError:
         raise RunCancelled(f"run {run.id} was stopped; {run.report.way_on}") from None
     if run.status is RunStatus.CANCELLED:
@@ -147,7 +149,7 @@ async def settled(run: Run) -> Run:
     return run
 
 
-async def interruptible(work: Awaitable[T], what: str = "the work; what was finished is stored") -> T:
+async def run_interruptible(work: Awaitable[T], what: str = "the work; what was finished is stored") -> T:
     """Wait for `work` in a cell. Stop cancels it, gives it `GRACE_S` to wind up, and raises `RunCancelled`."""
     task = asyncio.ensure_future(work)
     try:

@@ -18,10 +18,10 @@ from rich.text import Text
 
 from kestrel_lab.cli.app import app, wrong_usage
 from kestrel_lab.cli.frontend import Frontend
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.tools.kernel.inspection import about
+from kestrel_lab.tools.kernel.inspection import inspect_value
 
 PROGRAM = "%kestrel"
 WITH_GOAL = ("run", "orchestrate")
@@ -44,7 +44,7 @@ _PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z]\w*|\[[^][{}]+\])*"
 _VARIABLE = re.compile(rf"(?<![\w@.])@(?P<name>[A-Za-z_]\w*)|\{{\{{(?P<itself>{_PATH})\}}\}}|\{{(?P<path>{_PATH})\}}")
 
 
-def filled(goal: str, variables: Mapping[str, object], *, line: bool = False) -> str:
+def fill_variables(goal: str, variables: Mapping[str, object], *, line: bool = False) -> str:
     """`goal` with each `@name` of a known variable replaced by the variable's text; in a `line` also `{name}`, `{name.part}` and `{name[key]}`.
 
     Text of several lines goes below the goal, unless it ends its line.
@@ -77,12 +77,12 @@ def filled(goal: str, variables: Mapping[str, object], *, line: bool = False) ->
     return "\n\n".join([_VARIABLE.sub(text, goal), *below.values()])
 
 
-def argument(text: str, variables: Mapping[str, object]) -> str:
+def fill_argument(text: str, variables: Mapping[str, object]) -> str:
     """An option's value or an argument with its variables replaced; a run stands for its id."""
     name = text.removeprefix("@") if text[:1] == "@" else text[1:-1] if text[:1] + text[-1:] == "{}" else ""
     if isinstance(run := variables.get(name), Run):
         return run.id
-    return filled(text, variables, line=True)
+    return fill_variables(text, variables, line=True)
 
 
 def as_text(value: object, name: str) -> str:
@@ -96,20 +96,20 @@ def as_text(value: object, name: str) -> str:
         return str(value)
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
     if pandas is not None and isinstance(value, pandas.DataFrame | pandas.Series):
-        return about(name, value) if value.size > SMALL else str(value.to_string())
+        return inspect_value(name, value) if value.size > SMALL else str(value.to_string())
     if numpy is not None and isinstance(value, numpy.ndarray) and value.size > SMALL:
-        return about(name, value)
+        return inspect_value(name, value)
     return repr(value.report if isinstance(value, Run) else value)
 
 
-def carry_out(line: str, body: str | None, frontend: Frontend, variables: Mapping[str, object]) -> Any:
+def run_magic(line: str, body: str | None, frontend: Frontend, variables: Mapping[str, object]) -> Any:
     """Carry out `%kestrel LINE`, or `%%kestrel LINE` over `body`; returns what the command gives.
 
     `@name`, and `{name}` in the line, stands for the variable of that name.
 
     Raises `UsageError` for words or options that do not exist.
     """
-    words = meant(_words(line), cell=body is not None)
+    words = complete_command(_words(line), cell=body is not None)
     if words[:1] == ["help"]:
         words = [*words[1:], "--help"]
     try:
@@ -122,7 +122,7 @@ def carry_out(line: str, body: str | None, frontend: Frontend, variables: Mappin
         return None
 
 
-def meant(words: list[str], *, cell: bool) -> list[str]:
+def complete_command(words: list[str], *, cell: bool) -> list[str]:
     """The words of a line or of a cell's first line, with `run` before them where they are those of a run.
 
     That is so over a cell, and where an option comes first that is none of `%kestrel` itself.
@@ -140,7 +140,7 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
         root.main(words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
         return None
     if words[0] not in root.commands:
-        near = "" if " " in words[0] else nearest(words[0], root.commands)
+        near = "" if " " in words[0] else did_you_mean(words[0], root.commands)
         hint = f"{near}; " if near.startswith("did you mean") else ""
         raise UsageError(
             f'{PROGRAM} has no command {words[0]!r}: {hint}a goal is {PROGRAM} run "…", or the cell below %{PROGRAM}; see {PROGRAM} --help'
@@ -148,14 +148,14 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
     with root.make_context(PROGRAM, words, obj=frontend) as context:
         name, command, rest = root.resolve_command(context, words)
         if hasattr(command, "commands"):  # its own commands read their words later
-            with command.make_context(name, [argument(word, variables) for word in rest], parent=context) as inner:
+            with command.make_context(name, [fill_argument(word, variables) for word in rest], parent=context) as inner:
                 return command.invoke(inner)
         with command.make_context(name, rest, parent=context) as inner:
             for option, value in inner.params.items():
                 if isinstance(value, str):
-                    inner.params[option] = argument(value, variables)
+                    inner.params[option] = fill_argument(value, variables)
                 elif isinstance(value, list) and option != "goal":
-                    inner.params[option] = [type(given)(argument(str(given), variables)) for given in value]  # texts or paths
+                    inner.params[option] = [type(given)(fill_argument(str(given), variables)) for given in value]  # texts or paths
             if name in WITH_GOAL:
                 inner.params["goal"] = _goal(inner.params.get("goal"), body, variables)
             return command.invoke(inner)
@@ -165,8 +165,8 @@ def _goal(given: list[str] | None, body: str | None, variables: Mapping[str, obj
     if body is not None:
         if given:
             raise UsageError(f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it into the cell")
-        return [filled(body.strip("\n"), variables)]
-    return [filled(" ".join(given), variables, line=True)] if given else given
+        return [fill_variables(body.strip("\n"), variables)]
+    return [fill_variables(" ".join(given), variables, line=True)] if given else given
 
 
 def _words(line: str) -> list[str]:

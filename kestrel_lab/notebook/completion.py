@@ -11,7 +11,7 @@ from kestrel_lab.core.notes import KINDS
 from kestrel_lab.memory.selector import KEYS, WORDS
 from kestrel_lab.models.providers import Ollama
 from kestrel_lab.models.resolve import available_models
-from kestrel_lab.notebook.command_line import meant, root_command
+from kestrel_lab.notebook.command_line import complete_command, root_command
 from kestrel_lab.runtime.context.toolboxes import group_names
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Values = Callable[["Lab", str], Iterable[str]]
 """Returns the values that a word can take, given its typed part."""
 
 
-def completions(line: str, find_lab: Callable[[], Lab] | None = None, held: Iterable[str] = ()) -> list[str]:
+def complete_line(line: str, find_lab: Callable[[], Lab] | None = None, held: Iterable[str] = ()) -> list[str]:
     """Return what the last word of `line` can become; the line ends at the cursor.
 
     `find_lab` is asked where values depend on a lab; `held` are variables with runs, which are offered as `@name`
@@ -33,7 +33,7 @@ def completions(line: str, find_lab: Callable[[], Lab] | None = None, held: Iter
     """
     words = line.split()[1:]
     typed = "" if line[-1:].isspace() or not words else words.pop()
-    words = meant(words, cell=line.startswith("%%"))
+    words = complete_command(words, cell=line.startswith("%%"))
     if words[:1] == ["help"]:
         words = words[1:]
     command = root_command()
@@ -47,16 +47,16 @@ def completions(line: str, find_lab: Callable[[], Lab] | None = None, held: Iter
     before = words[-1] if words else ""
     options = [option for parameter in command.params for option in parameter.opts if option.startswith("--")]
     if not words and typed.startswith("-"):
-        options += completions(f"%kestrel run {typed}")
+        options += complete_line(f"%kestrel run {typed}")
     if hasattr(command, "commands") and not _takes_value(command, before):
-        return _fitting([*command.commands, *options, "--help"], typed)
+        return _starting_with([*command.commands, *options, "--help"], typed)
     if values := _values(command, before, arguments, typed):
         named = [f"@{name}" for name in held] if values is _runs else []
-        return _fitting((*named, *values(find_lab(), typed)), typed) if find_lab else []
-    return _fitting((*options, "--help"), typed or "-")
+        return _starting_with((*named, *values(find_lab(), typed)), typed) if find_lab else []
+    return _starting_with((*options, "--help"), typed or "-")
 
 
-def _fitting(words: Iterable[str], typed: str) -> list[str]:
+def _starting_with(words: Iterable[str], typed: str) -> list[str]:
     return sorted(word for word in words if word.startswith(typed))
 
 
@@ -110,9 +110,9 @@ def _selectors(lab: Lab, typed: str) -> Iterable[str]:
 
 
 def _plans(_lab: Lab, typed: str) -> Iterable[str]:
-    from kestrel_lab.runtime.workflows.loader import shipped  # loads pydantic
+    from kestrel_lab.runtime.workflows.loader import shipped_workflows  # loads pydantic
 
-    return [*shipped(), *_paths(_lab, typed)]
+    return [*shipped_workflows(), *_paths(_lab, typed)]
 
 
 def _tools(lab: Lab, typed: str) -> Iterable[str]:

@@ -18,11 +18,11 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
 from kestrel_lab.host.user import user_name
 from kestrel_lab.lab import Lab
-from kestrel_lab.notebook.cell_interrupt import Ask, PromptApprover, ask_here, interruptible, run_on_thread, settled
-from kestrel_lab.notebook.panel import Panel, Still
+from kestrel_lab.notebook.cell_interrupt import Ask, PromptApprover, ask_here, run_interruptible, run_on_thread, wait_for_end
+from kestrel_lab.notebook.panel import Panel, StaticPicture
 from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.tools.kernel.live_kernel import HEADLESS, attended
+from kestrel_lab.tools.kernel.live_kernel import HEADLESS, is_attended
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter, Watcher
@@ -34,12 +34,12 @@ Surface = Literal["panel", "headless", "terminal"]
 """A notebook somebody looks at; a notebook that a program executes; a shell in a terminal."""
 
 
-def surface(shell: Any) -> Surface:
+def frontend_kind(shell: Any) -> Surface:
     """Where the code that runs now came from."""
     kernel = getattr(shell, "kernel", None)
     if kernel is None and os.environ.get(HEADLESS) != "1":
         return "terminal" if sys.stdin is not None and sys.stdin.isatty() else "headless"
-    return "panel" if attended(shell) else "headless"
+    return "panel" if is_attended(shell) else "headless"
 
 
 LOOKED_AT: Final = 8
@@ -156,7 +156,7 @@ class NotebookFrontend:
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long under a progress bar; gives a coroutine of its result."""
-        return interruptible(work(NotebookReporter(self.lab, live=self.surface == "panel")))
+        return run_interruptible(work(NotebookReporter(self.lab, live=self.surface == "panel")))
 
     def finish(self, result: Any) -> Any:
         """The result of a command; where it is a coroutine, something to await or, in a cell that cannot await, what it gives."""
@@ -199,7 +199,7 @@ class NotebookScreen:
             self._panel.close()
 
     async def show(self, run: Run) -> Run:
-        """Show the run and wait for its end, unless it goes on in the background. Raises what `settled` raises."""
+        """Show the run and wait for its end, unless it goes on in the background. Raises what `wait_for_end` raises."""
         notebook, surface = self._frontend.notebook, self._frontend.surface
         if surface != "terminal":
             notebook.shown.add(run)
@@ -211,12 +211,12 @@ class NotebookScreen:
         if self._background:
             return run
         try:
-            return await settled(run)
+            return await wait_for_end(run)
         finally:
             if surface == "headless":
                 from IPython.display import display  # loaded on use
 
-                display(Still(run.report.view()))  # type: ignore[no-untyped-call]
+                display(StaticPicture(run.report.view()))  # type: ignore[no-untyped-call]
 
 
 def _at_once(work: Coroutine[Any, Any, Any]) -> Any:
@@ -254,4 +254,4 @@ class NotebookSurroundings:
             asyncio.get_running_loop()
         except RuntimeError:
             return False
-        return threading.current_thread() is threading.main_thread() and surface(self._shell) == "panel"
+        return threading.current_thread() is threading.main_thread() and frontend_kind(self._shell) == "panel"

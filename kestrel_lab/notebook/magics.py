@@ -13,9 +13,9 @@ from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_exp
 
 from kestrel_lab.cli.frontend import files_named
 from kestrel_lab.models.resolve import prepare_in_background
-from kestrel_lab.notebook.command_line import carry_out
-from kestrel_lab.notebook.completion import completions
-from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend, NotebookSurroundings, surface
+from kestrel_lab.notebook.command_line import run_magic
+from kestrel_lab.notebook.completion import complete_line
+from kestrel_lab.notebook.frontend import Notebook, NotebookFrontend, NotebookSurroundings, frontend_kind
 from kestrel_lab.notebook.panel import ChatBox
 from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run
@@ -38,7 +38,7 @@ class KestrelMagics(Magics):
     @line_cell_magic
     def kestrel(self, line: str, cell: str | None = None) -> object:
         """Run, watch and steer agents: `%kestrel --help`."""
-        return _shown(self._carry_out(line, cell, awaited=False))
+        return _print_text(self._carry_out(line, cell, awaited=False))
 
     @no_var_expand
     @line_cell_magic
@@ -47,17 +47,17 @@ class KestrelMagics(Magics):
         return _result(self._carry_out(line, cell, awaited=True))
 
     def _carry_out(self, line: str, cell: str | None, *, awaited: bool) -> Any:
-        frontend = NotebookFrontend(self.notebook, surface(self.shell), awaited=awaited)
+        frontend = NotebookFrontend(self.notebook, frontend_kind(self.shell), awaited=awaited)
         with files_named():
-            return frontend.finish(carry_out(line, cell, frontend, self.notebook.variables))
+            return frontend.finish(run_magic(line, cell, frontend, self.notebook.variables))
 
 
 async def _result(found: Any) -> object:
     with files_named():
-        return _shown(await found if inspect.isawaitable(found) else found)
+        return _print_text(await found if inspect.isawaitable(found) else found)
 
 
-def _shown(found: object) -> object:
+def _print_text(found: object) -> object:
     """What a cell gives; a sentence is printed instead."""
     if isinstance(found, str):
         print(found)  # noqa: T201  # a notebook shows what is printed
@@ -181,7 +181,7 @@ def _matcher(magics: KestrelMagics) -> Any:
         # Only the first line of a cell is a magic with `%%`; what is below it is the goal.
         if line is None or (line[1].startswith("%%") and context.cursor_line):
             return {"completions": []}
-        found = completions(line[1], magics.notebook.lab, magics.notebook.runs())
+        found = complete_line(line[1], magics.notebook.lab, magics.notebook.runs())
         word = "" if before[-1:].isspace() else before.split()[-1]
         return {"completions": [SimpleCompletion(text) for text in found], "matched_fragment": word, "suppress": True}
 
@@ -198,7 +198,7 @@ def _show_once(ip: Any, magics: KestrelMagics) -> None:
         printer.text(str(run) if run in magics.notebook.shown else repr(run.report))  # type: ignore[no-untyped-call]
 
     def as_box(chat: Chat, **_: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        return ChatBox(chat).bundle() if surface(ip) == "panel" else None
+        return ChatBox(chat).bundle() if frontend_kind(ip) == "panel" else None
 
     ip.display_formatter.formatters["text/html"].for_type(Run, as_html)
     ip.display_formatter.formatters["text/plain"].for_type(Run, as_text)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.host.user import user_name
-from kestrel_lab.notebook.cell_interrupt import settle
+from kestrel_lab.notebook.cell_interrupt import resolve_answer
 from kestrel_lab.notebook.page_document import PageDocument
 from kestrel_lab.notebook.patch_stream import PatchStream
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
@@ -45,7 +45,7 @@ Fallback = Callable[[ApprovalAsked], Awaitable[ApprovalGiven]]
 """Asks where no widget is shown."""
 
 
-class Still:
+class StaticPicture:
     """A static picture of a run for display, as HTML and text; for a run that still works it names the command that shows the rest."""
 
     def __init__(self, view: RunView) -> None:
@@ -59,7 +59,7 @@ class Still:
         return self.bundle
 
 
-def with_still(shown: Any, still: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def with_static_html(shown: Any, still: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what a widget gives for display, with a picture for front ends without widgets and for a notebook without a kernel."""
     data, metadata = shown if isinstance(shown, tuple) else (shown, {})
     return {**(data or {}), **still}, metadata
@@ -82,7 +82,7 @@ class BoxPlace:
         """Show a widget, or a static picture."""
         from ipywidgets import HTML  # type: ignore[import-untyped]  # loaded on use
 
-        self.box.children = [HTML(picture.bundle["text/html"]) if isinstance(picture, Still) else picture]
+        self.box.children = [HTML(picture.bundle["text/html"]) if isinstance(picture, StaticPicture) else picture]
 
 
 class Panel:
@@ -174,7 +174,7 @@ class Panel:
 
     def bundle(self) -> dict[str, str]:
         """The static picture, with those of the turns that stand above it."""
-        own = Still(self.view).bundle
+        own = StaticPicture(self.view).bundle
         earlier = {} if self._before is None else self._before.bundle()
         return {mime: f"{earlier[mime]}\n{text}" if mime in earlier else text for mime, text in own.items()}
 
@@ -193,7 +193,7 @@ class Panel:
 
     def _put_still(self) -> None:
         if self._handle is not None:
-            picture = Still(self.view)
+            picture = StaticPicture(self.view)
             picture.bundle = self.bundle()
             self._handle.update(picture)
 
@@ -299,7 +299,7 @@ class Panel:
         try:
             self.ask(text)
         except KestrelError as error:
-            self._widget.send({"k": "problem", "message": plain(str(error))})
+            self._widget.send({"k": "problem", "message": sanitize_text(str(error))})
 
     def _begin_undo(self, call: str) -> None:
         self._undoing.add(task := asyncio.ensure_future(self._undo(call)))
@@ -311,7 +311,7 @@ class Panel:
         try:
             await asyncio.to_thread(self._run.undo, call)
         except KestrelError as error:
-            self._widget.send({"k": "undo", "call": call, "message": plain(str(error))})
+            self._widget.send({"k": "undo", "call": call, "message": sanitize_text(str(error))})
             return
         if not self._open:
             self.view.apply(self._run.records()[-1])
@@ -338,7 +338,7 @@ class Panel:
             if waiting is None and call in self.view.asks:
                 self._early[call] = given
         if waiting is not None:
-            settle(waiting, given)
+            resolve_answer(waiting, given)
 
 
 @cache
@@ -366,7 +366,7 @@ def _widget_class() -> Callable[[RunView, str], Any]:
             self.panel = self.model_id
 
         def _repr_mimebundle_(self, **options: Any) -> Any:
-            return with_still(super()._repr_mimebundle_(**options), Still(self._view).bundle)
+            return with_static_html(super()._repr_mimebundle_(**options), StaticPicture(self._view).bundle)
 
     return PanelWidget
 
@@ -391,7 +391,7 @@ class ChatBox:
     def bundle(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What a cell shows: the widgets, and for a notebook without a kernel the turns."""
         self._loop = asyncio.get_running_loop()
-        return with_still(self._box._repr_mimebundle_(), {"text/html": self._chat._repr_html_(), "text/plain": repr(self._chat)})
+        return with_static_html(self._box._repr_mimebundle_(), {"text/html": self._chat._repr_html_(), "text/plain": repr(self._chat)})
 
     def _told(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
         if content.get("event") == "submit":

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from kestrel_lab.core.events.union import Event
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import encodable
+from kestrel_lab.core.sanitize import escape_surrogates
 from kestrel_lab.views.html.markdown import RenderedChanges
 from kestrel_lab.views.rows import Change
 from kestrel_lab.views.run_view import RunView
@@ -52,7 +52,7 @@ class PatchStream:
             changes = self.view.apply(event, time.time())
             for change in changes:
                 _merge(self._buffer, change)
-        if any(map(_awaited, changes)) or (any(map(_begins, changes)) and self._has_spare()):
+        if any(map(_is_awaited, changes)) or (any(map(_begins_call, changes)) and self._has_spare()):
             self.flush()
         elif changes and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self.flush)
@@ -96,19 +96,19 @@ def _sendable(value: Json) -> Json:
     """`value` with every text encodable: ids come as they are, and one that no kernel can send would end the stream."""
     match value:
         case str():
-            return encodable(value)
+            return escape_surrogates(value)
         case list():
             return [_sendable(item) for item in value]
         case dict():
-            return {encodable(name): _sendable(item) for name, item in value.items()}
+            return {escape_surrogates(name): _sendable(item) for name, item in value.items()}
     return value
 
 
-def _awaited(change: Change) -> bool:
+def _is_awaited(change: Change) -> bool:
     return change["op"] in {"ask", "asked"} or (change["op"] == "head" and "status" in change)
 
 
-def _begins(change: Change) -> bool:
+def _begins_call(change: Change) -> bool:
     """Whether the change is the start of a call, whose tool may block the event loop until it ends."""
     return change["op"] == "row" and change.get("state") == "running"
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import KestrelError
-from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.evals.summaries.result_table import percent, success_interval, trial_record
-from kestrel_lab.notebook.panel import with_still
-from kestrel_lab.views.html.elements import macros, paragraph_html, safe
+from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.evals.summaries.result_table import format_percent, success_interval, trial_record
+from kestrel_lab.notebook.panel import with_static_html
+from kestrel_lab.views.html.elements import paragraph_html, safe_markup, template_macros
 from kestrel_lab.views.html.run_page import run_html
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Board:
         counts = self.configs[config]
         broke = f" · {counts['error']} broke" if counts["error"] else ""
         found = success_interval(self._records[config])
-        return f"{percent(found.mean, found.low, found.high)}, n = {found.n}{broke}" if found.n else f"no trial yet{broke}"
+        return f"{format_percent(found.mean, found.low, found.high)}, n = {found.n}{broke}" if found.n else f"no trial yet{broke}"
 
 
 class NotebookReporter:
@@ -155,7 +155,7 @@ class LiveTiles:
         self.update(bar)
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        return with_still(self.box._repr_mimebundle_(**options), self._bar._repr_mimebundle_())
+        return with_static_html(self.box._repr_mimebundle_(**options), self._bar._repr_mimebundle_())
 
     def update(self, bar: Bar) -> None:
         """Show the board as it is now; only widgets whose tile has changed are touched."""
@@ -164,12 +164,12 @@ class LiveTiles:
         for scenario, tiles in list(self._board.tiles.items())[:_MOST_ROWS]:
             for config, tile in tiles.items():
                 button = self._buttons.get((scenario, config)) or self._button(scenario, config)
-                button.description, button.button_style = plain(f"{config}: {tile.mark} {tile.text}"), _STYLES.get(tile.word, "")
+                button.description, button.button_style = sanitize_text(f"{config}: {tile.mark} {tile.text}"), _STYLES.get(tile.word, "")
         self._fill()
 
     def _button(self, scenario: str, config: str) -> Any:
         widgets = self._widgets
-        button = widgets.Button(tooltip=plain(f"show the transcripts of {scenario}"), layout=widgets.Layout(width="auto"))
+        button = widgets.Button(tooltip=sanitize_text(f"show the transcripts of {scenario}"), layout=widgets.Layout(width="auto"))
         button.on_click(lambda _: self._open(scenario, config))
         self._buttons[scenario, config] = button
         if scenario not in self._lines:
@@ -200,7 +200,7 @@ class Bar:
         rows = [(name, [tiles.get(config, Tile()) for config in rates]) for name, tiles in list(board.tiles.items())[:_MOST_ROWS]]
         heads = [{"name": config, "rate": rate} for config, rate in rates.items()]
         self.text = "\n".join([told, *(f"  {config}: {rate}" for config, rate in rates.items())])
-        parts = macros("board.html")
+        parts = template_macros("board.html")
         self.head = str(parts.head(done, total, told, heads))
         opened = {} if transcript is None else _transcripts(board, transcript)
         self.html = str(parts.board(done, total, told, heads, rows, max(0, len(board.tiles) - _MOST_ROWS), opened))
@@ -218,5 +218,5 @@ def _transcripts(board: Board, transcript: Callable[[str], str]) -> dict[str, An
         room -= len(html)
         if room < 0:
             break
-        found[run] = safe(html)
+        found[run] = safe_markup(html)
     return found

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import KestrelError, UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, ToolAnswered, ToolCalled
-from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.notebook.panel import BoxPlace, Panel, Still, with_still
+from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.notebook.panel import BoxPlace, Panel, StaticPicture, with_static_html
 from kestrel_lab.views.html.elements import paragraph_html
 from kestrel_lab.views.html.run_page import run_html
 
@@ -68,7 +68,7 @@ class TimeTravel:
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         self._loop = asyncio.get_running_loop()
-        return with_still(self.box._repr_mimebundle_(**options), Still(self._run.report.view()).bundle)
+        return with_static_html(self.box._repr_mimebundle_(**options), StaticPicture(self._run.report.view()).bundle)
 
     @property
     def record(self) -> Record:
@@ -104,11 +104,11 @@ class TimeTravel:
 def _words(record: Record) -> str:
     match record.event:
         case ToolCalled() as called:
-            return plain(one_line(f"{called.tool} {called.args}", 160))
+            return sanitize_text(one_line(f"{called.tool} {called.args}", 160))
         case ToolAnswered() as answered:
-            return plain(one_line(f"{answered.tool}: {answered.text}", 160))
+            return sanitize_text(one_line(f"{answered.tool}: {answered.text}", 160))
         case ModelCalled() as asked:
-            return plain(asked.model)
+            return sanitize_text(asked.model)
         case ModelAnswered() as said:
-            return plain(one_line(said.text or ", ".join(str(call.get("name")) for call in said.calls), 160))
+            return sanitize_text(one_line(said.text or ", ".join(str(call.get("name")) for call in said.calls), 160))
     return ""

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.shell_syntax.harmless_options import Harmless, harmless
+from kestrel_lab.shell_syntax.harmless_options import Harmless, harmless_pattern
 from kestrel_lab.shell_syntax.parser import COMMAND, read_line
 from kestrel_lab.shell_syntax.program_options import (
     ABBREVIATES,
@@ -22,9 +22,9 @@ from kestrel_lab.shell_syntax.program_options import (
     WORDS_BEHIND_ONE_DASH,
     Command,
     Options,
+    command_readings,
+    command_spellings,
     name_of,
-    readings,
-    spellings,
 )
 
 MORE = "..."
@@ -82,7 +82,7 @@ class CommandPattern:
 
     def _harmless(self) -> dict[int, Harmless]:
         """Return what each `...` stands for, by its place; one that is not there stands for any word."""
-        known = {at: harmless(self.words, at) for at, word in enumerate(self.words) if word == MORE}
+        known = {at: harmless_pattern(self.words, at) for at, word in enumerate(self.words) if word == MORE}
         return {at: one for at, one in known.items() if one is not None}
 
     def _allows(self, command: Command, known: Mapping[int, Harmless]) -> bool:
@@ -92,10 +92,10 @@ class CommandPattern:
                 return at not in known or known[at].covers(word)
             return word is not None and fnmatchcase(word, pattern) and (pattern.startswith("-") or not word.startswith("-"))
 
-        reached = _skipped(self.words, {0})
+        reached = _skippable_places(self.words, {0})
         for word in command:
             fitting = {at for at in reached if at < len(self.words) and fits(at, word)}
-            reached = _skipped(self.words, {at if self.words[at] == MORE else at + 1 for at in fitting})
+            reached = _skippable_places(self.words, {at if self.words[at] == MORE else at + 1 for at in fitting})
         return len(self.words) in reached
 
     def concerns(self, command: Command) -> Match:
@@ -104,14 +104,14 @@ class CommandPattern:
         The program's folder, version and the case of its name make no difference, nor do options before and between the
         words of the pattern. Options of the pattern may stand anywhere, joined with others or abbreviated.
         """
-        return max(_concerns(pattern, one) for pattern in _patterns(self.words) for one in readings(command))
+        return max(_concerns(pattern, one) for pattern in _patterns(self.words) for one in command_readings(command))
 
 
 @lru_cache(maxsize=256)
 def _patterns(words: tuple[str, ...]) -> list[_Forbidden]:
     """Return the pattern in each of its spellings, and with each reading of a word behind an option: its value, or a word of its own."""
     found: list[_Forbidden] = []
-    for one in spellings(words):
+    for one in command_spellings(words):
         known = tuple(word for word in one if word is not None)
         if len(known) == len(one):
             found += [_forbidden(known, valued=valued) for valued in (False, True)]
@@ -148,9 +148,9 @@ def _is_option(word: str) -> bool:
 
 def _concerns(pattern: _Forbidden, command: Command) -> Match:
     """Match a command that a rule asks about or forbids: options and their values may stand between its words."""
-    if _reaches(pattern.words, command, unknown_anywhere=False):
+    if _matches_to_end(pattern.words, command, unknown_anywhere=False):
         found = Match.YES
-    elif None in command and _reaches(pattern.words, command, unknown_anywhere=True):
+    elif None in command and _matches_to_end(pattern.words, command, unknown_anywhere=True):
         found = Match.MAYBE
     else:
         return Match.NO
@@ -189,13 +189,13 @@ def _same_option(pattern: str, name: str, *, joined: bool) -> bool:
     return name.startswith("--") and len(name) > 2 and literal.startswith(name)
 
 
-def _reaches(pattern: tuple[str, ...], command: Command, *, unknown_anywhere: bool) -> bool:
+def _matches_to_end(pattern: tuple[str, ...], command: Command, *, unknown_anywhere: bool) -> bool:
     """Return whether the words of a command lead to the end of the pattern.
 
     Behind an option, `may` and `must` are the places of the pattern where the next word may or must be its value.
     """
     name = name_of(command[0] or "")
-    known, reached = PROGRAMS.get(name, Options()), _skipped(pattern, {0})
+    known, reached = PROGRAMS.get(name, Options()), _skippable_places(pattern, {0})
     may, must = set[int](), set[int]()
     for place, word in enumerate(command):
         after = may | must
@@ -213,7 +213,7 @@ def _reaches(pattern: tuple[str, ...], command: Command, *, unknown_anywhere: bo
                     takes = known.takes_next(word) if at == 1 else False if "=" in word else None
                     (must if takes else after).add(at)
                     may |= {at} if takes is None else set()
-        reached = _skipped(pattern, after)
+        reached = _skippable_places(pattern, after)
     return len(pattern) in reached
 
 
@@ -226,7 +226,7 @@ def _same_program(pattern: str, word: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in (word.casefold(), word.rpartition("/")[2].casefold()))
 
 
-def _skipped(pattern: tuple[str, ...], places: set[int]) -> set[int]:
+def _skippable_places(pattern: tuple[str, ...], places: set[int]) -> set[int]:
     """Return the places, and those behind a `...` that takes no word."""
     found = set(places)
     for place in range(len(pattern)):
@@ -242,7 +242,7 @@ _WITH_SUBCOMMANDS = frozenset(_WITH_SUBCOMMANDS_WORDS.split())
 _SUBCOMMAND = re.compile(r"[a-z][a-z0-9-]*")
 
 
-def offer(call: Call) -> str:
+def offered_pattern(call: Call) -> str:
     """Return a pattern such as `git diff ...` for a line that is one plain command with a word of what to do; empty for any other line.
 
     Never for a line with operators, substitutions, redirections or anything else that is not clear, and only for programs
@@ -259,7 +259,7 @@ def offer(call: Call) -> str:
     return pattern if CommandPattern.parse(pattern).allows(line.commands[0]) else ""
 
 
-def covers(pattern: CommandPattern, call: Call) -> bool:
+def pattern_covers(pattern: CommandPattern, call: Call) -> bool:
     """Return whether the command line of `call` is clear, and each command in it is one that `pattern` describes."""
     text = call.args.get(COMMAND)
     line = read_line(text) if isinstance(text, str) else None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kestrel_lab.core.calls import Call, Danger
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 
 Verdict = Literal["allow", "ask", "deny"]
 VERDICTS: tuple[Verdict, ...] = ("allow", "ask", "deny")
@@ -58,7 +58,7 @@ class Policy:
         """
         mode, _, level = text.strip().lower().partition(":")
         if mode not in _MODES:
-            raise UsageError(f"unknown approval policy {text!r}: {nearest(mode, _MODES)}")
+            raise UsageError(f"unknown approval policy {text!r}: {did_you_mean(mode, _MODES)}")
         if level and mode != "auto":
             raise UsageError(f"approval policy {text!r}: only auto takes a level")
         if mode == "auto":
@@ -94,4 +94,4 @@ def danger_named(name: str) -> Danger:
     try:
         return Danger[name.strip().upper()]
     except KeyError:
-        raise UsageError(f"unknown danger level {name!r}: {nearest(name.upper(), Danger.__members__)}") from None
+        raise UsageError(f"unknown danger level {name!r}: {did_you_mean(name.upper(), Danger.__members__)}") from None

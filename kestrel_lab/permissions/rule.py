@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json, loads_toml
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.permissions.argument_patterns import ValuePattern, address_pattern, path_pattern, plain_pattern
@@ -109,7 +109,7 @@ def read_rules_file(path: Path) -> tuple[Rule, ...]:
     except OSError as error:
         raise UsageError(f"{where}: {(error.strerror or 'refused').lower()}: name a file with [[rules]]") from error
     if unknown := [key for key in content if key != "rules"]:
-        msg = f"{where}: unknown key {unknown[0]!r}: {nearest(unknown[0], ['rules'])}; a file of rules holds [[rules]] tables only"
+        msg = f"{where}: unknown key {unknown[0]!r}: {did_you_mean(unknown[0], ['rules'])}; a file of rules holds [[rules]] tables only"
         raise UsageError(msg)
     return read_rules(content.get("rules", []), where)
 
@@ -127,11 +127,11 @@ def read_rule(table: Mapping[str, Any], source: str) -> Rule:
     for name, kind, wanted in [*((kind, kind, table[kind]) for kind in _KINDS if kind in table), *_arguments(more, source)]:
         where = f"{source}: key {name!r}"
         if kind == "command":
-            commands[name] = tuple(_tried(where, CommandPattern.parse, text) for text in _texts(where, wanted))
+            commands[name] = tuple(_read_or_refuse(where, CommandPattern.parse, text) for text in _texts(where, wanted))
         elif kind:
-            values[name] = tuple(_tried(where, _READ[kind], text) for text in _texts(where, wanted))
+            values[name] = tuple(_read_or_refuse(where, _READ[kind], text) for text in _texts(where, wanted))
         else:
-            values[name] = tuple(plain_pattern(one) for one in _plain(where, wanted))
+            values[name] = tuple(plain_pattern(one) for one in _plain_values(where, wanted))
     if verdict == "allow" and (hopeless := {one.words[0] for found in commands.values() for one in found} & _NEVER_ALLOWED):
         msg = f"{source}: key 'command': {min(hopeless)} can do anything or changes what other commands do: no rule can allow it"
         raise UsageError(msg)
@@ -150,13 +150,13 @@ def _check(table: Mapping[str, Any], source: str) -> None:
     """Raise `UsageError` for a key that there is not, and for one that every rule needs."""
     for key in table:
         if key not in _KEYS:
-            raise UsageError(f"{source}: unknown key {key!r}: {nearest(str(key), _KEYS)}")
+            raise UsageError(f"{source}: unknown key {key!r}: {did_you_mean(str(key), _KEYS)}")
     for key in ("tool", "verdict", "reason"):
         value = table.get(key, "")
         if not isinstance(value, str) or (key != "reason" and not value.strip()):
             raise UsageError(f"{source}: key {key!r} must be {'a text' if key == 'reason' else 'there, as a text'} (found {value!r})")
     if (verdict := table["verdict"]) not in VERDICTS:
-        raise UsageError(f"{source}: unknown verdict {verdict!r}: {nearest(verdict, VERDICTS)}")
+        raise UsageError(f"{source}: unknown verdict {verdict!r}: {did_you_mean(verdict, VERDICTS)}")
 
 
 _READ: dict[str, Callable[[str], ValuePattern]] = {"path": path_pattern, "url": address_pattern}
@@ -171,7 +171,7 @@ def _arguments(more: Mapping[str, Any], source: str) -> list[tuple[str, str, Any
             continue
         if len(wanted) != 1 or next(iter(wanted)) not in _KINDS:
             kind = str(next(iter(wanted), ""))
-            raise UsageError(f"{source}: key 'args.{name}': write one of {', '.join(_KINDS)} with a pattern: {nearest(kind, _KINDS)}")
+            raise UsageError(f"{source}: key 'args.{name}': write one of {', '.join(_KINDS)} with a pattern: {did_you_mean(kind, _KINDS)}")
         kind = next(iter(wanted))
         found.append((name, kind, wanted[kind]))
     return found
@@ -184,14 +184,14 @@ def _texts(where: str, wanted: object) -> list[str]:
     return [str(text).strip() for text in texts]
 
 
-def _plain(where: str, wanted: object) -> list[str | float | bool]:
+def _plain_values(where: str, wanted: object) -> list[str | float | bool]:
     several = wanted if isinstance(wanted, list | tuple) else [wanted]
     if not several or not all(isinstance(one, str | int | float) for one in several):
         raise UsageError(f"{where} must be a text, a number, true or false, or a list of some (found {wanted!r})")
     return list(several)
 
 
-def _tried(where: str, read: Callable[[str], Any], text: str) -> Any:
+def _read_or_refuse(where: str, read: Callable[[str], Any], text: str) -> Any:
     try:
         return read(text)
     except ValueError as error:

@@ -60,7 +60,9 @@ class Rulebook(TableView):
                     "ask", rule.source, f"part of this call cannot be told before it runs, and it may be what the rule is about: {rule.why}"
                 )
         return (
-            None if call.unheld else _allowed([rule for rule in mine if rule.verdict == "allow" and rule.allows_values(call, root)], call)
+            None
+            if call.unheld
+            else _allowing_ruling([rule for rule in mine if rule.verdict == "allow" and rule.allows_values(call, root)], call)
         )
 
     def unclear(self, call: Call) -> str:
@@ -91,7 +93,7 @@ def _not_covered(pattern: CommandPattern, word: str) -> str:
     return f"`{pattern.text}` does not cover {word}, because ... stands only for options that write and run nothing: write others into the rule"
 
 
-def _allowed(rules: list[Rule], call: Call) -> Ruling | None:
+def _allowing_ruling(rules: list[Rule], call: Call) -> Ruling | None:
     """Find the rule that allows a call, or several that each allow some commands of its command line."""
     for rule in rules:
         if not rule.commands:
@@ -118,7 +120,7 @@ GivenRules = str | Path | Rulebook | Iterable[Mapping[str, Any]] | None
 """A file of rules, tables as in such a file, or rules that were read before."""
 
 
-def rulebook(given: GivenRules, source: str = "the rules given") -> Rulebook:
+def read_rulebook(given: GivenRules, source: str = "the rules given") -> Rulebook:
     """Rules from whatever a caller gives: see `GivenRules`; raises `UsageError` that names file, rule and key."""
     if given is None:
         return Rulebook()

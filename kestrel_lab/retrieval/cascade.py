@@ -7,15 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from kestrel_lab.language.code_tokens import WORD, indexed, spoken
+from kestrel_lab.language.code_tokens import WORD, index_text, query_words
 from kestrel_lab.retrieval.code_graph import Graph
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 from kestrel_lab.retrieval.indexing import git_history as history
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.mentions import ask, mentioned_paths
+from kestrel_lab.retrieval.mentions import mentioned_paths, parse_question
 from kestrel_lab.retrieval.ranking import Ranking
-from kestrel_lab.retrieval.search import PATH_FIRST, Grep, Search, checked, checked_hits, held_words
-from kestrel_lab.retrieval.semantic import Meaning
+from kestrel_lab.retrieval.search import PATH_FIRST, Grep, Search, check_hits, check_query, words_found
+from kestrel_lab.retrieval.semantic import SemanticScorer
 
 _MOST_WORDS = 40
 """The most frequent words of a question, by which coverage is measured."""
@@ -59,14 +59,14 @@ class Cascade:
 
     name = "cascade"
 
-    def __init__(self, index: CodeIndex, bounds: Bounds = Bounds(), meaning: Meaning | None = None) -> None:
+    def __init__(self, index: CodeIndex, bounds: Bounds = Bounds(), meaning: SemanticScorer | None = None) -> None:
         self._index = index
         self._bounds = bounds
         self._search, self._graph, self._grep = Search(index, meaning=meaning), Graph(index), Grep(index.workspace)
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
         """See `Retriever`; return up to `longer` × `top_k` files."""
-        checked(query, top_k)
+        check_query(query, top_k)
         began = time.perf_counter()
         ranking = self._search.ranking(query, top_k)
         first = self._search.answer(ranking, query, top_k, began)
@@ -96,7 +96,7 @@ class Cascade:
                 stopped = "saturation"
                 break
         began = time.perf_counter()
-        kept, dropped = checked_hits(self._index.workspace, chosen.values(), query)
+        kept, dropped = check_hits(self._index.workspace, chosen.values(), query)
         steps.append(
             Step(
                 retriever="grep",
@@ -121,14 +121,14 @@ class Cascade:
 
     def coverage(self, query: str, paths: Iterable[str]) -> Coverage:
         """Return the share of `query` that these files cover, by the index."""
-        telling = ask(query).telling
-        said = Counter(map(str.lower, WORD.findall(telling))) & Counter(dict.fromkeys(spoken(telling), len(telling)))
-        words = dict(said.most_common(_MOST_WORDS)) or dict.fromkeys(spoken(query), 1)
-        whole = {word: indexed(word).split()[-1:] for word in words}
+        telling = parse_question(query).telling
+        said = Counter(map(str.lower, WORD.findall(telling))) & Counter(dict.fromkeys(query_words(telling), len(telling)))
+        words = dict(said.most_common(_MOST_WORDS)) or dict.fromkeys(query_words(query), 1)
+        whole = {word: index_text(word).split()[-1:] for word in words}
         with self._index.reading() as connection:
             known = {str(path): int(number) for number, path in connection.execute("SELECT id, path FROM files WHERE skipped = ''")}
             numbers = [known[path] for path in paths if path in known]
-            held = held_words(connection, numbers, {each for pieces in whole.values() for each in pieces})
+            held = words_found(connection, numbers, {each for pieces in whole.values() for each in pieces})
         gaps = tuple(word for word, pieces in whole.items() if not any(piece in held for piece in pieces))
         total = sum(words.values())
         named = mentioned_paths(query, known)
@@ -168,13 +168,13 @@ class Cascade:
             for other in self._graph.imported_by(hit.path)[:10]:
                 origins.setdefault(other, f"imports {hit.path}")
             with self._index.reading() as connection:
-                for other, share in history.together(connection, hit.path, 5).items():
+                for other, share in history.changed_together(connection, hit.path, 5).items():
                     if share >= 0.1:
                         origins.setdefault(other, f"changes together with {hit.path}")
-        lacking = {piece for word in coverage.gaps for piece in indexed(word).split()[-1:]}
+        lacking = {piece for word in coverage.gaps for piece in index_text(word).split()[-1:]}
         have = {one.path: one for one in ranking.files if one.path in origins}
         with self._index.reading() as connection:
-            useful = [path for path in have if held_words(connection, [have[path].file], lacking)]
+            useful = [path for path in have if words_found(connection, [have[path].file], lacking)]
         found = self._search.hits([have[path] for path in useful], ranking.question.text)
         hits = [replace(hit, how="graph", why=origins[hit.path]) for hit in found]
         dropped = {path: "beside what was found, but has none of the missing words" for path in origins if path not in useful}

@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.language.code_tokens import indexed
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.language.code_tokens import index_text
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
 from kestrel_lab.retrieval.indexing.file_list import read_text
-from kestrel_lab.retrieval.indexing.imports import resolved
+from kestrel_lab.retrieval.indexing.imports import resolve_import
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.mentions import named_code
-from kestrel_lab.retrieval.search import checked, excerpt
+from kestrel_lab.retrieval.search import check_query, file_excerpt
 
 _MOST_FILES = 400
 """Files that are read for the uses of a name."""
@@ -23,7 +23,7 @@ _IMPORTS = re.compile(r"^\s*(?:from\s|import\s|#\s*include|use\s|require\b|expor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Use:
+class NameUse:
     """A line with a name: its `definition`, an `import`, a `call`, or another `use`."""
 
     path: str
@@ -42,7 +42,7 @@ class Graph:
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
         """Return the definitions of what `query` names, then the files that these import."""
-        checked(query, top_k)
+        check_query(query, top_k)
         began = time.perf_counter()
         hits = [hit for name in named_code(query) for hit in self.definitions(name)]
         files = list(dict.fromkeys(hit.path for hit in hits))
@@ -76,21 +76,21 @@ class Graph:
         for path, qualified, kind, first, end in exact:
             text = read_text(self._index.workspace, path)
             if not isinstance(text, str):
-                found.append(replace(excerpt(path, text, first, end, ()), how=self.name, why=f"{kind} {qualified}"))
+                found.append(replace(file_excerpt(path, text, first, end, ()), how=self.name, why=f"{kind} {qualified}"))
         return found
 
     def near(self, name: str) -> str:
         """Return a sentence about names that are spelt alike."""
         rows = self._index.rows("SELECT DISTINCT name FROM symbols WHERE folded LIKE ? LIMIT 2000", (name[:1].lower() + "%",))
         names = [str(row[0]) for row in rows]
-        return nearest(name, names) if names else "no name begins with that letter"
+        return did_you_mean(name, names) if names else "no name begins with that letter"
 
-    def uses(self, name: str) -> list[Use]:
+    def uses(self, name: str) -> list[NameUse]:
         """Return the lines with `name` as a whole word, file by file; raise `UsageError` for what is not a name."""
         last = name.rsplit(".", 1)[-1]
         if not re.fullmatch(r"\w+", last):
             raise UsageError(f"{name!r} is not a name: give that of a function, a class or a variable")
-        words = indexed(last).split()
+        words = index_text(last).split()
         match = " AND ".join(f'"{word}"' for word in words)
         rows = self._index.rows(
             "SELECT files.path, files.language FROM file_words JOIN files ON files.id = file_words.rowid WHERE file_words MATCH ? ORDER BY files.path LIMIT ?",
@@ -100,7 +100,7 @@ class Graph:
             "SELECT path, first FROM symbols JOIN files ON files.id = symbols.file WHERE symbols.name = ?", (last,))}  # fmt: skip
         return [use for path, _ in rows for use in self._in_file(path, last, defined)]
 
-    def _in_file(self, path: str, name: str, defined: set[tuple[str, int]]) -> Iterator[Use]:
+    def _in_file(self, path: str, name: str, defined: set[tuple[str, int]]) -> Iterator[NameUse]:
         text = read_text(self._index.workspace, path)
         if isinstance(text, str):
             return
@@ -117,13 +117,13 @@ class Graph:
                 kind = "import"
             else:
                 kind = "call" if called.search(line) else "use"
-            yield Use(path=path, line=number, kind=kind, text=line.strip()[:200])
+            yield NameUse(path=path, line=number, kind=kind, text=line.strip()[:200])
 
     def imports(self, path: str) -> list[str]:
         """Return the files of the folder that `path` imports or links to."""
         rows = self._index.rows("SELECT kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE path = ?", (path,))
         known = self._known()
-        found = dict.fromkeys(other for kind, target, names in rows for other in resolved(path, kind, target, names, known))
+        found = dict.fromkeys(other for kind, target, names in rows for other in resolve_import(path, kind, target, names, known))
         found.pop(path, None)
         return list(found)
 
@@ -137,7 +137,7 @@ class Graph:
             "SELECT path, kind, target, names FROM edges JOIN files ON files.id = edges.file WHERE target LIKE ?1 OR names LIKE ?1",
             (f"%{word}%",),
         )
-        found = {other for other, kind, target, names in rows if path in resolved(other, kind, target, names, known)}
+        found = {other for other, kind, target, names in rows if path in resolve_import(other, kind, target, names, known)}
         return sorted(found - {path})
 
     def _known(self) -> frozenset[str]:
@@ -145,4 +145,6 @@ class Graph:
 
     def _beside(self, path: str, origin: str) -> Hit:
         text = read_text(self._index.workspace, path)
-        return replace(excerpt(path, ("", b"") if isinstance(text, str) else text, 1, 8, ()), how=self.name, why=f"imported by {origin}")
+        return replace(
+            file_excerpt(path, ("", b"") if isinstance(text, str) else text, 1, 8, ()), how=self.name, why=f"imported by {origin}"
+        )

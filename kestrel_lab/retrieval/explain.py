@@ -11,16 +11,16 @@ from pathlib import Path
 
 from kestrel_lab.host.git import run_git
 from kestrel_lab.retrieval.hits import Retrieval, Step
-from kestrel_lab.retrieval.indexing.file_list import SKIPPED_FOLDERS, files_of, left_out, stamp
+from kestrel_lab.retrieval.indexing.file_list import SKIPPED_FOLDERS, file_stamp, files_of, skip_reason
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.ranking import Ranking, Weights
-from kestrel_lab.retrieval.search import FAINT, Search, told
+from kestrel_lab.retrieval.search import FAINT, Search, score_text
 
 NO_UTF8 = "its name is not UTF-8, which the index cannot keep: such files are left out"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Explained:
+class FileExplanation:
     """The fate of one file in a search."""
 
     path: str
@@ -36,66 +36,66 @@ class Explained:
         return f"{self.path}: {self.state}: {self.reason}"
 
 
-def explain(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None = None, top_k: int = 10) -> Explained:
+def explain_rank(index: CodeIndex, query: str, path: str, retrieval: Retrieval | None = None, top_k: int = 10) -> FileExplanation:
     """Explain what becomes of `path`, relative to the folder or absolute, when `query` is asked; any path can be explained.
 
     With `retrieval`, which must be the answer to `query`, its steps are explained as well. Raises `UsageError` like a `Retriever`.
     """
-    asked = relative(index.workspace, path)
-    if (why := unindexed(index, asked)) is not None:
+    asked = index_path(index.workspace, path)
+    if (why := explain_missing(index, asked)) is not None:
         return why
     ranking = Search(index).ranking(query, top_k)
     place = ranking.places.get(asked)
     if place is None:
-        return _in_steps(retrieval, asked) or Explained(path=asked, state="unmatched", reason=_unmatched(ranking))
+        return _in_steps(retrieval, asked) or FileExplanation(path=asked, state="unmatched", reason=_explain_unmatched(ranking))
     one = ranking.files[place - 1]
-    made = f"ranked {place} of {len(ranking.files)} with {one.score:.2f} = {told(one.parts, Weights(), one.factor)}"
+    made = f"ranked {place} of {len(ranking.files)} with {one.score:.2f} = {score_text(one.parts, Weights(), one.factor)}"
     if (step := _in_steps(retrieval, asked)) is not None:
-        return Explained(path=asked, state=step.state, reason=f"{step.reason}; {made}", place=place, parts=one.parts)
+        return FileExplanation(path=asked, state=step.state, reason=f"{step.reason}; {made}", place=place, parts=one.parts)
     if place > ranking.clear:
-        return Explained(path=asked, state="dropped", reason=f"{made}; {FAINT}", place=place, parts=one.parts)
+        return FileExplanation(path=asked, state="dropped", reason=f"{made}; {FAINT}", place=place, parts=one.parts)
     state = "found" if place <= top_k else "behind"
     end = "" if state == "found" else f"; only the first {top_k} were asked for"
-    return Explained(path=asked, state=state, reason=made + end, place=place, parts=one.parts)
+    return FileExplanation(path=asked, state=state, reason=made + end, place=place, parts=one.parts)
 
 
-def unindexed(index: CodeIndex, path: str) -> Explained | None:
+def explain_missing(index: CodeIndex, path: str) -> FileExplanation | None:
     """Explain why a file is not in the index; return `None` for one that is."""
     if not path.isprintable() and path.encode("utf-8", "replace").decode() != path:
-        return Explained(path=repr(path), state="missing", reason=NO_UTF8)
+        return FileExplanation(path=repr(path), state="missing", reason=NO_UTF8)
     rows = index.rows("SELECT skipped FROM files WHERE path = ?", (path,))
     if rows:
-        return Explained(path=path, state="unread", reason=f"it is not read: {rows[0][0]}") if rows[0][0] else None
+        return FileExplanation(path=path, state="unread", reason=f"it is not read: {rows[0][0]}") if rows[0][0] else None
     place = index.workspace / path
     if path.startswith("../") or path == ".." or posixpath.isabs(path):
-        return Explained(path=path, state="missing", reason=f"it is outside the folder {index.workspace}")
-    if (closed := _closed(index.workspace, path)) is not None:
+        return FileExplanation(path=path, state="missing", reason=f"it is outside the folder {index.workspace}")
+    if (closed := _unreadable_folder(index.workspace, path)) is not None:
         why = f"it is not listed: the folder {closed} may not be read by you, so nobody can tell what is in it"
-        return Explained(path=path, state="unread", reason=f"{why}; allow it: chmod u+rx {closed}")
+        return FileExplanation(path=path, state="unread", reason=f"{why}; allow it: chmod u+rx {closed}")
     if place.is_dir():
-        return Explained(path=path, state="missing", reason="it is a folder; files are what is found")
+        return FileExplanation(path=path, state="missing", reason="it is a folder; files are what is found")
     if not os.path.lexists(place):
         names = [str(row[0]) for row in index.rows("SELECT path FROM files")]
         alike = "".join(f"; did you mean {name}?" for name in get_close_matches(path, names, n=1, cutoff=0.6))
-        return Explained(path=path, state="missing", reason=f"there is no such file in {index.workspace}{alike}")
-    now = stamp(index.workspace, path)
+        return FileExplanation(path=path, state="missing", reason=f"there is no such file in {index.workspace}{alike}")
+    now = file_stamp(index.workspace, path)
     if isinstance(now, str):
-        return Explained(path=path, state="unread", reason=f"it is not read: {now}")
+        return FileExplanation(path=path, state="unread", reason=f"it is not read: {now}")
     if path in files_of(index.workspace):
-        if why := left_out(path, now.size):
-            return Explained(path=path, state="unread", reason=f"it is not read: {why}")
+        if why := skip_reason(path, now.size):
+            return FileExplanation(path=path, state="unread", reason=f"it is not read: {why}")
         reason = "it is not in the index yet: the index is still being built, or the file is new"
-        return Explained(path=path, state="waiting", reason=reason)
-    return Explained(path=path, state="ignored", reason=_ignored(index.workspace, path))
+        return FileExplanation(path=path, state="waiting", reason=reason)
+    return FileExplanation(path=path, state="ignored", reason=_explain_unlisted(index.workspace, path))
 
 
-def _unmatched(ranking: Ranking) -> str:
+def _explain_unmatched(ranking: Ranking) -> str:
     text = f"it is in the index, but none of the words that are looked up is in it: {', '.join(ranking.looked)}"
     left = [word for word in ranking.question.weights if word not in ranking.looked]
     return text + (f". Not looked up in texts, since too many files have them or nothing has: {', '.join(left)}" if left else "")
 
 
-def _closed(folder: Path, path: str) -> str | None:
+def _unreadable_folder(folder: Path, path: str) -> str | None:
     """Return the first folder on the way to a file that may not be listed or entered, relative to `folder`."""
     parts = path.split("/")
     for depth in range(1, len(parts)):
@@ -110,7 +110,7 @@ def _closed(folder: Path, path: str) -> str | None:
     return None
 
 
-def _ignored(folder: Path, path: str) -> str:
+def _explain_unlisted(folder: Path, path: str) -> str:
     skipped = [part for part in path.split("/")[:-1] if part in SKIPPED_FOLDERS]
     if skipped:
         return f"it is not listed: folders called {skipped[0]} are left out"
@@ -126,25 +126,25 @@ def _ignored(folder: Path, path: str) -> str:
     return "it is not listed: neither git nor rg names it among the files here, as they do with what an ignore file names"
 
 
-def _in_steps(retrieval: Retrieval | None, path: str) -> Explained | None:
+def _in_steps(retrieval: Retrieval | None, path: str) -> FileExplanation | None:
     if retrieval is None:
         return None
     for hit in retrieval.hits:
         if hit.path == path:
-            return Explained(path=path, state="found", reason=f"{hit.place}, by {hit.how}: {hit.why}", parts=hit.parts)
-    return by_steps(retrieval.steps, path)
+            return FileExplanation(path=path, state="found", reason=f"{hit.place}, by {hit.how}: {hit.why}", parts=hit.parts)
+    return last_step_about(retrieval.steps, path)
 
 
-def by_steps(steps: tuple[Step, ...], path: str) -> Explained | None:
+def last_step_about(steps: tuple[Step, ...], path: str) -> FileExplanation | None:
     """Return what the last step that names a file says about it; `None` where none does."""
     for number, step in reversed(list(enumerate(steps, 1))):
         if path in step.dropped:
             state = "behind" if step.dropped[path].startswith("ranked ") else "dropped"
-            return Explained(path=path, state=state, reason=f"step {number}, {step.retriever}: {step.dropped[path]}")
+            return FileExplanation(path=path, state=state, reason=f"step {number}, {step.retriever}: {step.dropped[path]}")
     return None
 
 
-def relative(folder: Path, path: str) -> str:
+def index_path(folder: Path, path: str) -> str:
     """Return `path` as the index writes it."""
     given = path.replace(os.sep, "/")
     if posixpath.isabs(given):

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.language.code_tokens import spoken
+from kestrel_lab.language.code_tokens import query_words
 from kestrel_lab.retrieval.cascade import Cascade
-from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
-from kestrel_lab.retrieval.mentions import ask, named_code
+from kestrel_lab.retrieval.hits import Hit, Retrieval, missing_words_phrase, nothing_found
+from kestrel_lab.retrieval.mentions import named_code, parse_question
 from kestrel_lab.retrieval.search import Search
 
 MOST_ROUNDS = 6
@@ -58,9 +58,9 @@ class ResourceMap:
 
     def __repr__(self) -> str:
         if not self.key_files:
-            return nothing(self.gaps)
+            return nothing_found(self.gaps)
         lines = [f"{one.place}  {one.why}" for one in self.key_files]
-        missing = f"; {lacking(self.gaps)}" if self.gaps else ""
+        missing = f"; {missing_words_phrase(self.gaps)}" if self.gaps else ""
         end = f"coverage {self.coverage:.0%} after {self.rounds} round{'s' * (self.rounds > 1)} ({self.stopped}){missing}"
         return "\n".join([*lines, end])
 
@@ -75,7 +75,7 @@ async def propose_by_rule(found: ResourceMap) -> Sequence[str]:
         named = named_code(found.goal)
         return [found.goal, *([" ".join(named)] if named and len(found.goal.split()) > len(named) else [])]
     names = [name for one in found.key_files[:3] for name in named_code(one.why)]
-    head = " ".join(spoken(ask(found.goal).head)[:4])
+    head = " ".join(query_words(parse_question(found.goal).head)[:4])
     return [query for query in (" ".join(found.gaps[:8]), " ".join([head, *dict.fromkeys(names)][:8]) if names else "") if query]
 
 
@@ -99,7 +99,9 @@ async def find_files(
     held: dict[str, dict[str, tuple[float, Hit]]] = defaultdict(dict)
     for number in range(1, rounds + 1):
         proposed = [goal, *await propose(found)] if number == 1 else await propose(found)
-        queries = [query for query in dict.fromkeys(query.strip() for query in proposed) if spoken(query) and query not in found.queries]
+        queries = [
+            query for query in dict.fromkeys(query.strip() for query in proposed) if query_words(query) and query not in found.queries
+        ]
         made = []
         for query in queries[:_MOST_QUERIES]:
             retriever = cascade if query == goal else search
@@ -109,7 +111,9 @@ async def find_files(
             for hit in answer.hits:
                 held[hit.path][query] = (hit.score / top * (1.0 if query == goal else _LATER), hit)
         before = {one.path for one in found.key_files}
-        found = await asyncio.to_thread(_mapped, cascade, found, held, [*found.queries, *queries[:_MOST_QUERIES]], made, top_k, number)
+        found = await asyncio.to_thread(
+            _resource_map, cascade, found, held, [*found.queries, *queries[:_MOST_QUERIES]], made, top_k, number
+        )
         if found.coverage >= _ENOUGH:
             return replace(found, stopped="confidence")
         if number > 1 and not {one.path for one in found.key_files} - before:
@@ -117,7 +121,7 @@ async def find_files(
     return replace(found, stopped="limit")
 
 
-def _mapped(
+def _resource_map(
     cascade: Cascade,
     before: ResourceMap,
     held: Mapping[str, Mapping[str, tuple[float, Hit]]],

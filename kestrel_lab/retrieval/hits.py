@@ -66,7 +66,7 @@ class Retrieval(Sequence[Hit]):
     gaps: tuple[str, ...] = ()
     """Words of the question that none of them has."""
     stopped: str = ""
-    """Why no further search was made: `confidence`, `saturation`, `limit`, or `nothing`."""
+    """Why no further search was made: `confidence`, `saturation`, `limit`, or `nothing_found`."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -91,12 +91,12 @@ _NAMED = 10
 """Missing words that are named."""
 
 
-def lacking(gaps: Sequence[str]) -> str:
+def missing_words_phrase(gaps: Sequence[str]) -> str:
     """Return a phrase about the words that no file found has; empty where nothing is missing."""
     return f"none of them has {_words(gaps)}, which the question has" if gaps else ""
 
 
-def nothing(gaps: Sequence[str]) -> str:
+def nothing_found(gaps: Sequence[str]) -> str:
     """Return a sentence that nothing was found, with the words of the search."""
     return f"nothing has to do with that: no file has {_words(gaps)}"
 

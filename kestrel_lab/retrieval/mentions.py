@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kestrel_lab.language.code_tokens import COMMON, terms
+from kestrel_lab.language.code_tokens import COMMON, search_terms
 from kestrel_lab.retrieval.indexing.languages import LANGUAGES
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
@@ -46,10 +46,10 @@ class Question:
     """Words as the index stores them, each with its weight."""
 
 
-def ask(text: str) -> Question:
+def parse_question(text: str) -> Question:
     """Take a question apart; all words of a short one weigh the same."""
     bare = _URL.sub(" ", _COMMENT.sub(" ", text.replace("\r\n", "\n")))
-    telling = "\n".join(line for line in bare.split("\n") if not _PLACE.match(line) and not _form(line)) or bare
+    telling = "\n".join(line for line in bare.split("\n") if not _PLACE.match(line) and not _is_generic(line)) or bare
     if not telling.strip():
         telling = text
     head = next((line.strip() for line in telling.split("\n") if line.strip()), "")
@@ -57,12 +57,12 @@ def ask(text: str) -> Question:
     code = "\n".join(match[0] for match in _FENCE.finditer(telling))
     weights: dict[str, float] = {}
     for piece, amount in ((head, _TOLD_IN_HEAD - 1), (prose, 1.0), (code, _TOLD_IN_CODE)):
-        for word, many in (terms(piece) if piece.strip() else {}).items():
+        for word, many in (search_terms(piece) if piece.strip() else {}).items():
             weights[word] = weights.get(word, 0.0) + many * amount
     return Question(text=text, head=head, telling=telling, weights=weights)
 
 
-def _form(line: str) -> bool:
+def _is_generic(line: str) -> bool:
     found = _MARKED.match(line)
     if found is None:
         return False
@@ -130,7 +130,7 @@ class _Places:
         return [], written
 
 
-def mentions(query: str, telling: str, files: Mapping[int, str], definitions: Definitions) -> Mentions:
+def find_mentions(query: str, telling: str, files: Mapping[int, str], definitions: Definitions) -> Mentions:
     """Find mentions of these files, which are paths by number, in `query`; names of symbols only in its `telling` part."""
     places = _Places(files)
     scores: dict[str, dict[int, float]] = {kind: defaultdict(float) for kind in KINDS}
@@ -159,7 +159,7 @@ def mentions(query: str, telling: str, files: Mapping[int, str], definitions: De
         numbers, left = places.modules(name)
         credit("module", numbers, 1 / max(1, len(numbers)), name)
         if left:
-            credit("dotted", *_defined(name, known), name)
+            credit("dotted", *_defining_files(name, known), name)
     for name, strength in plain.items():
         found = [number for number, full in known.get(name.lower(), {}).items() if _same_case(name, full)]
         if 0 < len(found) <= _MOST_FILES:
@@ -167,7 +167,7 @@ def mentions(query: str, telling: str, files: Mapping[int, str], definitions: De
     return Mentions(scores=scores, because={number: tuple(words) for number, words in because.items()})
 
 
-def _defined(name: str, known: Mapping[str, Mapping[int, Collection[str]]]) -> tuple[list[int], float]:
+def _defining_files(name: str, known: Mapping[str, Mapping[int, Collection[str]]]) -> tuple[list[int], float]:
     """Return the files that define a dotted name in full, else its last part, and the weight of each."""
     pieces = name.split(".")
     last = known.get(pieces[-1].lower(), {})

@@ -14,9 +14,9 @@ from typing import Any
 import apsw
 
 from kestrel_lab.retrieval.indexing import git_history as history
-from kestrel_lab.retrieval.indexing.imports import resolved
+from kestrel_lab.retrieval.indexing.imports import resolve_import
 from kestrel_lab.retrieval.indexing.table import FIELDS
-from kestrel_lab.retrieval.mentions import KINDS, Mentions, Question, ask, mentions
+from kestrel_lab.retrieval.mentions import KINDS, Mentions, Question, find_mentions, parse_question
 
 # What ties files to the best of a ranking: a change often touches a file and what changes, is imported or stands with it.
 
@@ -24,7 +24,7 @@ TIES = ("together", "imported", "folder")
 """Kinds of ties: changed in the same commits, imported or linked to, in the same folder."""
 
 
-def ties(connection: apsw.Connection, leaders: Mapping[str, float], paths: Collection[str]) -> dict[str, dict[str, float]]:
+def file_ties(connection: apsw.Connection, leaders: Mapping[str, float], paths: Collection[str]) -> dict[str, dict[str, float]]:
     """Return for each kind how closely each of `paths` is tied to any of the `leaders`, from 0 to 1, times the leader's own weight.
 
     The first leader is tied to itself in full by every kind, so that nothing overtakes it for being tied to it; the
@@ -35,7 +35,7 @@ def ties(connection: apsw.Connection, leaders: Mapping[str, float], paths: Colle
     def tie(kind: str, path: str, leader: str, closely: float) -> None:
         found[kind][path] = max(found[kind][path], closely * leaders[leader])
 
-    imported, shares = _imported(connection, leaders), history.shares(connection, leaders, paths)
+    imported, shares = _imported_files(connection, leaders), history.co_change_shares(connection, leaders, paths)
     for leader in leaders:
         for path in paths:
             if path == leader:
@@ -49,12 +49,12 @@ def ties(connection: apsw.Connection, leaders: Mapping[str, float], paths: Colle
     return found
 
 
-def _imported(connection: apsw.Connection, leaders: Collection[str]) -> dict[str, set[str]]:
+def _imported_files(connection: apsw.Connection, leaders: Collection[str]) -> dict[str, set[str]]:
     known = frozenset(str(row[0]) for row in connection.execute("SELECT path FROM files"))
     sql = "SELECT path, kind, target, names FROM edges JOIN files ON files.id = file WHERE path IN (SELECT value FROM json_each(?))"
     found: dict[str, set[str]] = defaultdict(set)
     for path, kind, target, names in connection.execute(sql, (json.dumps(list(leaders)),)):
-        found[path].update(resolved(path, kind, target, names, known))
+        found[path].update(resolve_import(path, kind, target, names, known))
     return found
 
 
@@ -156,46 +156,46 @@ Alike = Callable[[apsw.Connection, str, Mapping[int, int]], Mapping[int, float]]
 """From a question and files, each with its best chunk, to how alike they are in meaning, from 0 to 1."""
 
 
-def rank(
+def rank_files(
     connection: apsw.Connection,
     query: str,
     weights: Weights = Weights(),
     alike: Alike | None = None,
 ) -> Ranking:
     """Rank the files of an index for `query`."""
-    question = ask(query)
+    question = parse_question(query)
     rows = list(connection.execute("SELECT id, path, language FROM files WHERE skipped = ''"))
     files: dict[int, str] = {number: path for number, path, _ in rows}
     numbers = {path: number for number, path in files.items()}
-    wide = _telling(connection, question.weights, len(files))
+    wide = _informative_words(connection, question.weights, len(files))
     few = dict(list(wide.items())[:_MOST_CHUNK_TERMS])
     signals: dict[str, Mapping[int, float]] = {
-        name: scaled(words_in(connection, "file_words", name, wide if name == "body" else question.weights)) for name in FIELDS
+        name: scale_scores(words_in(connection, "file_words", name, wide if name == "body" else question.weights)) for name in FIELDS
     }
     by_file, best = _by_file(connection, words_in(connection, "chunk_words", "", few, _MOST_CHUNKS))
-    signals["chunk"] = scaled(by_file)
-    named = mentions(query, question.telling, files, lambda names: _definitions(connection, names))
-    signals |= {f"m_{kind}": scaled(named.scores[kind], least=1.0) for kind in KINDS}
+    signals["chunk"] = scale_scores(by_file)
+    named = find_mentions(query, question.telling, files, lambda names: _definitions(connection, names))
+    signals |= {f"m_{kind}": scale_scores(named.scores[kind], least=1.0) for kind in KINDS}
     said = words_in(connection, "commit_words", "", few, _MOST_COMMITS)
-    signals["said"] = scaled(history.said_of(connection, said, numbers))
-    signals["lately"] = scaled(history.lately(connection, numbers))
+    signals["said"] = scale_scores(history.commit_message_scores(connection, said, numbers))
+    signals["lately"] = scale_scores(history.recent_changes(connection, numbers))
     if alike is not None:
         nearest = sorted(by_file, key=lambda file: (-by_file[file], file))[:_MOST_ALIKE]
         signals["alike"] = alike(connection, question.telling, {file: best[file][0][0] for file in nearest})
     held = _Signals(signals=signals, best=best, named=named, weights=weights)
     about = (bool(_ASKS_TESTS.search(question.head)), bool(_ASKS_DOCS.search(question.head)))
-    ranked = _sorted(one for row in rows if (one := _ranked(row, held, *about)) is not None)
-    clear, faint = _parted(ranked, weights)
-    ranked = [*_tied(connection, clear, weights), *faint]
+    ranked = _sort_ranked(one for row in rows if (one := _rank_row(row, held, *about)) is not None)
+    clear, faint = _split_by_score(ranked, weights)
+    ranked = [*_raise_tied(connection, clear, weights), *faint]
     places = {one.path: place for place, one in enumerate(ranked, 1)}
     return Ranking(files=tuple(ranked), question=question, places=places, clear=len(clear), looked=tuple(wide))
 
 
-def _sorted(files: Iterable[Ranked]) -> list[Ranked]:
+def _sort_ranked(files: Iterable[Ranked]) -> list[Ranked]:
     return sorted(files, key=lambda one: (-one.score, one.path))
 
 
-def _parted(ranked: Sequence[Ranked], weights: Weights) -> tuple[list[Ranked], list[Ranked]]:
+def _split_by_score(ranked: Sequence[Ranked], weights: Weights) -> tuple[list[Ranked], list[Ranked]]:
     """Split files by `LEAST_SHARE` of the best score; signals that do not depend on the question are left out of it."""
     owned = [one.score - one.factor * sum(getattr(weights, name) * one.parts.get(name, 0.0) for name in PRIORS) for one in ranked]
     least = LEAST_SHARE * max(owned, default=0.0)
@@ -205,22 +205,22 @@ def _parted(ranked: Sequence[Ranked], weights: Weights) -> tuple[list[Ranked], l
     return parted
 
 
-def _tied(connection: apsw.Connection, ranked: list[Ranked], weights: Weights) -> list[Ranked]:
+def _raise_tied(connection: apsw.Connection, ranked: list[Ranked], weights: Weights) -> list[Ranked]:
     """Raise files near the top that are tied to the best ones: a change is rarely of one file alone."""
     if not ranked or ranked[0].score <= 0 or not any(getattr(weights, kind) for kind in TIES):
         return ranked
     near = ranked[:_MOST_TIED]
     leaders = {one.path: (one.score / ranked[0].score) ** 2 for one in ranked[:_LEADERS]}
-    found = ties(connection, leaders, [one.path for one in near])
+    found = file_ties(connection, leaders, [one.path for one in near])
     risen = []
     for one in near:
         parts = {kind: found[kind][one.path] for kind in TIES if found[kind].get(one.path)}
         score = one.score + sum(getattr(weights, kind) * part for kind, part in parts.items()) * one.factor
         risen.append(replace(one, score=score, parts={**one.parts, **parts}))
-    return _sorted([*risen, *ranked[_MOST_TIED:]])
+    return _sort_ranked([*risen, *ranked[_MOST_TIED:]])
 
 
-def _telling(connection: apsw.Connection, asked: Mapping[str, float], files: int) -> Mapping[str, float]:
+def _informative_words(connection: apsw.Connection, asked: Mapping[str, float], files: int) -> Mapping[str, float]:
     """Return the words with the most information, best first, without those that most files have, which are the slowest to search."""
     tokenizer = connection.fts5_tokenizer("porter", ["unicode61"])
     kept: dict[str, float] = {}
@@ -253,7 +253,7 @@ def words_in(connection: apsw.Connection, table: str, column: str, asked: Mappin
     return found
 
 
-def scaled(scores: Mapping[int, float], least: float = 0.0) -> dict[int, float]:
+def scale_scores(scores: Mapping[int, float], least: float = 0.0) -> dict[int, float]:
     """Return `scores` as shares of the greatest, or of `least` if that is more."""
     top = max(scores.values(), default=0.0)
     return {number: score / max(top, least) for number, score in scores.items() if score > 0} if top > 0 else {}
@@ -286,7 +286,7 @@ class _Signals:
     weights: Weights
 
 
-def _ranked(row: tuple[Any, ...], held: _Signals, about_tests: bool, about_docs: bool) -> Ranked | None:
+def _rank_row(row: tuple[Any, ...], held: _Signals, about_tests: bool, about_docs: bool) -> Ranked | None:
     number, path, language = row
     parts = {name: scores[number] for name, scores in held.signals.items() if scores.get(number)}
     if not any(name not in PRIORS for name in parts):

@@ -17,12 +17,12 @@ import apsw
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.language.code_tokens import spoken
+from kestrel_lab.language.code_tokens import query_words
 from kestrel_lab.retrieval.hits import Hit, Retrieval, Step
-from kestrel_lab.retrieval.indexing.file_list import SKIPPED_FOLDERS, is_secret, read_text, rg
+from kestrel_lab.retrieval.indexing.file_list import SKIPPED_FOLDERS, is_secret, read_text, ripgrep_program
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.ranking import LEAST_SHARE, Ranked, Ranking, Weights, rank
-from kestrel_lab.retrieval.semantic import Meaning
+from kestrel_lab.retrieval.ranking import LEAST_SHARE, Ranked, Ranking, Weights, rank_files
+from kestrel_lab.retrieval.semantic import SemanticScorer
 
 TOLD_BEHIND = 100
 """How many files behind the chosen ones a trace lists, and how many that hardly match."""
@@ -58,7 +58,7 @@ class Search:
 
     name = "search"
 
-    def __init__(self, index: CodeIndex, weights: Weights = Weights(), meaning: Meaning | None = None) -> None:  # noqa: B008  # frozen
+    def __init__(self, index: CodeIndex, weights: Weights = Weights(), meaning: SemanticScorer | None = None) -> None:  # noqa: B008  # frozen
         self._index = index
         self._weights = weights
         self._alike = None if meaning is None else partial(meaning, folder=index.workspace)
@@ -76,23 +76,23 @@ class Search:
 
     def ranking(self, query: str, top_k: int = 1) -> Ranking:
         """Rank every file that matches `query`."""
-        checked(query, top_k)
-        return self._index.read(lambda connection: rank(connection, query, self._weights, self._alike))
+        check_query(query, top_k)
+        return self._index.read(lambda connection: rank_files(connection, query, self._weights, self._alike))
 
     def hits(self, files: Iterable[Ranked], query: str) -> list[Hit]:
         """Return the best place of each of these files; none for a file that is gone or no longer text."""
         found = []
-        words = spoken(query)
+        words = query_words(query)
         for one in files:
             text = read_text(self._index.workspace, one.path)
             if isinstance(text, str):
                 continue
             place = self._place(one)
             first, last = place[:2] if place else (1, _SHOWN_LINES)
-            hit = excerpt(one.path, text, first, last, words)
+            hit = file_excerpt(one.path, text, first, last, words)
             what = f"{place[2]} {place[3]}" if place and place[3] else ""
             seen = [word for word in words if word in hit.text.lower()][:4]
-            why = ": ".join(filter(None, (what, reason(one, self._weights, seen))))
+            why = ": ".join(filter(None, (what, hit_reason(one, self._weights, seen))))
             found.append(replace(hit, how=self.name, why=why, score=one.score, parts=one.parts))
         return found
 
@@ -103,15 +103,15 @@ class Search:
         return rows[0] if rows else None
 
 
-def checked(query: str, top_k: int) -> None:
+def check_query(query: str, top_k: int) -> None:
     """Raise `UsageError` for a query without words, or a wrong `top_k`."""
-    if not spoken(query):
+    if not query_words(query):
         raise UsageError(f"there is no word to search for in {one_line(query, 60)!r}: name at least one word")
     if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
         raise UsageError(f"top_k must be a number from 1 on, not {top_k!r}")
 
 
-def excerpt(path: str, text: tuple[str, bytes], first: int, last: int, words: Iterable[str]) -> Hit:
+def file_excerpt(path: str, text: tuple[str, bytes], first: int, last: int, words: Iterable[str]) -> Hit:
     """Return the lines of a file with most of `words`, all within `first` to `last`."""
     lines = text[0].split("\n")
     first, last = max(1, min(first, len(lines))), max(1, min(last, len(lines)))
@@ -125,7 +125,7 @@ def excerpt(path: str, text: tuple[str, bytes], first: int, last: int, words: It
     return Hit(path=path, first=first, last=last, text=shown, hash=hashlib.sha256(text[1]).hexdigest(), how="", why="")
 
 
-def reason(one: Ranked, weights: Weights, seen: Sequence[str] = ()) -> str:
+def hit_reason(one: Ranked, weights: Weights, seen: Sequence[str] = ()) -> str:
     """Return why a file was found: what the question names of it, the words in its excerpt, else its strongest signals."""
     if one.named:
         return "the question names " + ", ".join(one.named[:3])
@@ -135,7 +135,7 @@ def reason(one: Ranked, weights: Weights, seen: Sequence[str] = ()) -> str:
     return " and ".join(_WORDS[name] for name in most)
 
 
-def told(parts: Mapping[str, float], weights: Weights, factor: float = 1.0) -> str:
+def score_text(parts: Mapping[str, float], weights: Weights, factor: float = 1.0) -> str:
     """Return the parts of a score in words, greatest first."""
     weighed = sorted(((getattr(weights, name) * part, name) for name, part in parts.items()), reverse=True)
     text = " + ".join(f"{_WORDS[name]} {amount:.2f}" for amount, name in weighed if amount >= 0.005)
@@ -158,7 +158,7 @@ def step_of(name: str, query: str, ranking: Ranking, top_k: int, seconds: float,
     )
 
 
-def held_words(connection: apsw.Connection, files: Iterable[int], words: Iterable[str]) -> set[str]:
+def words_found(connection: apsw.Connection, files: Iterable[int], words: Iterable[str]) -> set[str]:
     """Return those of `words`, as the index stores them, that any of these files has."""
     numbers, found = list(files), set()
     for word in words:
@@ -189,9 +189,9 @@ class Grep:
 
     def __call__(self, query: str, top_k: int = 10) -> Retrieval:
         """See `Retriever`; the longest words of a long question only."""
-        checked(query, top_k)
+        check_query(query, top_k)
         began = time.perf_counter()
-        words = sorted(spoken(query), key=lambda word: (-len(word), word))[:_MOST_WORDS]
+        words = sorted(query_words(query), key=lambda word: (-len(word), word))[:_MOST_WORDS]
         found = self._found(words)
         rare = Counter(word for lines in found.values() for word in lines)
         ranked = sorted(found, key=lambda path: (-sum(1 / rare[word] for word in found[path]), path))
@@ -210,7 +210,7 @@ class Grep:
 
     def _found(self, words: Iterable[str]) -> dict[str, dict[str, int]]:
         skip = [f"--glob=!**/{name}/" for name in SKIPPED_FOLDERS]
-        argv = [rg(self._folder), *_FLAGS, *skip, *(f"--regexp={word}" for word in words), "--", "."]
+        argv = [ripgrep_program(self._folder), *_FLAGS, *skip, *(f"--regexp={word}" for word in words), "--", "."]
         try:
             run = subprocess.run(argv, cwd=self._folder, capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_SECONDS)
             said = run.stdout
@@ -230,13 +230,13 @@ class Grep:
         if isinstance(text, str):
             return None
         first = min(lines.values())
-        hit = excerpt(path, text, first, first + 11, words)
+        hit = file_excerpt(path, text, first, first + 11, words)
         return replace(hit, how=self.name, why="has " + ", ".join(sorted(lines)[:4]), score=float(len(lines)))
 
 
-def checked_hits(folder: Path, hits: Iterable[Hit], query: str) -> tuple[list[Hit], dict[str, str]]:
+def check_hits(folder: Path, hits: Iterable[Hit], query: str) -> tuple[list[Hit], dict[str, str]]:
     """Read each hit's file again; return the hits that still hold, and the others with the reason."""
-    words, kept, dropped = spoken(query), [], {}
+    words, kept, dropped = query_words(query), [], {}
     for hit in hits:
         text = read_text(folder, hit.path)
         if isinstance(text, str):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import apsw
 
 from kestrel_lab.retrieval.indexing.file_list import read_text
-from kestrel_lab.retrieval.indexing.table import Writing
+from kestrel_lab.retrieval.indexing.table import WriteTransaction
 
 _CHARS = 2_000
 """Characters of a chunk that are embedded."""
@@ -27,7 +27,7 @@ class Embedder(Protocol):
         """One row of length 1 per text."""
 
 
-class Meaning:
+class SemanticScorer:
     """Compares a question with chunks; vectors are made when they are first needed, and stored in the index."""
 
     def __init__(self, load: Callable[[], Embedder]) -> None:
@@ -68,7 +68,7 @@ class Meaning:
         vectors = embed(texts).astype("<f4")
         if connection.in_transaction:  # a reader's: it ends before anything is written
             connection.execute("ROLLBACK")
-        with Writing(connection):
+        with WriteTransaction(connection):
             connection.executemany(
                 "INSERT OR REPLACE INTO vectors SELECT ?1, ?2, ?3 WHERE EXISTS (SELECT 1 FROM chunks WHERE id = ?1)",
                 [(number, embed.name, vector.tobytes()) for number, vector in zip(numbers, vectors, strict=True)],

@@ -35,7 +35,7 @@ def events_of(found: Retrieval) -> tuple[RetrievalStep, ...]:
     return tuple(events)
 
 
-def retrievals(events: Iterable[RetrievalStep]) -> list[Retrieval]:
+def retrievals_in(events: Iterable[RetrievalStep]) -> list[Retrieval]:
     """Return the retrievals in the events of a run, question by question; hits have no text."""
     found: list[Retrieval] = []
     open_steps: dict[tuple[str, str, str], list[RetrievalStep]] = {}

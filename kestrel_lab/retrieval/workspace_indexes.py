@@ -8,7 +8,7 @@ from pathlib import Path
 from kestrel_lab.retrieval.cascade import Cascade
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import Search
-from kestrel_lab.retrieval.semantic import Meaning
+from kestrel_lab.retrieval.semantic import SemanticScorer
 
 Tell = Callable[[str, float | None], None]
 """Receives progress: a text, and a share from 0 to 1 or `None`."""
@@ -16,10 +16,10 @@ PATIENCE_S = 20.0
 """Seconds that a search waits for an index; then it searches the part that is there."""
 
 
-class Indexes:
+class WorkspaceIndexes:
     """Indexes by folder."""
 
-    def __init__(self, home: str | Path = ".kestrel", meaning: Meaning | None = None) -> None:
+    def __init__(self, home: str | Path = ".kestrel", meaning: SemanticScorer | None = None) -> None:
         """Build nothing yet; with `meaning` folders of documents are searched by embeddings too."""
         self._home, self._meaning = Path(home).resolve(), meaning
         self._known: dict[Path, CodeIndex] = {}
@@ -46,7 +46,7 @@ class Indexes:
         """Return the plain search for an index."""
         return Search(index, meaning=self._meaning_of(index))
 
-    def _meaning_of(self, index: CodeIndex) -> Meaning | None:
+    def _meaning_of(self, index: CodeIndex) -> SemanticScorer | None:
         """Return the embeddings for a folder of documents, where they were measured to help; `None` for code."""
         if self._meaning is None:
             return None

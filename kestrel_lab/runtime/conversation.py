@@ -28,7 +28,7 @@ _NO_ANSWER = "(The run ended without an answer: {reason})"
 _NOT_DONE = "This call was not carried out: the run ended before."
 
 
-def taken_over(store: SessionStore, run_id: str, known: Callable[[str], Flow]) -> tuple[RunStarted, dict[str, Json]]:
+def inherited_history(store: SessionStore, run_id: str, known: Callable[[str], Flow]) -> tuple[RunStarted, dict[str, Json]]:
     """Return how run `run_id` began, and what a run takes over from it: the field `earlier` of its `run_started`. `known` gives the flow of a tool.
 
     Raises `UsageError` for a run that does not exist or has not ended, `Damaged` for one whose events are not those that were written.
@@ -43,7 +43,7 @@ def taken_over(store: SessionStore, run_id: str, known: Callable[[str], Flow]) -
     if state.started is None or not (state.status.terminal or state.interrupted):
         raise UsageError(f"run {run_id} has not ended: wait for it (kestrel follow {run_id}), or begin anew with --new")
     turn = cast("int", state.started.earlier.get("turn", 0)) + 1
-    messages = [_renamed(message, turn) for message in _messages(state)]
+    messages = [_rename_calls(message, turn) for message in _messages(state)]
     return state.started, {
         "turn": turn,
         "messages": [message.as_json() for message in messages],
@@ -77,7 +77,7 @@ def _messages(state: RunState) -> list[Message]:
     return messages
 
 
-def _renamed(message: Message, turn: int) -> Message:
+def _rename_calls(message: Message, turn: int) -> Message:
     """The message with ids of calls that no other turn has: each run counts its calls from the beginning."""
     if message.earlier:
         return message
@@ -90,7 +90,7 @@ _FOLLOWED = """
 """
 
 
-def conversation(store: SessionStore, run_id: str) -> list[str]:
+def conversation_runs(store: SessionStore, run_id: str) -> list[str]:
     """Return the ids of the runs whose conversation `run_id` goes on with, the first one first, and its own at the end.
 
     A parent that is no longer in the log ends the list. Raises `UsageError` where `run_id` itself is not there.

@@ -12,7 +12,7 @@ from kestrel_lab.core.events import union as e
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.timeparse.session_time import from_json
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.formatting import args_line, usage_line
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
@@ -62,7 +62,7 @@ class RunDiff(PartsView):
     @cached_property
     def frame(self) -> pd.DataFrame:
         """One row per step, side by side: `a_seq`, `b_seq` (missing where only one run has it), `type`, `same`, and what happened in `a` and `b`."""
-        frame = shown_frame([_row(pair, same=place < self.shared) for place, pair in enumerate(self.rows)], columns=list(_COLUMNS))
+        frame = unit_frame([_row(pair, same=place < self.shared) for place, pair in enumerate(self.rows)], columns=list(_COLUMNS))
         return frame.astype({"a_seq": "Int64", "b_seq": "Int64", "same": bool})
 
     def parts(self) -> Iterable[Part]:
@@ -100,8 +100,10 @@ class RunDiff(PartsView):
 def diff_runs(a: Run, b: Run) -> RunDiff:
     """Compare two runs event by event; they need not be forks of each other."""
     left, right = _deeds(a.records()), _deeds(b.records())
-    shared = next((place for place, (x, y) in enumerate(zip(left, right, strict=False)) if _differ(x, y)), min(len(left), len(right)))
-    rows = [*zip(left[:shared], right[:shared], strict=True), *_paired(left[shared:], right[shared:])]
+    shared = next(
+        (place for place, (x, y) in enumerate(zip(left, right, strict=False)) if _events_differ(x, y)), min(len(left), len(right))
+    )
+    rows = [*zip(left[:shared], right[:shared], strict=True), *_pair_records(left[shared:], right[shared:])]
     return RunDiff(a=a, b=b, rows=tuple(rows), shared=shared)
 
 
@@ -132,11 +134,11 @@ def _repeatable(event: e.Event) -> tuple[str, str] | None:
             return None
 
 
-def _differ(a: e.Record, b: e.Record) -> bool:
-    return a.event.type != b.event.type or (a.eid != b.eid and _timeless(a.event) != _timeless(b.event))
+def _events_differ(a: e.Record, b: e.Record) -> bool:
+    return a.event.type != b.event.type or (a.eid != b.eid and _without_times(a.event) != _without_times(b.event))
 
 
-def _timeless(event: e.Event) -> dict[str, object]:
+def _without_times(event: e.Event) -> dict[str, object]:
     told: dict[str, object] = {name: value for name, value in e.to_json(event).items() if name not in _TIMES}
     if isinstance(event, e.RunStarted) and (began := from_json(event.time)) is not None:
         told["system"] = event.system.replace(began.line, "")
@@ -144,7 +146,7 @@ def _timeless(event: e.Event) -> dict[str, object]:
     return told
 
 
-def _paired(left: Sequence[e.Record], right: Sequence[e.Record]) -> list[Pair]:
+def _pair_records(left: Sequence[e.Record], right: Sequence[e.Record]) -> list[Pair]:
     rows: list[Pair] = []
     if left and right and left[0].event.type == right[0].event.type:  # where they part belongs on one row
         rows, left, right = [(left[0], right[0])], left[1:], right[1:]
@@ -161,11 +163,11 @@ def _paired(left: Sequence[e.Record], right: Sequence[e.Record]) -> list[Pair]:
 def _row(pair: Pair, *, same: bool) -> tuple[int | None, int | None, str, bool, str, str]:
     a, b = pair
     kind = next(record.event.type for record in pair if record is not None)
-    same = same or (a is not None and b is not None and not _differ(a, b))
-    return (None if a is None else a.seq, None if b is None else b.seq, kind, same, _told(a), _told(b))
+    same = same or (a is not None and b is not None and not _events_differ(a, b))
+    return (None if a is None else a.seq, None if b is None else b.seq, kind, same, _record_text(a), _record_text(b))
 
 
-def _told(record: e.Record | None) -> str:
+def _record_text(record: e.Record | None) -> str:
     if record is None:
         return ""
     match record.event:

@@ -18,7 +18,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.resume import damaged
+from kestrel_lab.runtime.resume import damage_error
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,10 +62,12 @@ def branch_of(run_id: str, records: list[Record], at: int | None, *, answer: str
         raise UsageError(f"run {run_id} has no event {at}: its events are 1 to {len(records)}, and it can be forked at 1 to {len(usable)}")
     if at > len(usable):
         raise UsageError(f"run {run_id} had ended by event {at}: it can be forked at 1 to {len(usable)}")
-    return Branch(at=at, state=fold(records[:at]), given=_given(run_id, records, at, places, answer=answer, result=result))
+    return Branch(at=at, state=fold(records[:at]), given=_replacement_event(run_id, records, at, places, answer=answer, result=result))
 
 
-def _given(run_id: str, records: list[Record], at: int, places: list[int], *, answer: str | None, result: str | None) -> Event | None:
+def _replacement_event(
+    run_id: str, records: list[Record], at: int, places: list[int], *, answer: str | None, result: str | None
+) -> Event | None:
     record = records[at - 1]
     event = record.event
     if answer is not None:
@@ -96,5 +98,5 @@ def records_to_fork(store: SessionStore, run_id: str, at: int | None) -> list[Re
     if damage is None:
         return store.records(run_id)
     if at is None or at >= damage.seq or damage.row:
-        raise damaged(run_id, damage)
+        raise damage_error(run_id, damage)
     return store.records(run_id, until=damage.seq - 1)

@@ -16,7 +16,7 @@ from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, Ru
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.plan_shapes import foreseen
+from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.run_types import Limits, RunStatus, new_run_id
 from kestrel_lab.core.version import __version__
@@ -24,47 +24,47 @@ from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.permissions.rulebook import rulebook
-from kestrel_lab.runtime.agent.macro_calls import offer_macros, tools_begun_with
-from kestrel_lab.runtime.agent.system_prompt import citing, system_prompt
+from kestrel_lab.permissions.rulebook import read_rulebook
+from kestrel_lab.runtime.agent.macro_calls import offer_macros, recorded_tools_of
+from kestrel_lab.runtime.agent.system_prompt import citation_instructions, system_prompt
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
-from kestrel_lab.runtime.approvals.scope import ruled, rules_as_json, rules_from_json
+from kestrel_lab.runtime.approvals.scope import policy_for, rules_as_json, rules_from_json
 from kestrel_lab.runtime.context.budget import Dearest
-from kestrel_lab.runtime.context.guidance import GivenTexts, given_texts
-from kestrel_lab.runtime.context.images import keep_images
+from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
+from kestrel_lab.runtime.context.images import store_images
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.context.run_options import Followed, RunOptions
+from kestrel_lab.runtime.context.run_options import FollowableRun, RunOptions
 from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
-from kestrel_lab.runtime.context.toolboxes import Tools, offered
-from kestrel_lab.runtime.conversation import taken_over
-from kestrel_lab.runtime.execution.steps import check_steps, not_of
+from kestrel_lab.runtime.context.toolboxes import Tools, tools_for_event
+from kestrel_lab.runtime.conversation import inherited_history
+from kestrel_lab.runtime.execution.steps import check_steps, steps_without
 from kestrel_lab.runtime.fork import branch_of, records_to_fork
-from kestrel_lab.runtime.lifecycle import live, stop
+from kestrel_lab.runtime.lifecycle import carry_out, record_stop
 from kestrel_lab.runtime.operations.registry import OPERATIONS
-from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, typed, verified
+from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, with_output_type, with_verification
 from kestrel_lab.runtime.options import guidance_names, skill_sources
-from kestrel_lab.runtime.registry import missing_servers, tell_of_servers
-from kestrel_lab.runtime.resume import check_whole, continuation
+from kestrel_lab.runtime.registry import missing_servers, watch_servers
+from kestrel_lab.runtime.resume import check_whole, resume_point
 from kestrel_lab.runtime.run import LiveRun, Run
 from kestrel_lab.runtime.security import containment as contain
-from kestrel_lab.runtime.security.tool_declarations import declared
+from kestrel_lab.runtime.security.tool_declarations import with_declarations
 from kestrel_lab.runtime.workflows.loader import plan_for
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
-from kestrel_lab.tools.kernel.live_kernel import attended, live_shell
-from kestrel_lab.tools.sandbox.select import choose, tried
+from kestrel_lab.tools.kernel.live_kernel import is_attended, live_shell
+from kestrel_lab.tools.sandbox.select import choose_level, is_tested
 from kestrel_lab.tools.skills import LOAD_SKILL, Skill, find_skills, with_skills
-from kestrel_lab.tools.timeparse.session_time import handshake
+from kestrel_lab.tools.timeparse.session_time import session_time
 from kestrel_lab.tools.tool import Toolbox
 
 if TYPE_CHECKING:
     from kestrel_lab.runtime.session import Session
 
 
-def _id_of(run: str | Followed) -> str:
+def _id_of(run: str | FollowableRun) -> str:
     return run if isinstance(run, str) else run.id
 
 
@@ -89,32 +89,32 @@ class Launcher:
         limits, resolve, ports = options.limits or session.limits, options.resolve or registry.resolve_model, options.ports or session.ports
         model = registry.resolve_model(options.model)
         place = options.workspace if isinstance(options.workspace, Workspace) else Workspace(Path(options.workspace))
-        policy = ruled(options.approve or usual.approve, session.rules, own := rulebook(options.rules), place)
+        policy = policy_for(options.approve or usual.approve, session.rules, own := read_rulebook(options.rules), place)
         level = parse_level(options.verify or usual.verify)
         output = OutputType.of(options.output if options.output is not None else getattr(options.plan, "output", None))
         plan = plan_for(options.plan, goal, options.inputs) if options.plan is not None or options.inputs else None
         form = form_for(options.form, usual.form if output is None else NONE, plan)
-        plan = verified(plan if output is None else typed(plan, goal, output, form), goal, level, form)
-        steps = () if plan is None else foreseen(plan.steps)
+        plan = with_verification(plan if output is None else with_output_type(plan, goal, output, form), goal, level, form)
+        steps = () if plan is None else all_steps(plan.steps)
         if is_adapter(model):
             model.check(place.root)
             if options.tools is None and plan is None:
                 options = replace(options, tools=())  # it brings its own, and no server has to be started for it
         known, late = registry.known_at_once(options.tools, steps)
-        if options.tools is None and not options.scenario and (shell := live_shell()) is not None and attended(shell):
+        if options.tools is None and not options.scenario and (shell := live_shell()) is not None and is_attended(shell):
             known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)
         agents = plan is None or any(step.goal and not step.operation for step in steps)  # operations ask models what needs no guidance
         given = self._given(place, trial=bool(options.scenario)) if agents and not is_adapter(model) else GivenTexts()
-        toolbox = offer_macros(declared(known, session.store), session.store, place)
+        toolbox = offer_macros(with_declarations(known, session.store), session.store, place)
         if given.skills:
             toolbox = with_skills(toolbox, given.skills)
         if LOAD_SKILL not in toolbox:
             given = replace(given, skills={})
         toolbox, growth = registry.grown(toolbox, place.root, options.expand)
         self._check_sandbox(toolbox, place)
-        check_steps(not_of(late, steps), toolbox, OPERATIONS, resolve)
-        met = handshake(ports.now())
-        system = system_prompt(limits, options.instructions, met.line, citing(level, form, toolbox), given.prompt)
+        check_steps(steps_without(late, steps), toolbox, OPERATIONS, resolve)
+        met = session_time(ports.now())
+        system = system_prompt(limits, options.instructions, met.line, citation_instructions(level, form, toolbox), given.prompt)
         options = replace(options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"), output=output)
         ctx = self._context(new_run_id(), RunState(), options, model, toolbox, place, policy, growth, given.skills)
         started = RunStarted(
@@ -123,7 +123,7 @@ class Launcher:
             model=model.name,
             model_kind=model.kind,
             system=system,
-            tools=offered(toolbox),
+            tools=tools_for_event(toolbox),
             limits=limits.as_json(),
             policy=policy.text,
             rules=rules_as_json(own),
@@ -137,20 +137,20 @@ class Launcher:
             guidance=given.entries(system),
             time=met.as_json(),
             params=ModelParams.of(options.params).as_json(),
-            images=keep_images(options.images, place, session.store) if options.images else [],
+            images=store_images(options.images, place, session.store) if options.images else [],
         )
         ctx.state.apply(started, session.store.create_run(ctx.run_id, started))
         ctx.equip = registry.equipping(ctx, late, options.tools, steps)
         missing = missing_servers(session.mcp, but=late) if options.tools is None and len(session.mcp) else ()
         return self._launch(ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
 
-    def _following(self, follow: str | Followed, options: RunOptions) -> tuple[RunOptions, dict[str, Json]]:
+    def _following(self, follow: str | FollowableRun, options: RunOptions) -> tuple[RunOptions, dict[str, Json]]:
         """Return the options of a run that follows another, with that run's own where none are given, and what it takes over."""
-        began, earlier = taken_over(self._session.store, _id_of(follow), self._flow_of)
+        began, earlier = inherited_history(self._session.store, _id_of(follow), self._flow_of)
         given = replace(
             options,
             model=self._model_again(began, options.model),
-            tools=tools_begun_with(began) if options.tools is None else options.tools,
+            tools=recorded_tools_of(began) if options.tools is None else options.tools,
             workspace=began.workspace if options.workspace == "." else options.workspace,
             rules=rules_from_json(began.rules) if options.rules is None else options.rules,
         )
@@ -164,7 +164,7 @@ class Launcher:
             return session.files.source(str(place.root), path) if session.files.known() else ""
 
         names = guidance_names(session.options.guidance_files)
-        return given_texts(place, names, self._skills(place, trial=trial), session.redactor.text, tainted)
+        return guidance_texts(place, names, self._skills(place, trial=trial), session.redactor.text, tainted)
 
     def _skills(self, place: Workspace, *, trial: bool) -> list[Skill]:
         """Return the skills of a workspace and of the user; of the workspace alone in a `trial`, which is not to depend on who runs it."""
@@ -187,16 +187,16 @@ class Launcher:
             return known
         check_whole(store, run_id)
         state = store.state(run_id)
-        if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := continuation(store.records(run_id))) is not None:
+        if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := resume_point(store.records(run_id))) is not None:
             return self.fork(run_id, options, at=found[0], stage=found[1])
         output = OutputType.of(options.output)
         if state.started is None or state.status.terminal:
             return Run(store, run_id, state, run=self._session.run, output=output)
         if not take_over and owner.at_work(row.owner, run_id):
-            raise owner.taken(run_id, row.owner)
+            raise owner.busy_message(run_id, row.owner)
         ctx = self._again(run_id, run_id, state.started, state, options)
         if not store.claim(row):
-            raise owner.taken(run_id, store.run(run_id).owner)
+            raise owner.busy_message(run_id, store.run(run_id).owner)
         for record in store.records(run_id, after=state.events):  # written until the claim
             state.apply(record.event, record.at)
         if state.status.terminal:
@@ -227,7 +227,7 @@ class Launcher:
             at=branch.at,
             model=ctx.model.name,
             model_kind=ctx.model.kind,
-            tools=offered(ctx.toolbox),
+            tools=tools_for_event(ctx.toolbox),
             policy=ctx.policy.text,
             given="" if branch.given is None else "result" if answer is None else "answer",
             by=process_name(),
@@ -254,16 +254,16 @@ class Launcher:
         place = Workspace(Path(began.workspace))
         tools = options.tools if options.tools is not None else self._tools_again(earlier, began, state)
         known, late = registry.known_at_once(tools)
-        toolbox = offer_macros(declared(known, session.store), session.store, place, state)
+        toolbox = offer_macros(with_declarations(known, session.store), session.store, place, state)
         skills = {}
         if told := {str(one["skill"]) for one in began.guidance if "skill" in one}:  # those that it was told of, as they are now
             skills = {skill.name: skill for skill in self._skills(place, trial=bool(began.scenario)) if skill.name in told}
             toolbox = with_skills(toolbox, skills)
         toolbox, growth = registry.grown(toolbox, place.root, any(item["name"] == MCP_INSTALL for item in began.tools))
-        check_steps(not_of(late, state.left), toolbox, OPERATIONS, registry.resolve_model)
+        check_steps(steps_without(late, state.left), toolbox, OPERATIONS, registry.resolve_model)
         self._check_sandbox(toolbox, place)
         model = self._model_again(began, options.model)
-        policy = ruled(options.approve or began.policy, session.rules, rules_from_json(began.rules), place)
+        policy = policy_for(options.approve or began.policy, session.rules, rules_from_json(began.rules), place)
         output = OutputType.of(options.output)
         if output is not None and output.schema != began.output:
             raise UsageError(f"run {run_id} was begun with another output: give the type that it was begun with, or none")
@@ -281,7 +281,7 @@ class Launcher:
 
     def _tools_again(self, earlier: str, began: RunStarted, state: RunState) -> Tools:
         store = self._session.store
-        names = tools_begun_with(began)
+        names = recorded_tools_of(began)
         if not any(tool.get("version") == RECORDED for tool in began.tools):
             return names
         recording = store.records(store.origin(earlier, 1))  # all of it, also what comes behind the fork
@@ -295,8 +295,8 @@ class Launcher:
         Trying a level takes long: where nobody has tried it, the run does, see `Registry.equipping`.
         """
         sandbox = self._session.sandbox
-        if sandbox.level is not None and tried(sandbox) and any(tool.sandbox is not None for tool in toolbox):
-            choose(sandbox, place.root)
+        if sandbox.level is not None and is_tested(sandbox) and any(tool.sandbox is not None for tool in toolbox):
+            choose_level(sandbox, place.root)
 
     def _model_again(self, began: RunStarted, model: str | Model | None) -> Model:
         if model is None and began.model_kind != "real" and not began.model.startswith("scripted:"):
@@ -372,12 +372,12 @@ class Launcher:
         if ctx.containment == "off":
             ctx.emit(BudgetWarned(limit="containment", message=contain.OFF))
         desk = ApprovalDesk(ctx)
-        task = asyncio.get_running_loop().create_task(live(ctx, desk, plan), name=f"kestrel run {run_id}")
+        task = asyncio.get_running_loop().create_task(carry_out(ctx, desk, plan), name=f"kestrel run {run_id}")
         self._tasks.add(task)
         run.live = LiveRun(ctx, desk, task)
         session.history.live[run_id] = run
-        owner.began(session.store.session, run_id)
-        unsubscribe = tell_of_servers(ctx, session.supervisor)
+        owner.mark_working(session.store.session, run_id)
+        unsubscribe = watch_servers(ctx, session.supervisor)
         for one in missing:
             ctx.emit(one)
 
@@ -386,9 +386,9 @@ class Launcher:
             session.kernels.end(run_id)
             self._tasks.discard(done)
             session.history.live.pop(run_id, None)
-            owner.ended(session.store.session, run_id)
+            owner.mark_idle(session.store.session, run_id)
             if done.cancelled() and not (state.status.terminal or state.interrupted):  # before its first step
-                stop(ctx)
+                record_stop(ctx)
 
         task.add_done_callback(forget)
         return run

@@ -16,21 +16,21 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_status import STOPPED
 from kestrel_lab.runtime.agent.structured_output import read_typed
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
-from kestrel_lab.runtime.context.run_context import RunContext, at
+from kestrel_lab.runtime.context.run_context import RunContext, call_hooks
 from kestrel_lab.runtime.execution.artifacts import answer_value
-from kestrel_lab.runtime.execution.delegation import delegated
+from kestrel_lab.runtime.execution.delegation import run_delegate
 from kestrel_lab.runtime.execution.scheduler import StepScheduler
 from kestrel_lab.runtime.execution.stages import StageRunner
 from kestrel_lab.runtime.execution.steps import StepRunner
 from kestrel_lab.runtime.operations.registry import OPERATIONS, WITHOUT_MODEL
-from kestrel_lab.runtime.review.answer_review import finished
-from kestrel_lab.runtime.supervision.model_guard import preflight as model_ready
+from kestrel_lab.runtime.review.answer_review import review_answer
+from kestrel_lab.runtime.supervision.model_guard import wait_for_model as model_ready
 
 LEAST_ROOM = 4_000_000
 """Bytes that must be free where the log is: SQLite needs some even to keep little."""
 
 
-async def preflight(ctx: RunContext, step: Step) -> None:
+async def check_dependencies(ctx: RunContext, step: Step) -> None:
     """Return once `step` can begin; raises `DependencyError` that says what it needs and is not there.
 
     A model is checked where that costs nothing, and waited for as long as the budget's `gate_s` allows.
@@ -43,7 +43,7 @@ async def preflight(ctx: RunContext, step: Step) -> None:
         await model_ready(ctx.model_of(step), ctx.supervisor, timeout=ctx.ports.budget.gate_s)
 
 
-async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
+async def carry_out(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     """Carry out `plan`; on return the run is COMPLETE or FAILED and all of it is on disk.
 
     A limit or a failing model ends the run FAILED with the reason recorded. `ApprovalRequired` escapes
@@ -56,24 +56,24 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
     ctx.task = asyncio.current_task()
     try:
         async with ctx.clock:
-            answer = await _work(ctx, desk, plan)
+            answer = await _run_plan(ctx, desk, plan)
         _check_type(ctx)
-        end = _ending(ctx, await finished(ctx, answer))  # no work of the run: a limit cannot take its answer away
+        end = _finish_event(ctx, await review_answer(ctx, answer))  # no work of the run: a limit cannot take its answer away
     except asyncio.CancelledError:
-        stop(ctx)
+        record_stop(ctx)
         await asyncio.shield(ctx.on_disk())
-        await _after(ctx)
+        await _call_end_hooks(ctx)
         raise
     except TimeoutError as error:
         if not ctx.clock.expired:  # somebody else's, an approver's for example
             await _defect(ctx, error)
             raise
-        _limited(ctx, ctx.out_of_time(ctx.clock.limit))
+        _end_at_limit(ctx, ctx.out_of_time(ctx.clock.limit))
     except LimitError as error:
-        _limited(ctx, error)
+        _end_at_limit(ctx, error)
     except RunError as error:
         outcome = "unmet" if isinstance(error, UnmetError) else "error"
-        _end(ctx, RunStatus.FAILED, RunFinished(outcome=outcome, answer=_so_far(ctx), reason=str(error)))
+        _end_run(ctx, RunStatus.FAILED, RunFinished(outcome=outcome, answer=_so_far(ctx), reason=str(error)))
     except Signal:
         ctx.checkpoint("interrupt")
         await asyncio.wrap_future(ctx.store.release(ctx.run_id))
@@ -84,17 +84,17 @@ async def live(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> None:
         await _defect(ctx, error)
         raise
     else:
-        _end(ctx, RunStatus.COMPLETE if end.outcome == "complete" else RunStatus.FAILED, end)
+        _end_run(ctx, RunStatus.COMPLETE if end.outcome == "complete" else RunStatus.FAILED, end)
     await ctx.on_disk()
-    await _after(ctx)
+    await _call_end_hooks(ctx)
 
 
-async def _after(ctx: RunContext) -> None:
+async def _call_end_hooks(ctx: RunContext) -> None:
     """Call the hooks for a run that has ended; that one of them fails is reported and changes nothing."""
     if not ctx.state.status.terminal:
         return
     try:
-        await at(ctx, "after_run", answer=ctx.state.answer)
+        await call_hooks(ctx, "after_run", answer=ctx.state.answer)
     except RunError as error:
         asyncio.get_running_loop().call_exception_handler({"message": f"run {ctx.run_id} has ended, and {error}", "exception": error})
 
@@ -117,7 +117,7 @@ _ENDINGS = {
 }
 
 
-def _ending(ctx: RunContext, end: RunFinished) -> RunFinished:
+def _finish_event(ctx: RunContext, end: RunFinished) -> RunFinished:
     """Return the end of a run with what is wrong with how its answer ended, if anything is."""
     state = ctx.state
     if end.answer.strip() and _ENDINGS.keys().isdisjoint([talk.finish for talk in state.conversations.values()]):
@@ -130,19 +130,19 @@ def _ending(ctx: RunContext, end: RunFinished) -> RunFinished:
     return replace(end, finish=finish, reason="; ".join(filter(None, (end.reason, _ENDINGS[finish])))) if finish else end
 
 
-def _limited(ctx: RunContext, error: LimitError) -> None:
-    _end(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit=error.limit, answer=_so_far(ctx), reason=str(error)))
+def _end_at_limit(ctx: RunContext, error: LimitError) -> None:
+    _end_run(ctx, RunStatus.FAILED, RunFinished(outcome="limit", limit=error.limit, answer=_so_far(ctx), reason=str(error)))
 
 
 async def _defect(ctx: RunContext, error: Exception) -> None:
     reason = str(error) if isinstance(error, UsageError) else f"the engine failed: {type(error).__name__}: {error}"
     reason = "; ".join([reason, *getattr(error, "__notes__", ())])
-    _end(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
+    _end_run(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
     await ctx.on_disk()
-    await _after(ctx)
+    await _call_end_hooks(ctx)
 
 
-async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
+async def _run_plan(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
     if ctx.equip is not None:
         ctx.clock.hold()  # waiting for servers is no work of the run
         try:
@@ -155,8 +155,8 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         ctx.go(RunStatus.EXECUTING)
     if ctx.state.status is RunStatus.WAITING_APPROVAL and not ctx.state.questions:
         ctx.go(RunStatus.EXECUTING, "decided")
-    await at(ctx, "before_run")
-    ctx.delegate = partial(delegated, ctx, desk)
+    await call_hooks(ctx, "before_run")
+    ctx.delegate = partial(run_delegate, ctx, desk)
     runner, state = StepRunner(plan, ctx, desk, OPERATIONS), ctx.state
     stages = StageRunner(
         runner,
@@ -164,7 +164,7 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         toolbox=ctx.toolbox,
         emit=ctx.emit,
         inputs=runner.inputs,
-        preflight=partial(preflight, ctx),
+        preflight=partial(check_dependencies, ctx),
         on_disk=ctx.on_disk,
         budget=ctx.ports.budget,
         sleep=ctx.sleep,
@@ -174,17 +174,17 @@ async def _work(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
     return runner.answer()
 
 
-def stop(ctx: RunContext) -> None:
+def record_stop(ctx: RunContext) -> None:
     """Record that work on the run was stopped: for good where somebody decided that, else until it is resumed."""
     if ctx.cancelled:
-        _end(ctx, RunStatus.CANCELLED, RunFinished(outcome="cancelled", answer=_so_far(ctx), reason=STOPPED))
+        _end_run(ctx, RunStatus.CANCELLED, RunFinished(outcome="cancelled", answer=_so_far(ctx), reason=STOPPED))
         return
     ctx.checkpoint("interrupt")
     ctx.emit(RunInterrupted(), urgent=True)
     ctx.store.release(ctx.run_id)
 
 
-def _end(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
+def _end_run(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
     if status is not RunStatus.COMPLETE:
         ctx.checkpoint("interrupt" if status is RunStatus.CANCELLED else "error")
     for step in ctx.state.conversations:

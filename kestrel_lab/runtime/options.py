@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeAlias, TypedDict, TypeVar
 
-from kestrel_lab.core.errors import UnknownOption, UsageError, nearest
+from kestrel_lab.core.errors import UnknownOption, UsageError, did_you_mean
 from kestrel_lab.core.protocols import Middleware, Model
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.mcp.config import ServerConfig
@@ -183,14 +183,14 @@ def read_otel_mode(text: str) -> str:
     return text
 
 
-def checked(call: Callable[P, T]) -> Callable[P, T]:
+def check_options(call: Callable[P, T]) -> Callable[P, T]:
     """Wrap `call` so that an option it does not have raises `UnknownOption` at once, with the nearest name."""
     parameters = inspect.signature(call).parameters.values()
     known = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) and one.name != "self"]
-    return _refusing(call, known)
+    return _refuse_unknown(call, known)
 
 
-def takes(changes: type[Any], options: type[Any] | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+def takes_options(changes: type[Any], options: type[Any] | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Check the keyword arguments `**changes` of a function against a TypedDict or dataclass, and show them to `help` and completion.
 
     The defaults that are shown are those of the dataclass `options`, if it is another one; a TypedDict alone shows `None`.
@@ -210,14 +210,14 @@ def takes(changes: type[Any], options: type[Any] | None = None) -> Callable[[Cal
     def decorate(call: Callable[P, T]) -> Callable[P, T]:
         signature = inspect.signature(call)
         own = [one for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        wrapped = _refusing(call, [*(one.name for one in own if one.name != "self"), *names])
+        wrapped = _refuse_unknown(call, [*(one.name for one in own if one.name != "self"), *names])
         wrapped.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]  # `inspect` reads it
         return wrapped
 
     return decorate
 
 
-def _refusing(call: Callable[P, T], names: Iterable[str]) -> Callable[P, T]:
+def _refuse_unknown(call: Callable[P, T], names: Iterable[str]) -> Callable[P, T]:
     known = frozenset(names)
     where = call.__qualname__.removesuffix(".__init__")
 
@@ -225,7 +225,7 @@ def _refusing(call: Callable[P, T], names: Iterable[str]) -> Callable[P, T]:
     def named(*args: P.args, **options: P.kwargs) -> T:
         if unknown := options.keys() - known:
             name = min(unknown)
-            raise UnknownOption(f"{where} has no option {name!r}; {nearest(name, known)}")
+            raise UnknownOption(f"{where} has no option {name!r}; {did_you_mean(name, known)}")
         return call(*args, **options)
 
     return named

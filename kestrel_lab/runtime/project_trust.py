@@ -99,7 +99,7 @@ class TrustedFiles:
         Path(name).replace(self.store)
 
 
-def brought(home: Path) -> dict[str, Any]:
+def files_from_repository(home: Path) -> dict[str, Any]:
     """What a repository brings of a home folder that lies in it: its files by hash, as git tracks them; empty for nothing.
 
     A log that somebody else wrote may hold decided approvals, stored answers and environments with programs.
@@ -113,14 +113,14 @@ def brought(home: Path) -> dict[str, Any]:
 
 def check_home(home: Path, trusted: TrustedFiles) -> None:
     """Raise `UsageError` for a home folder that its repository brings and nobody trusts."""
-    if (found := brought(home)) and not trusted.holds(home, found):
+    if (found := files_from_repository(home)) and not trusted.holds(home, found):
         raise UsageError(
             f"{home} comes with the repository ({len(found['home'])} of its files are tracked by git): what it holds of runs, answers and "
             "environments was written by others, and is not used. Name another folder with KESTREL_HOME, or say: kestrel trust"
         )
 
 
-def told(found: Iterable[Weakening]) -> str:
+def ignored_notice(found: Iterable[Weakening]) -> str:
     """What is ignored and what to do, in a line; empty for nothing."""
     files: dict[Path, list[str]] = {}
     for one in found:
@@ -129,7 +129,7 @@ def told(found: Iterable[Weakening]) -> str:
     return f"{'. '.join(said)}. Look at them, then: kestrel trust" if said else ""
 
 
-def lines_of(text: str, section: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+def setting_lines(text: str, section: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """The lines of a TOML file that complete the settings `wanted`, by key and, for one that may be repeated, its number.
 
     Each line is the first up to which the file, read as a file of its own, has the setting.

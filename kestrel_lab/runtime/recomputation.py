@@ -17,14 +17,14 @@ from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED
 from kestrel_lab.core.errors import ToolError, UsageError
 from kestrel_lab.core.events.union import KernelChanged, KernelUndone, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.language.python_ast import tree_of
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.run_history import RunHistory
-from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT, told
-from kestrel_lab.tools.kernel.lockdown import NoLockdown, impossible, read_places
+from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT, execution_text
+from kestrel_lab.tools.kernel.lockdown import NoLockdown, lockdown_problem, read_places
 from kestrel_lab.tools.kernel.own_kernel import OwnKernel
 from kestrel_lab.tools.sandbox.levels import GIB
 from kestrel_lab.views.html.table_view import TableView
@@ -43,12 +43,12 @@ class CallOutput:
     outcome: Literal["same", "differs", "not kept"]
     """`not kept`: the recorded text was too long and is no longer in the log whole, so that nothing can be said."""
     recorded: str
-    """As it is compared: see `comparable`."""
+    """As it is compared: see `comparable_output`."""
     now: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Recomputed(TableView):
+class RecomputeResult(TableView):
     """What the code of a conversation gives now."""
 
     run: str
@@ -81,7 +81,7 @@ def _from_difference(call: CallOutput) -> tuple[str, str]:
     return one_line("\n".join(was[same:]), _SHOWN) or "(nothing more)", one_line("\n".join(now[same:]), _SHOWN) or "(nothing more)"
 
 
-async def recompute(
+async def recompute_run(
     store: SessionStore,
     run_id: str,
     *,
@@ -89,7 +89,7 @@ async def recompute(
     copy: bool = False,
     memory: float | None = None,
     reporter: Reporter | None = None,
-) -> Recomputed:
+) -> RecomputeResult:
     """Run the code of the conversation that a run ends again, and compare each output with the recorded one.
 
     It runs in a sandboxed kernel that reads the run's workspace, or the folder `workspace`, and changes nothing there: code that writes
@@ -99,7 +99,7 @@ async def recompute(
     """
     turns = turns_of(store, run_id)
     calls = [call for turn in turns for call in turn.calls]
-    if reason := impossible():
+    if reason := lockdown_problem():
         raise UsageError(f"the code cannot be run again here, because it could not be sandboxed: {reason}")
     folders = {turn.run: _folder(turn.workspace if workspace is None else workspace) for turn in turns}
     most = None if memory is None else int(memory * GIB)
@@ -118,7 +118,7 @@ async def recompute(
                 folder = copies[folder]
             key = (call.kernel, folder)
             kernel = kernels.setdefault(key, OwnKernel(folder, most, writable=copy))
-            found.append(_compared(call, await _output(kernel, call.code)))
+            found.append(_compare_output(call, await _output(kernel, call.code)))
             if all(later.kernel != call.kernel for later in calls[place + 1 :]):
                 kernels.pop(key).close()
         if reporter is not None:
@@ -128,7 +128,7 @@ async def recompute(
             kernel.close()
         for folder in copies.values():
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
-    return Recomputed(run=run_id, calls=tuple(found), needs=tuple(needed(calls)))
+    return RecomputeResult(run=run_id, calls=tuple(found), needs=tuple(needed_names(calls)))
 
 
 def _folder(workspace: str | Path) -> Path:
@@ -157,12 +157,12 @@ async def _output(kernel: OwnKernel, code: str) -> str:
         raise
     except ToolError as error:
         return str(error)
-    return comparable(told(ran), ran.error.strip().rpartition("\n")[2])
+    return comparable_output(execution_text(ran), ran.error.strip().rpartition("\n")[2])
 
 
-def _compared(call: CodeCall, now: str) -> CallOutput:
+def _compare_output(call: CodeCall, now: str) -> CallOutput:
     outcome: Literal["same", "differs", "not kept"] = "same" if call.output == now else "differs" if call.whole else "not kept"
-    return CallOutput(run=call.run, call=call.call, outcome=outcome, recorded=plain(call.output), now=plain(now))
+    return CallOutput(run=call.run, call=call.call, outcome=outcome, recorded=sanitize_text(call.output), now=sanitize_text(now))
 
 
 TOOLS: Final = ("run_python", "run_cell")
@@ -201,8 +201,8 @@ class CodeCall:
 
     @property
     def output(self) -> str:
-        """The text in the form in which it is compared, see `comparable`."""
-        return comparable(self.text, self.error)
+        """The text in the form in which it is compared, see `comparable_output`."""
+        return comparable_output(self.text, self.error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -293,7 +293,7 @@ def _code_call(run: Run, asked: ToolCalled, changed: KernelChanged, answer: Tool
     )
 
 
-def comparable(text: str, error: str) -> str:
+def comparable_output(text: str, error: str) -> str:
     """Return an output as far as two executions of the same code must agree.
 
     Left out are sizes of figures, addresses in memory, and all of a traceback but its last line `error`.
@@ -310,7 +310,7 @@ def comparable(text: str, error: str) -> str:
 # Names.
 
 
-def needed(calls: Iterable[CodeCall]) -> list[str]:
+def needed_names(calls: Iterable[CodeCall]) -> list[str]:
     """Return the names that code in a notebook's kernel read before any of it had assigned them: the user's own, in the order of their use."""
     known: set[str] = {*dir(builtins), *_OF_IPYTHON}
     found = dict[str, None]()
@@ -363,14 +363,14 @@ class _Names:
                     self._simple(statement)
 
     def _simple(self, node: ast.AST) -> None:
-        self._use(_free_in(node) if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) else _free_in(*_sides(node)))
+        self._use(_free_in(node) if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) else _free_in(*_read_parts(node)))
         self._known.update(_bound_in(node))
 
     def _use(self, names: Iterable[str]) -> None:
         self._free |= dict.fromkeys(name for name in names if name not in self._known)
 
 
-def _sides(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[ast.AST]:
+def _read_parts(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> Iterator[ast.AST]:
     """Yield what an assignment reads: its value, and the objects whose items or attributes it sets."""
     if node.value is not None:
         yield node.value

@@ -16,23 +16,23 @@ from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MOST_SHOWN
-from kestrel_lab.runtime.context.toolboxes import Tools, apart_on_the_wire, chosen_tools, known_tools, offered
+from kestrel_lab.runtime.context.toolboxes import Tools, check_wire_names, chosen_tools, known_tools, tools_for_event
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings, Sources
 from kestrel_lab.runtime.mcp.expansion import Expansion
-from kestrel_lab.runtime.mcp.servers import McpServers, watched_as
+from kestrel_lab.runtime.mcp.servers import McpServers, dependency_name
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.options import SessionOptions
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.sandbox.levels import Sandbox
-from kestrel_lab.tools.sandbox.select import chosen, tried
+from kestrel_lab.tools.sandbox.select import choose_level_async, is_tested
 from kestrel_lab.tools.tool import Tool, Toolbox
 
 _FAILED: ContextVar[Mapping[str, DependencyError]] = ContextVar("servers that could not be started for the run that begins")
 
 
 @contextmanager
-def tried_before(failed: Mapping[str, DependencyError]) -> Iterator[None]:
+def skip_failed_servers(failed: Mapping[str, DependencyError]) -> Iterator[None]:
     """Keep runs that begin in the block from starting these servers again."""
     token = _FAILED.set(failed)
     try:
@@ -77,7 +77,7 @@ class Registry:
             return wanted
         key = wanted or ""
         if key not in self._models:
-            from kestrel_lab.adapters.registry import adapters
+            from kestrel_lab.adapters.registry import adapter_factories
             from kestrel_lab.memory.embeddings import default_embedder
             from kestrel_lab.models.learned_router import ROUTER, learned_model
             from kestrel_lab.models.resolve import choose_model  # providers and scripts: only where a model is given by name
@@ -86,7 +86,7 @@ class Registry:
             makers: dict[str, Callable[[str], Model]] = {
                 "scripted": load_script,
                 ROUTER: lambda path: learned_model(path, self.resolve_model, default_embedder()),
-                **adapters(self._env),
+                **adapter_factories(self._env),
             }
             self._models[key] = choose_model(
                 wanted, env=self._env, provider=self.options.provider, api_base=self.options.api_base, factories=makers
@@ -127,7 +127,7 @@ class Registry:
         """Return the toolbox that `tools` describe, without the tools of these servers."""
         if tools is not None and not isinstance(tools, str | Toolbox):
             tools = self._mcp.named(item for item in tools if not (isinstance(item, str) and item.partition(":")[0] in servers))
-        return apart_on_the_wire(chosen_tools(self.toolbox, tools, steps))
+        return check_wire_names(chosen_tools(self.toolbox, tools, steps))
 
     async def prepare(self, tools: Tools | Toolbox | None, workspace: Path) -> Mapping[str, DependencyError]:
         """Start the servers and try the sandbox that a run with these tools needs; returns the servers that cannot be started."""
@@ -135,14 +135,14 @@ class Registry:
         failed = await self._mcp.start_first(late) if late else {}
         if self.sandbox.level is not None:
             with suppress(UsageError):  # the run raises it, if it has a tool that needs a sandbox
-                await chosen(self.sandbox, workspace)
+                await choose_level_async(self.sandbox, workspace)
         return failed
 
     def equipping(
         self, ctx: RunContext, late: Collection[str], tools: Tools | Toolbox | None, steps: Iterable[Step]
     ) -> Callable[[], Awaitable[None]] | None:
         """Return what the run has to wait for before its first step; `None` if there is nothing."""
-        untried = self.sandbox.level is not None and not tried(self.sandbox) and any(tool.sandbox is not None for tool in ctx.toolbox)
+        untried = self.sandbox.level is not None and not is_tested(self.sandbox) and any(tool.sandbox is not None for tool in ctx.toolbox)
         return partial(self._equip, ctx, late=late, tools=tools, steps=tuple(steps)) if late or untried else None
 
     async def _equip(self, ctx: RunContext, *, late: Collection[str], tools: Tools | Toolbox | None, steps: Sequence[Step]) -> None:
@@ -152,7 +152,7 @@ class Registry:
         has no tool, and where the sandbox that was named cannot be had.
         """
         if self.sandbox.level is not None and any(tool.sandbox is not None for tool in ctx.toolbox):
-            await chosen(self.sandbox, ctx.workspace.root)
+            await choose_level_async(self.sandbox, ctx.workspace.root)
         if not late:
             return
         failed = {name: error for name, error in _FAILED.get({}).items() if name in late}
@@ -163,18 +163,18 @@ class Registry:
         whole, growth = Toolbox([*ctx.toolbox, *new]), None
         if ctx.growth is None:
             whole, growth = self.grown(whole, ctx.workspace.root, expand=False)
-        check_steps(steps, apart_on_the_wire(whole), OPERATIONS, ctx.resolve)
+        check_steps(steps, check_wire_names(whole), OPERATIONS, ctx.resolve)
         if new:
-            ctx.emit(ToolsAdded(tools=offered(new)))
+            ctx.emit(ToolsAdded(tools=tools_for_event(new)))
             ctx.grow(tool for tool in whole if tool.name not in ctx.toolbox)
         if growth is not None:
             ctx.growth = growth
             growth.attach(ctx)
 
 
-def tell_of_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[], None]:
+def watch_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[[], None]:
     """Record changes of health of the run's MCP servers in its log; returns a function that ends that."""
-    if ctx.growth is None and ctx.equip is None and not _used(ctx):
+    if ctx.growth is None and ctx.equip is None and not _used_servers(ctx):
         return lambda: None
     loop = asyncio.get_running_loop()
 
@@ -183,7 +183,7 @@ def tell_of_servers(ctx: RunContext, supervisor: RuntimeSupervisor) -> Callable[
             ctx.emit(change)
 
     def heard(change: HealthChanged) -> None:  # on whatever thread noticed it
-        if change.kind == "mcp" and change.dependency in _used(ctx):
+        if change.kind == "mcp" and change.dependency in _used_servers(ctx):
             with suppress(RuntimeError):  # the run's loop has ended
                 loop.call_soon_threadsafe(emit, change)
 
@@ -201,8 +201,8 @@ def missing_servers(servers: McpServers, *, but: Collection[str] = ()) -> tuple[
 
 def _without_tools(server: str, state: str, why: str) -> HealthChanged:
     told = f"none of its tools are offered; {why}"
-    return HealthChanged(dependency=watched_as(server), kind="mcp", source="", target=state, reason=told)
+    return HealthChanged(dependency=dependency_name(server), kind="mcp", source="", target=state, reason=told)
 
 
-def _used(ctx: RunContext) -> set[str]:
-    return {watched_as(name.partition(":")[0]) for name in ctx.toolbox.names if ":" in name}
+def _used_servers(ctx: RunContext) -> set[str]:
+    return {dependency_name(name.partition(":")[0]) for name in ctx.toolbox.names if ":" in name}

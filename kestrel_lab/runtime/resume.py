@@ -17,7 +17,7 @@ from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.eventlog.store import SessionStore
 
 
-def continuation(records: list[Record]) -> tuple[int, str] | None:
+def resume_point(records: list[Record]) -> tuple[int, str] | None:
     """Return the last event to keep of a run that ended FAILED or CANCELLED, and its last completed stage; `None` where there is nothing to go on from.
 
     Nothing that is done is done again. A step that failed for want of something outside, of time or of money keeps what
@@ -30,11 +30,11 @@ def continuation(records: list[Record]) -> tuple[int, str] | None:
     if not usable:
         return None
     state = fold(usable)
-    done = _completed(state.planned, state, usable)
+    done = _completed_stages(state.planned, state, usable)
     if not done:
         return (usable[-1].seq, "") if _can_ask_again(state, records[ended - 1 :]) else None
     stage = max(done, key=done.__getitem__)
-    return max(done[stage], _kept(state, usable)), stage
+    return max(done[stage], _last_kept_event(state, usable)), stage
 
 
 def _can_ask_again(state: RunState, end: list[Record]) -> bool:
@@ -48,7 +48,7 @@ def _can_ask_again(state: RunState, end: list[Record]) -> bool:
     return bool(failed) and not any(step.tool or step.operation or step.id in wrong | answered for step in failed)
 
 
-def _completed(plan: Plan, state: RunState, usable: list[Record]) -> dict[str, int]:
+def _completed_stages(plan: Plan, state: RunState, usable: list[Record]) -> dict[str, int]:
     """The stages of which every step is done, with the number of the event that completed them."""
     ends = {record.event.step: record.seq for record in usable if isinstance(record.event, StepFinished)}
     stages: dict[str, list[str]] = {}
@@ -60,7 +60,7 @@ def _completed(plan: Plan, state: RunState, usable: list[Record]) -> dict[str, i
     }
 
 
-def _kept(state: RunState, usable: list[Record]) -> int:
+def _last_kept_event(state: RunState, usable: list[Record]) -> int:
     """The last event to keep for the sake of the steps that failed; all of them if these go on where they are."""
     failed = {row.task for row in state.checkpoints.values() if row.status == "failed"}
     anew = {row.task for row in state.checkpoints.values() if row.status == "failed" and row.error_class == "logic"}
@@ -71,7 +71,7 @@ def _kept(state: RunState, usable: list[Record]) -> int:
     return min((record.seq for record in usable if isinstance(record.event, StepStarted) and record.event.step in anew), default=1) - 1
 
 
-def damaged(run_id: str, damage: Damage) -> Damaged:
+def damage_error(run_id: str, damage: Damage) -> Damaged:
     """Return the error for a run whose log is not as it was written."""
     last = damage.seq - 1
     whose = f" of run {damage.run_id}, which it was forked from" if damage.run_id != run_id else ""
@@ -90,4 +90,4 @@ def damaged(run_id: str, damage: Damage) -> Damaged:
 def check_whole(store: SessionStore, run_id: str) -> None:
     """Raise `Damaged` unless every event of the run on disk is as it was written; see `SessionStore.damage`."""
     if (damage := store.damage(run_id)) is not None:
-        raise damaged(run_id, damage)
+        raise damage_error(run_id, damage)

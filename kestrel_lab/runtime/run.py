@@ -16,7 +16,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.core.sanitize import encodable, one_line
+from kestrel_lab.core.sanitize import escape_surrogates, one_line
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import at_work, cancel_in_log
@@ -27,12 +27,12 @@ from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.run_report import Answers, RunReport, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from kestrel_lab.tools.kernel.undo import Undone
+    from kestrel_lab.tools.kernel.undo import UndoResult
 
 _UNITS = {"at": "UTC", "timestamp": "UTC", "seconds": "s", "queued": "s", "waited": "s", "cost_usd": "US dollars"}
 """Of columns of frames."""
@@ -253,8 +253,8 @@ class Run(Generic[T]):
         import pandas as pd
 
         rows = [{"seq": record.seq, "at": record.at, "type": record.event.type, **to_json(record.event)} for record in self.records()]
-        cells = [{key: encodable(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
-        frame = shown_frame(cells, units=_UNITS)
+        cells = [{key: escape_surrogates(value) if isinstance(value, str) else value for key, value in row.items()} for row in rows]
+        frame = unit_frame(cells, units=_UNITS)
         frame["at"] = pd.to_datetime(frame["at"], unit="s", utc=True).dt.as_unit("us")
         return frame.set_index("seq")
 
@@ -300,7 +300,7 @@ class Run(Generic[T]):
             cancel_in_log(self._store, self.id)
             self._state = self._store.state(self.id)
 
-    def undo(self, call: str = "", *, force: bool = False) -> Undone:
+    def undo(self, call: str = "", *, force: bool = False) -> UndoResult:
         """Undo what the newest call of the run changed, or that call and all after it: variables and cells of this notebook, and files.
 
         What commands and Python code changed in files is not concerned. The undo is an event of the run, also after its end. Raises

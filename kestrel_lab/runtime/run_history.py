@@ -12,14 +12,14 @@ from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.checkpoints import Checkpoint
 from kestrel_lab.eventlog.run_state import fold
-from kestrel_lab.eventlog.run_status import decided_runs, standing
+from kestrel_lab.eventlog.run_status import decided_runs, visible_status
 from kestrel_lab.eventlog.store import RunRow, SessionStore
 from kestrel_lab.runtime.context.run_options import RunOptions
-from kestrel_lab.runtime.conversation import conversation
+from kestrel_lab.runtime.conversation import conversation_runs
 from kestrel_lab.runtime.diff import RunDiff, diff_runs
-from kestrel_lab.runtime.resume import damaged
+from kestrel_lab.runtime.resume import damage_error
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ def runs_frame(rows: Iterable[RunRow], decided: Collection[str]) -> pd.DataFrame
     found = [
         {
             "run": row.id,
-            "status": standing(row.id, row.status, row.owner, asks=row.id not in decided).word,
+            "status": visible_status(row.id, row.status, row.owner, asks=row.id not in decided).word,
             "goal": one_line(row.goal, 60),
             "model": row.model if row.model_kind == "real" else f"{row.model} ({row.model_kind})",
             "started": row.created_at,
@@ -56,7 +56,7 @@ def checkpoints_frame(checkpoints: Iterable[Checkpoint]) -> pd.DataFrame:
 def _frame(rows: list[dict[str, object]], columns: list[str]) -> pd.DataFrame:
     import pandas as pd
 
-    frame = shown_frame(rows, columns=columns, units={"started": "UTC", "created": "UTC"})
+    frame = unit_frame(rows, columns=columns, units={"started": "UTC", "created": "UTC"})
     for name in {"started", "created"} & set(columns):
         frame[name] = pd.to_datetime(frame[name], unit="s", utc=True).dt.as_unit("ms")
     return frame.set_index(columns[0])
@@ -88,14 +88,14 @@ class RunHistory:
         if damage is None:
             return Run(self._store, run_id, run=self.run, output=kind)
         state = fold(self._store.records(run_id, until=damage.seq - 1))
-        return Run(self._store, run_id, state, damaged(run_id, damage), output=kind)
+        return Run(self._store, run_id, state, damage_error(run_id, damage), output=kind)
 
     def conversation(self, run_id: str) -> list[Run]:
         """Return the runs whose conversation a run goes on with, the first one first, and the run itself at the end.
 
         A parent that is no longer in the log ends the list. Raises `UsageError` for a run that does not exist.
         """
-        return [self.get(one) for one in conversation(self._store, run_id)]
+        return [self.get(one) for one in conversation_runs(self._store, run_id)]
 
     def decide(
         self, run_id: str, *, granted: bool, by: str, how: str, reason: str = "", scope: str = "once", answers: Sequence[str] = ()

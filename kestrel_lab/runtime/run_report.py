@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kestrel_lab.answers.output_types import OutputType, T
-from kestrel_lab.core.errors import Damaged, RunFailed, StoreError, UsageError, nearest
+from kestrel_lab.core.errors import Damaged, RunFailed, StoreError, UsageError, did_you_mean
 from kestrel_lab.core.events.deeds import Deed, deeds_of
 from kestrel_lab.core.events.union import Event, Record, RunFinished, StageFinished, ToolAnswered
 from kestrel_lab.core.json_types import Json
@@ -16,20 +16,20 @@ from kestrel_lab.core.run_types import INTERRUPTED, Limits, RunStatus
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.eventlog.run_status import Standing, standing
+from kestrel_lab.eventlog.run_status import VisibleStatus, visible_status
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.execution.artifacts import answer_makers, answer_value
+from kestrel_lab.runtime.execution.artifacts import answer_value, answering_steps
 from kestrel_lab.runtime.execution.stages import STAGE_COLUMNS, stage_row
 from kestrel_lab.runtime.operations.quality import Quality, quality_of
-from kestrel_lab.runtime.resume import continuation
-from kestrel_lab.runtime.review.answer_review import proposed
+from kestrel_lab.runtime.resume import resume_point
+from kestrel_lab.runtime.review.answer_review import propose_actions
 from kestrel_lab.runtime.review.evidence_table import EvidenceTable, claims_in, evidence_table
 from kestrel_lab.runtime.review.retrieval_trace import RunRetrieval
-from kestrel_lab.verification.claims import Said, claims_of
+from kestrel_lab.verification.claims import Statement, claims_of
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.confidence_badge import Badge, badge_of
-from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import page
+from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.html.elements import html_page
 from kestrel_lab.views.html.next_actions import Actions
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.html.table_view import TableView
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from kestrel_lab.runtime.recomputation import Recomputed
+    from kestrel_lab.runtime.recomputation import RecomputeResult
     from kestrel_lab.tools.kernel.live_kernel import LiveKernel
 
 RESUME = "go on with it: kestrel run --resume {run} (or: await lab.resume({run!r}))"
@@ -64,7 +64,7 @@ class RunReport:
         evidence = self.evidence
         claims = evidence.page_html() if claims_in(self._state) or any(one.cited for one in evidence) else ""
         body = f"{self._damage_html()}{run_html(self.view(), limit=None)}{claims}{head}"
-        target.write_text(page(f"Run {self._id}: {one_line(self._goal, 60)}", body), encoding="utf-8")
+        target.write_text(html_page(f"Run {self._id}: {one_line(self._goal, 60)}", body), encoding="utf-8")
         return target
 
     @property
@@ -77,14 +77,14 @@ class RunReport:
         return started.model if kind == "real" else f"{started.model} ({kind})"
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> VisibleStatus:
         """The run's status, or `INTERRUPTED` and what to do if the log has it at work and no process works on it."""
         status = self._state.status
         if status.terminal or self._working:
-            return Standing(status)
+            return VisibleStatus(status)
         self._store.flush()
         row = self._store.run(self._id)
-        return standing(self._id, row.status, row.owner, asks=bool(self._state.questions))
+        return visible_status(self._id, row.status, row.owner, asks=bool(self._state.questions))
 
     @property
     def interrupted(self) -> bool:
@@ -102,7 +102,7 @@ class RunReport:
         return RESUME.format(run=self._id) if self.interrupted else ""
 
     def _way_on_after(self, end: RunFinished) -> str:
-        if end.outcome not in ("limit", "error") or continuation(list(self._records())) is None:
+        if end.outcome not in ("limit", "error") or resume_point(list(self._records())) is None:
             return ""
         if not end.limit:
             return RESUME.format(run=self._id)
@@ -145,16 +145,16 @@ class RunReport:
             view.head.change(status=stands.word, reason=f"{view.head.reason}; {hint}" if view.head.reason else hint)
         return view
 
-    async def recompute(self, *, workspace: str | Path | None = None, copy: bool = False) -> Recomputed:
+    async def recompute(self, *, workspace: str | Path | None = None, copy: bool = False) -> RecomputeResult:
         """Run the Python code of the run and of the conversation before it again, without a model, and say whether each output still holds.
 
         The code runs in a sandboxed kernel, which reads the run's workspace, or the folder `workspace`, and changes nothing there; with
         `copy` it works in a throw-away copy of that folder. Raises `UsageError` for a run that has not ended, for one without code, and
         where code cannot be sandboxed.
         """
-        from kestrel_lab.runtime.recomputation import recompute
+        from kestrel_lab.runtime.recomputation import recompute_run
 
-        return await recompute(self._store, self._id, workspace=workspace, copy=copy)
+        return await recompute_run(self._store, self._id, workspace=workspace, copy=copy)
 
     def thoughts(self) -> pd.DataFrame:
         """The candidates of a search (operation `thoughts`), a row each: candidate, parent, depth, score, text, chosen."""
@@ -175,7 +175,7 @@ class RunReport:
         import pandas as pd
 
         rows = [stage_row(record) for record in self._records() if isinstance(record.event, StageFinished)]
-        frame = shown_frame(rows, columns=list(STAGE_COLUMNS), units={"timestamp": "UTC"})
+        frame = unit_frame(rows, columns=list(STAGE_COLUMNS), units={"timestamp": "UTC"})
         frame["timestamp"] = pd.to_datetime(frame["timestamp"], unit="s", utc=True).dt.as_unit("ms")
         return frame
 
@@ -192,7 +192,7 @@ class RunReport:
         )
 
     @property
-    def claims(self) -> tuple[Said, ...]:
+    def claims(self) -> tuple[Statement, ...]:
         """The answer in pieces: sentences, items, rows of tables, blocks of code."""
         return claims_of(self._state.answer)
 
@@ -220,7 +220,7 @@ class RunReport:
     def next_actions(self) -> Actions:
         """What can be done next in the workspace as it is now: tests of what was changed, commands of the answer, files it names."""
         folder = Path(self._workspace)
-        return Actions(proposed(self._state, Files(folder), self._state.answer) if folder.is_absolute() and folder.is_dir() else ())
+        return Actions(propose_actions(self._state, Files(folder), self._state.answer) if folder.is_absolute() and folder.is_dir() else ())
 
     def __repr__(self) -> str:
         return run_text(self.view()) + ("" if self._damage is None else f"\nDAMAGED: {self._damage}")
@@ -266,7 +266,7 @@ class Answers(TableView, Mapping[str, str]):
         """The whole text; raises `UsageError` for a call that does not exist, and for a text that had to go."""
         found = self._answers.get(call)
         if found is None:
-            raise UsageError(f"no call {call!r} of the run was answered; {nearest(call, self._answers)}")
+            raise UsageError(f"no call {call!r} of the run was answered; {did_you_mean(call, self._answers)}")
         if not found.whole:
             return found.text
         path = self.path(call)
@@ -309,7 +309,9 @@ def value_of(run_id: str, state: RunState, kind: OutputType[T] | None, live: Liv
 
     Raises as `Run.value` says.
     """
-    asked = (state.started.output if state.started else {}) or next((one.schema for one in answer_makers(state.planned) if one.schema), {})
+    asked = (state.started.output if state.started else {}) or next(
+        (one.schema for one in answering_steps(state.planned) if one.schema), {}
+    )
     if kind is None and not asked:
         if live is not None and live.given[0] == run_id:
             return cast("T", live.given[1])

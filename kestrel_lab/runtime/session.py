@@ -19,23 +19,23 @@ from kestrel_lab.core.run_types import Limits
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.mcp.config import ServerConfig, read_server
 from kestrel_lab.memory.memory import NoteMemory
-from kestrel_lab.permissions.rulebook import rulebook
+from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.gatherers import FileGatherer, IndexedGatherer
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges, RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
-from kestrel_lab.runtime.conversation import Chat, conversation
+from kestrel_lab.runtime.conversation import Chat, conversation_runs
 from kestrel_lab.runtime.launcher import Launcher
 from kestrel_lab.runtime.mcp.discovery import installed_servers
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.runtime.operations.gather import session_indexes
-from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes
-from kestrel_lab.runtime.registry import Registry, tried_before
+from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes_options
+from kestrel_lab.runtime.registry import Registry, skip_failed_servers
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.run_history import RunHistory
 from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
-from kestrel_lab.runtime.sync import blocking
+from kestrel_lab.runtime.sync import blocking_twin
 from kestrel_lab.tools.builtin import native_tools, web_tools
 from kestrel_lab.tools.code_search import retrieval_tools
 from kestrel_lab.tools.delegation import delegate
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 
 
-def _merged(options: RunOptions | None, output: object, changes: Mapping[str, Any]) -> RunOptions:
+def _merge_options(options: RunOptions | None, output: object, changes: Mapping[str, Any]) -> RunOptions:
     given = dict(changes) if output is None else {**changes, "output": output}
     return replace(options or RunOptions(), **given)
 
 
-def _waited(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutine[Any, Any, Run[T]]]:
+def _waiting_twin(start: Callable[P, Run[T]], name: str) -> Callable[P, Coroutine[Any, Any, Run[T]]]:
     """Make the twin of a method that begins a run: it waits for the end, and returns the run that began, which may be a new one."""
 
     @functools.wraps(start)
@@ -89,7 +89,7 @@ class Session:
     surroundings: ClassVar[Surroundings | None] = None
     """Where runs and suites that are waited for are shown; set by the extension of a notebook."""
 
-    @takes(SessionChanges, SessionOptions)
+    @takes_options(SessionChanges, SessionOptions)
     def __init__(
         self,
         home: str | Path = ".kestrel",
@@ -133,7 +133,7 @@ class Session:
 
     def _open(self) -> None:
         options = self.options
-        self.rules = rulebook(options.rules)
+        self.rules = read_rulebook(options.rules)
         self.env = os.environ if options.env is None else options.env
         self.redactor = Redactor.of(self.env)
         self.sandbox = self._sandbox()
@@ -171,7 +171,7 @@ class Session:
         if options.otel != "off":
             from kestrel_lab.telemetry.otlp import LiveExport
 
-            self.telemetry = LiveExport(lambda run: conversation(self.store, run)[0], content=options.otel == "content")
+            self.telemetry = LiveExport(lambda run: conversation_runs(self.store, run)[0], content=options.otel == "content")
             self._opened.append("telemetry")
             self.change(listeners=(*options.listeners, self.telemetry))
 
@@ -202,7 +202,7 @@ class Session:
         options = self.options
         return Sandbox.parse(options.sandbox, network=options.network, hidden=[self.home.resolve()], memory_gib=options.sandbox_memory)
 
-    @takes(RunChanges, RunOptions)
+    @takes_options(RunChanges, RunOptions)
     def start(
         self, goal: str, options: RunOptions | None = None, *, output: type[T] | OutputForm | None = None, **changes: Unpack[RunChanges]
     ) -> Run[T]:
@@ -215,9 +215,9 @@ class Session:
             UsageError: An empty goal, an unknown model, tool or policy, a workspace that is not a folder, a sandbox level that was
                 named and does not work here, an invalid workflow, a step of the plan with an unknown tool or wrong arguments.
         """
-        return self.launcher.start(goal, _merged(options, output, changes))
+        return self.launcher.start(goal, _merge_options(options, output, changes))
 
-    @takes(RunChanges, RunOptions)
+    @takes_options(RunChanges, RunOptions)
     async def run(
         self, goal: str, options: RunOptions | None = None, *, output: type[T] | OutputForm | None = None, **changes: Unpack[RunChanges]
     ) -> Run[T]:
@@ -226,13 +226,13 @@ class Session:
         Returns the run also when it ended FAILED: `status` and `reason` say so. Raises `ApprovalRequired` when a call needs
         approval and no approver was given.
         """
-        options = _merged(options, output, changes)
+        options = _merge_options(options, output, changes)
         place = options.workspace
         failed = await self.registry.prepare(options.tools, place.root if isinstance(place, Workspace) else Path(place))
-        with tried_before(failed):
+        with skip_failed_servers(failed):
             return await self._watched(lambda approver: self.launcher.start(goal, replace(options, approver=approver)), options.approver)
 
-    run_sync = blocking(run)
+    run_sync = blocking_twin(run)
 
     async def _watched(self, begin: Callable[[Approver | None], Run[T]], approver: Approver | None) -> Run[T]:
         """Begin a run and wait for its end, shown where somebody looks; they are asked for approval where nobody else is."""
@@ -246,7 +246,7 @@ class Session:
         finally:
             watcher.close()
 
-    @takes(ResumeChanges, RunOptions)
+    @takes_options(ResumeChanges, RunOptions)
     def restart(
         self,
         run_id: str,
@@ -271,11 +271,11 @@ class Session:
             UsageError: No such run, another session works on it, or its model or tools cannot be found again.
             Damaged: Its events are not those that were written.
         """
-        return self.launcher.restart(run_id, _merged(options, output, changes), take_over=take_over)
+        return self.launcher.restart(run_id, _merge_options(options, output, changes), take_over=take_over)
 
-    resume = _waited(restart, "resume")
+    resume = _waiting_twin(restart, "resume")
 
-    @takes(ResumeChanges, RunOptions)
+    @takes_options(ResumeChanges, RunOptions)
     def start_fork(
         self,
         run_id: str,
@@ -307,11 +307,11 @@ class Session:
                 that cannot be found again.
             Damaged: An event up to `at` is not what was written.
         """
-        return self.launcher.fork(run_id, _merged(options, output, changes), at=at, answer=answer, result=result)
+        return self.launcher.fork(run_id, _merge_options(options, output, changes), at=at, answer=answer, result=result)
 
-    fork = _waited(start_fork, "fork")
+    fork = _waiting_twin(start_fork, "fork")
 
-    @takes(RunChanges, RunOptions)
+    @takes_options(RunChanges, RunOptions)
     def chat(self, options: RunOptions | None = None, **changes: Unpack[RunChanges]) -> Chat:
         """Return a conversation whose turns take these options: `await chat.ask("…")`; a notebook shows each in a panel."""
         return Chat(self.launcher.start, self.run, replace(options or RunOptions(), **changes))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import loads_toml
 from kestrel_lab.core.redaction import shown_url
 from kestrel_lab.core.run_types import Limits
@@ -21,10 +21,10 @@ from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.permissions.rule import read_rules
 from kestrel_lab.permissions.rulebook import Rulebook
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
-from kestrel_lab.runtime.operations.verify_plan import forms, parse_form
+from kestrel_lab.runtime.operations.verify_plan import answer_forms, parse_form
 from kestrel_lab.runtime.operations.verify_plan import parse_level as parse_verify
 from kestrel_lab.runtime.options import GUIDANCE_FILES, OTEL_MODES, SKILL_SOURCES, guidance_names, read_otel_mode, skill_sources
-from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, lines_of
+from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, setting_lines
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.sandbox.levels import AUTO, DEFAULT_MEMORY_GIB, parse_level
 from kestrel_lab.views.html.table_view import TableView
@@ -79,14 +79,14 @@ def _number(value: Any) -> float | None:
     return number
 
 
-def _whole(value: Any) -> int | None:
+def _whole_number(value: Any) -> int | None:
     number = _number(value)
     if number is not None and number != int(number):
         raise ValueError("must be a whole number")
     return None if number is None else int(number)
 
 
-def _allowed(value: Any) -> tuple[str, ...]:
+def _checked_patterns(value: Any) -> tuple[str, ...]:
     words = value.split(",") if isinstance(value, str) else value
     if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
         raise ValueError("must be a list of NAME==VERSION")
@@ -106,7 +106,7 @@ def _guidance(value: Any) -> str:
     return text
 
 
-def _differs(value: Any, default: Any) -> bool:
+def _is_different(value: Any, default: Any) -> bool:
     """For a setting without an order: whatever differs may let something run."""
     return bool(value != default)
 
@@ -116,12 +116,12 @@ def _harmless(_value: Any, _default: Any) -> bool:
     return False
 
 
-def _more(value: Any, default: Any) -> bool:
+def _is_more(value: Any, default: Any) -> bool:
     """For a bound, where less is safer and no bound the least safe."""
     return default is not None and (value is None or value > default)
 
 
-def _outside(value: str, _default: str) -> bool:
+def _is_outside(value: str, _default: str) -> bool:
     """For a folder, which is safe within the project."""
     return not Path(value).expanduser().resolve().is_relative_to(Path.cwd())
 
@@ -131,7 +131,7 @@ def _no_plain_name(value: str | None, _default: None) -> bool:
     return any(":" in name.partition("/")[0] or "//" in name for name in (value or "").split(" > "))
 
 
-def _after(*safest_first: str) -> Callable[[Any, Any], bool]:
+def _is_after(*safest_first: str) -> Callable[[Any, Any], bool]:
     """For words in an order."""
     return lambda value, default: safest_first.index(value) > safest_first.index(default)
 
@@ -147,13 +147,13 @@ class _Known(NamedTuple):
     default: Any
     read: Callable[[Any], Any]
     meaning: str
-    weakens: Callable[[Any, Any], bool] = _differs
+    weakens: Callable[[Any, Any], bool] = _is_different
     """Whether a value, beside the default, makes something less safe: a project's file may say so only when it is trusted."""
 
 
 _DEFAULTS = Limits()
 _KNOWN: dict[str, _Known] = {
-    "home": _Known(".kestrel", _text, "folder of the event log and of everything else that is kept", _outside),
+    "home": _Known(".kestrel", _text, "folder of the event log and of everything else that is kept", _is_outside),
     "model": _Known(None, _text, "model of runs that name none; unset: the first that is found", _no_plain_name),
     "provider": _Known(None, _text, "provider of model names that do not say theirs (also MODEL_PROVIDER)", _harmless),
     "api_base": _Known(None, _text, "address of an OpenAI-compatible server"),
@@ -167,11 +167,11 @@ _KNOWN: dict[str, _Known] = {
         AUTO,
         _sandbox,
         "how strictly commands are sandboxed: S3, S2, S1, S0 (not at all), or auto for the best that works here",
-        _after("S3", AUTO, "S2", "S1", "S0"),
+        _is_after("S3", AUTO, "S2", "S1", "S0"),
     ),
     "network": _Known(False, _switch, "whether commands in a sandbox may use the network, this machine's own services included"),
     "sandbox_memory": _Known(
-        DEFAULT_MEMORY_GIB, _number, "most GiB of memory of a command in a sandbox, with all it starts; none for no bound", _more
+        DEFAULT_MEMORY_GIB, _number, "most GiB of memory of a command in a sandbox, with all it starts; none for no bound", _is_more
     ),
     "cache": _Known(
         "use",
@@ -188,12 +188,12 @@ _KNOWN: dict[str, _Known] = {
         "on",
         lambda value: read_mode(str(value) if isinstance(value, bool) else _text(value)),
         "whether calls with an effect ask once a model has read foreign text: on, strict (files count too) or off",
-        _after("strict", "on", "off"),
+        _is_after("strict", "on", "off"),
     ),
     "expand": _Known(False, _switch, "whether a run may look for MCP servers with tools that it lacks, and ask to install one"),
     "mcp_registry": _Known(None, _text, "address of a registry of MCP servers to look in; unset: the catalogue only"),
     "mcp_catalogue": _Known(None, _text, "file with MCP servers to look for, one JSON object per line; unset: the one that is shipped"),
-    "mcp_allow": _Known((), _allowed, "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*"),
+    "mcp_allow": _Known((), _checked_patterns, "MCP servers that are installed without asking: NAME==VERSION, or NAME==VERSION.*"),
     "verify": _Known(
         "warn",
         lambda value: parse_verify(_text(value)),
@@ -204,10 +204,10 @@ _KNOWN: dict[str, _Known] = {
         None,
         _share,
         "lowest score of a judge, or share of cited claims, that an answer needs; a run whose answer has less fails and says so",
-        _more,
+        _is_more,
     ),
     "network_home": _Known(False, _switch, "whether the home folder may lie on a network file system, where a log may be damaged"),
-    "form": _Known("none", lambda value: parse_form(_text(value)), f"form that answers have to have: {forms()}", _harmless),
+    "form": _Known("none", lambda value: parse_form(_text(value)), f"form that answers have to have: {answer_forms()}", _harmless),
     "guidance_files": _Known(
         GUIDANCE_FILES,
         _guidance,
@@ -221,25 +221,25 @@ _KNOWN: dict[str, _Known] = {
         "off",
         lambda value: read_otel_mode(("on" if value else "off") if isinstance(value, bool) else _text(value)),
         "spans of runs to an OpenTelemetry collector (OTEL_EXPORTER_OTLP_ENDPOINT): off, on, content (with texts)",
-        _after(*OTEL_MODES),
+        _is_after(*OTEL_MODES),
     ),
-    "cycles": _Known(_DEFAULTS.cycles, _whole, "most model turns of a run", _more),
-    "cost_usd": _Known(_DEFAULTS.cost_usd, _number, "most US dollars of a run", _more),
+    "cycles": _Known(_DEFAULTS.cycles, _whole_number, "most model turns of a run", _is_more),
+    "cost_usd": _Known(_DEFAULTS.cost_usd, _number, "most US dollars of a run", _is_more),
     "seconds": _Known(
-        _DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count", _more
+        _DEFAULTS.seconds, _number, "most seconds of work of a run; waiting, for a person or a busy endpoint, does not count", _is_more
     ),
     "checkpoint_every": _Known(
-        10, _whole, "model turns after which a snapshot of a run is kept, for resuming quickly; none for never", _harmless
+        10, _whole_number, "model turns after which a snapshot of a run is kept, for resuming quickly; none for never", _harmless
     ),
-    "tokens": _Known(_DEFAULTS.tokens, _whole, "most tokens of a run", _more),
-    "wall_seconds": _Known(_DEFAULTS.wall_seconds, _number, "most seconds of a run in all, waiting included", _more),
+    "tokens": _Known(_DEFAULTS.tokens, _whole_number, "most tokens of a run", _is_more),
+    "wall_seconds": _Known(_DEFAULTS.wall_seconds, _number, "most seconds of a run in all, waiting included", _is_more),
     "model_seconds": _Known(
-        _DEFAULTS.model_seconds, _number, "most seconds of one model call; one that takes longer has failed; none for no bound", _more
+        _DEFAULTS.model_seconds, _number, "most seconds of one model call; one that takes longer has failed; none for no bound", _is_more
     ),
-    "messages": _Known(_DEFAULTS.messages, _whole, "most messages of a run's conversations", _more),
+    "messages": _Known(_DEFAULTS.messages, _whole_number, "most messages of a run's conversations", _is_more),
     "context_tokens": _Known(
         _DEFAULTS.context_tokens,
-        _whole,
+        _whole_number,
         "tokens of a model's context, beyond which a conversation is compacted; none for what is known of it",
         _harmless,
     ),
@@ -297,7 +297,7 @@ class Settings(TableView):
         return Limits(**{key: self[key] for key in LIMITS})
 
 
-def expansion_of(settings: Settings) -> ExpansionSettings:
+def mcp_expansion(settings: Settings) -> ExpansionSettings:
     """How far runs may go to find tools."""
     return ExpansionSettings(
         expand=settings["expand"],
@@ -322,7 +322,7 @@ def mcp_servers(folder: Path, env: Mapping[str, str]) -> dict[str, ServerConfig]
     trusted = TrustedFiles.of(env)
     for path, table in setting_files(folder):
         servers = _servers_of(path, table)
-        found |= servers if trusted.holds(path, table) else {name: _wary(server) for name, server in servers.items()}
+        found |= servers if trusted.holds(path, table) else {name: _cautious_server(server) for name, server in servers.items()}
     return found
 
 
@@ -337,7 +337,7 @@ def _is_lax(trust: Trust) -> bool:
     return trust.danger < Trust().danger or trust.effect != Trust().effect
 
 
-def _wary(server: ServerConfig) -> ServerConfig:
+def _cautious_server(server: ServerConfig) -> ServerConfig:
     """The server with nothing said of its tools that makes them less than they are without a word."""
     tools = {name: Trust() if _is_lax(trust) else trust for name, trust in server.tools.items()}
     return replace(server, trust=Trust() if _is_lax(server.trust) else server.trust, tools=tools)
@@ -353,7 +353,7 @@ def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
     rules, ignored, trusted = Rulebook(), list[Weakening](), TrustedFiles.of(env)
     named = {key: name for key in _KNOWN if env.get(name := f"KESTREL_{key.upper()}")}
     for path, table in setting_files(folder):
-        weak = weakenings(path, table)
+        weak = find_weakenings(path, table)
         skipped = set[tuple[str, int]]() if not weak or trusted.holds(path, table) else {(one.key, one.number) for one in weak}
         ignored += [one for one in weak if (one.key, one.number) in skipped and one.key not in named]
         own = read_rules(table.get("rules", []), shown_path(path))
@@ -369,7 +369,7 @@ def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
     return Settings(items, rules, tuple(ignored))
 
 
-def weakenings(path: Path, table: Mapping[str, Any]) -> list[Weakening]:
+def find_weakenings(path: Path, table: Mapping[str, Any]) -> list[Weakening]:
     """What of the settings of a file makes something less safe than it is by default, with the lines that say so."""
     found: list[Weakening] = []
     for key, value in table.items():
@@ -388,7 +388,7 @@ def weakenings(path: Path, table: Mapping[str, Any]) -> list[Weakening]:
         if lax := [name for name, trust in {"*": server.trust, **server.tools}.items() if _is_lax(trust)]:
             found.append(Weakening(path=path, key="mcp", number=1, shown=f"mcp server {server.name}: less danger of {', '.join(lax)}"))
     section = ("tool", "kestrel") if path.name == "pyproject.toml" else ()
-    lines = lines_of(path.read_text(encoding="utf-8"), section, [(one.key, one.number) for one in found]) if found else {}
+    lines = setting_lines(path.read_text(encoding="utf-8"), section, [(one.key, one.number) for one in found]) if found else {}
     return [replace(one, line=lines.get((one.key, one.number), 0)) for one in found]
 
 
@@ -420,7 +420,7 @@ def _read(path: Path) -> dict[str, Any]:
 def check_key(key: str, source: str = "") -> None:
     """Raise `UsageError` with the nearest spelling for a setting that does not exist."""
     if key not in _KNOWN:
-        raise UsageError(f"{f'{source}: ' if source else ''}unknown setting {key!r}: {nearest(key, [*_KNOWN, 'rules', 'mcp'])}")
+        raise UsageError(f"{f'{source}: ' if source else ''}unknown setting {key!r}: {did_you_mean(key, [*_KNOWN, 'rules', 'mcp'])}")
 
 
 def _setting(key: str, value: Any, source: str) -> Setting:

@@ -53,7 +53,7 @@ def run_blocking(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-def blocking(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+def blocking_twin(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Make the `…_sync` twin of a method: it runs to its end, also inside a running event loop (a notebook), which it blocks."""
 
     @functools.wraps(method)

@@ -17,7 +17,7 @@ from kestrel_lab.server.protocol import Accepted, Answer, Approve, Cancel, Decis
 _ASKED = "SELECT body FROM events WHERE run_id = ? AND ref = ? AND type = 'approval_asked' ORDER BY seq DESC LIMIT 1"
 
 
-def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
+def decide_question(session: Session, message: Decision, *, by: str, how: str) -> Reply:
     """Record the decision of `by`; the run continues at once, in whichever process works on it. Blocks until the decision is on disk."""
     try:
         row = session.store.run(message.run)
@@ -28,7 +28,7 @@ def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
         told = f"run {row.id} has not asked {message.question!r}"
         return message.refused("unknown_question", told, todo="take `question` from the message that asked")
     asked = cast("ApprovalAsked", from_json(ApprovalAsked.type, cast("dict[str, Json]", loads(found[0][0]))))
-    if (refused := _earlier(session, message) or _unfit(row, asked, message)) is not None:
+    if (refused := _already_decided(session, message) or _refuse_unfit(row, asked, message)) is not None:
         return refused
     given = ApprovalGiven(
         call=asked.call,
@@ -42,12 +42,12 @@ def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
     )
     try:
         if isinstance(message, Approve) and message.args is not None:
-            given = replace(given, args=_completed(session, row, asked, message.args))
+            given = replace(given, args=_complete_args(session, row, asked, message.args))
         session.store.decide(row.id, given)
     except UsageError as error:
         return message.refused("bad_arguments", str(error), todo="send arguments that fit the tool, or approve as asked")
     except AlreadyDecided:
-        return _earlier(session, message) or message.refused("already_decided", "this was decided before")
+        return _already_decided(session, message) or message.refused("already_decided", "this was decided before")
     except IllegalTransition:
         return message.refused("ended", f"run {row.id} has ended: nothing waits for a decision")
     except StoreError as error:
@@ -56,7 +56,7 @@ def decide(session: Session, message: Decision, *, by: str, how: str) -> Reply:
     return Accepted(re=message.id, run=row.id, note=f"no process works on it: go on with kestrel resume {row.id}" if alone else "")
 
 
-def _earlier(session: Session, message: Decision) -> Refused | None:
+def _already_decided(session: Session, message: Decision) -> Refused | None:
     record = session.store.decision(message.run, message.question)
     if record is None:
         return None
@@ -65,7 +65,7 @@ def _earlier(session: Session, message: Decision) -> Refused | None:
     return message.refused("already_decided", f"{given.by} has {word} this already; the first decision stands", by=given.by)
 
 
-def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | None:
+def _refuse_unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | None:
     if row.status.terminal:
         return message.refused("ended", f"run {row.id} is {row.status}: nothing waits for a decision")
     if message.key != asked.key:
@@ -79,7 +79,7 @@ def _unfit(row: RunRow, asked: ApprovalAsked, message: Decision) -> Refused | No
     return None
 
 
-def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
+def _complete_args(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[str, Json]) -> dict[str, Json]:
     """Return edited arguments with defaults filled in; raises `UsageError` when they do not fit, or when this process does not know the tool."""
     run = session.history.live.get(row.id)
     if run is not None and run.live is not None and run.live.working:
@@ -92,7 +92,7 @@ def _completed(session: Session, row: RunRow, asked: ApprovalAsked, args: dict[s
         raise UsageError(str(error)) from error
 
 
-async def stop(session: Session, message: Cancel, *, by: str) -> Reply:
+async def cancel_run(session: Session, message: Cancel, *, by: str) -> Reply:
     """End the run as CANCELLED, unless it has ended.
 
     What another process does in a run that was taken from it is written no more, and it ends when it notices, at the

@@ -45,7 +45,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
-def refusal(status: int, code: ErrorCode, message: str, todo: str = "", **headers: str) -> Response:
+def refusal_response(status: int, code: ErrorCode, message: str, todo: str = "", **headers: str) -> Response:
     """Return a response that refuses a request, with a message of the protocol as its body."""
     refused = Refused(code=code, message=message, todo=todo)
     return Response(refused.line(), status, headers=dict(headers), media_type="application/json")
@@ -85,7 +85,7 @@ class Guard:
         """Return the refusal of a request that is not authorised; `None` for one that is."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or hosts[0].lower() not in self._hosts:
-            return refusal(
+            return refusal_response(
                 421, "wrong_host", "this server accepts requests to this machine's own name only", "use the address that it printed"
             )
         if (refused := self._foreign(method, path, headers)) is not None:
@@ -94,19 +94,19 @@ class Guard:
             return None
         if any(name.lower() in {"token", "access_token", "authorization"} for name, _ in parse_qsl(query.decode("latin-1"), True)):
             todo = "send it as Authorization: Bearer, and have the server make a new one"
-            return refusal(400, "bad_message", "a token must not be part of an address", todo)
+            return refusal_response(400, "bad_message", "a token must not be part of an address", todo)
         return self._stranger(headers)
 
     def _foreign(self, method: str, path: str, headers: Headers) -> Response | None:
         """Return the refusal of a request that a page of another site has sent; `None` for any other."""
         origins, site = headers.getlist("origin"), headers.get("sec-fetch-site", "none")
         if any(origin not in self._origins for origin in origins):
-            return refusal(403, "forbidden", "pages of other sites may not talk to this server")
+            return refusal_response(403, "forbidden", "pages of other sites may not talk to this server")
         if site not in {"same-origin", "none"}:
             # Following a link to the page only reads a static file.
             followed = method == "GET" and path == "/" and headers.get("sec-fetch-mode") == "navigate"
             if not (followed and headers.get("sec-fetch-dest") == "document"):
-                return refusal(403, "forbidden", "pages of other sites may not talk to this server")
+                return refusal_response(403, "forbidden", "pages of other sites may not talk to this server")
         return None
 
     def _stranger(self, headers: Headers) -> Response | None:
@@ -116,7 +116,7 @@ class Guard:
             return None
         now = self._clock()
         if len(self._failures) == _FAILURES and now - self._failures[0] < _WINDOW_S:
-            return refusal(429, "too_many", "too many wrong tokens", "wait a minute", **{"Retry-After": "60"})
+            return refusal_response(429, "too_many", "too many wrong tokens", "wait a minute", **{"Retry-After": "60"})
         self._failures.append(now)
         todo = "send Authorization: Bearer with the token that the server printed when it started"
-        return refusal(401, "unauthorized", "the token is missing or wrong", todo, **{"WWW-Authenticate": "Bearer"})
+        return refusal_response(401, "unauthorized", "the token is missing or wrong", todo, **{"WWW-Authenticate": "Bearer"})

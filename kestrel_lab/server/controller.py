@@ -25,18 +25,18 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.run_types import TERMINAL, Limits
 from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.core.version import __version__
-from kestrel_lab.eventlog.run_status import at_work, standing
+from kestrel_lab.eventlog.run_status import at_work, visible_status
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server import protocol
-from kestrel_lab.server.actions import decide, stop
+from kestrel_lab.server.actions import cancel_run, decide_question
 from kestrel_lab.server.client import Link
-from kestrel_lab.server.run_stream import Follower, Tail
+from kestrel_lab.server.run_stream import Follower, LogWatcher
 
 
-class Attendance:
+class AttendingClients:
     """Counts the clients that can decide now."""
 
     def __init__(self, *, always: bool = False) -> None:
@@ -69,10 +69,10 @@ class Attendance:
 
 
 @dataclass
-class Attended:
+class ClientApprover:
     """The approver of a run that clients decide on. It only waits: the decisions themselves come through the log."""
 
-    attendance: Attendance
+    attendance: AttendingClients
     patience_s: float | None = None
     """Seconds after which a question without an answer is denied; `None` waits without a limit."""
     run: str = ""
@@ -118,9 +118,9 @@ class Control:
         self.can_start = can_start
         self.workspace = Path(workspace)
         self.patience_s = patience_s
-        self.tail = Tail(session.store)
+        self.tail = LogWatcher(session.store)
         self.list = RunList(session.store)
-        self.attendance = Attendance(always=always)
+        self.attendance = AttendingClients(always=always)
         self.links: set[Link] = set()
         self.followers: set[Follower] = set()
         self._own: dict[str, asyncio.Task[None]] = {}
@@ -160,9 +160,9 @@ class Control:
         """Return the first message to a client."""
         return protocol.Hello(server=__version__, user=self.user, can_start=self.can_start)
 
-    def approver(self) -> Attended:
+    def approver(self) -> ClientApprover:
         """Return the approver for a run that clients decide on; give it the run's id."""
-        return Attended(self.attendance, self.patience_s)
+        return ClientApprover(self.attendance, self.patience_s)
 
     def reporter(self, job: str) -> Reporter:
         """Return a `Reporter` that sends the progress of `job` to all clients that `watch`; it may be called from any thread."""
@@ -195,14 +195,14 @@ class Control:
             if isinstance(message, protocol.Start | protocol.Resume):
                 return self._begin(message)
             if isinstance(message, protocol.Cancel):
-                return await stop(self.session, message, by=self.user)
-            return await asyncio.to_thread(decide, self.session, message, by=self.user, how=how)
+                return await cancel_run(self.session, message, by=self.user)
+            return await asyncio.to_thread(decide_question, self.session, message, by=self.user, how=how)
         except UsageError as error:
             return message.refused("refused", str(error))
         except KestrelError as error:
             return message.refused("refused", str(error), todo="try again")
 
-    def adopt(self, run: Run, approver: Attended) -> None:
+    def adopt(self, run: Run, approver: ClientApprover) -> None:
         """Register a run that was started with `approver` as one that was started here."""
         approver.run = run.id
         self._own[run.id] = task = asyncio.create_task(self._await(run), name=f"kestrel control {run.id}")
@@ -303,6 +303,6 @@ class RunList:
             cost_usd=sums.meter.cost_usd,
             unpriced=sums.meter.unpriced,
             waiting=0 if ended else len(sums.meter.questions),
-            standing=standing(run_id, status, owner, asks=bool(sums.meter.questions)).word,
+            standing=visible_status(run_id, status, owner, asks=bool(sums.meter.questions)).word,
             worked_on=not ended and at_work(owner, run_id),
         )

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kestrel_lab.core.json_types import dumps, loads
 from kestrel_lab.server import protocol
-from kestrel_lab.server.auth import Guard, refusal
+from kestrel_lab.server.auth import Guard, refusal_response
 from kestrel_lab.server.client import Link
 from kestrel_lab.server.controller import Control
 
@@ -89,8 +89,12 @@ def _file(path: str) -> Any:
 async def _wrong_address(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = dict(error.headers or {})
-        return refusal(405, "wrong_method", "this address does not accept that method: requests that change something are POST", **allowed)
-    return refusal(404, "not_found", "there is nothing at this address", "POST /v1/messages takes messages, GET /v1/events streams events")
+        return refusal_response(
+            405, "wrong_method", "this address does not accept that method: requests that change something are POST", **allowed
+        )
+    return refusal_response(
+        404, "not_found", "there is nothing at this address", "POST /v1/messages takes messages, GET /v1/events streams events"
+    )
 
 
 class _Site:
@@ -174,7 +178,7 @@ class _Site:
 async def _body(request: Request) -> bytes | Response:
     """The JSON text of a request, no longer than allowed."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        return refusal(415, "not_json", "messages are application/json", "send Content-Type: application/json")
+        return refusal_response(415, "not_json", "messages are application/json", "send Content-Type: application/json")
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > _SWALLOWED:
         return _too_large()
@@ -186,12 +190,12 @@ async def _body(request: Request) -> bytes | Response:
                 return _too_large()
             body = body + chunk if size <= protocol.MESSAGE_BYTES else b""
     except ClientDisconnect:
-        return refusal(400, "cut_off", "the message was cut off and ignored")
+        return refusal_response(400, "cut_off", "the message was cut off and ignored")
     return body if size <= protocol.MESSAGE_BYTES else _too_large()
 
 
 def _too_large() -> Response:
-    return refusal(413, "too_large", f"a message has at most {protocol.MESSAGE_BYTES:,} bytes", Connection="close")
+    return refusal_response(413, "too_large", f"a message has at most {protocol.MESSAGE_BYTES:,} bytes", Connection="close")
 
 
 def _bad_query(error: ValueError) -> protocol.Refused:
@@ -221,7 +225,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the run has ended, the client is gone or does not read, or the server stops."""
         headers = [pair for pair in self.raw_headers if pair[0] != b"content-length"]
-        gone = asyncio.create_task(_gone(receive))
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
         telling = asyncio.create_task(self._tell(send, headers))
         asking = asyncio.create_task(self._ask())
         try:
@@ -272,6 +276,6 @@ def _chunk(message: protocol.ServerMessage) -> bytes:
     return f"event: {message.type}\n{seen}data: {message.line()}\n\n".encode("ascii")
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -57,8 +57,8 @@ def make_server(session: Session, *, approve: str, workspace: str, tools: Sequen
 
     async def call_tool(ctx: Any, params: CallToolRequestParams) -> CallToolResult:
         if (tool := by_wire.get(params.name)) is None:
-            return _said(f"there is no tool {one_line(params.name)!r}", failed=True)
-        return await _followed(ctx, session, lambda: _call(session, tool, params.arguments or {}, approve, workspace))
+            return _text_result(f"there is no tool {one_line(params.name)!r}", failed=True)
+        return await _follow_run(ctx, session, lambda: _call(session, tool, params.arguments or {}, approve, workspace))
 
     return Server("kestrel_lab", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -72,12 +72,12 @@ def _call(session: Session, tool: Tool, args: dict[str, Any], approve: str, work
     )
 
 
-async def _followed(ctx: Any, session: Session, begin: Callable[[], Run]) -> CallToolResult:
+async def _follow_run(ctx: Any, session: Session, begin: Callable[[], Run]) -> CallToolResult:
     """The answer of a run; it is stopped when the client takes its call back."""
     try:
         run = begin()
     except (KestrelError, ValueError) as error:
-        return _said(str(error), failed=True)
+        return _text_result(str(error), failed=True)
     told: set[asyncio.Task[None]] = set()
     count = 0
 
@@ -97,16 +97,16 @@ async def _followed(ctx: Any, session: Session, begin: Callable[[], Run]) -> Cal
         raise
     except ApprovalRequired:
         why = "not allowed by the approval policy of this server, and nobody is asked here"
-        return _said(f"{why}; a person can allow it later: kestrel approve {run.id}, then kestrel resume {run.id}", failed=True)
+        return _text_result(f"{why}; a person can allow it later: kestrel approve {run.id}, then kestrel resume {run.id}", failed=True)
     except KestrelError as error:
-        return _said(str(error), failed=True)
+        return _text_result(str(error), failed=True)
     finally:
         stop()
         await asyncio.gather(*told, return_exceptions=True)
-    return _answered(run, session)
+    return _call_result(run, session)
 
 
-def _answered(run: Run, session: Session) -> CallToolResult:
+def _call_result(run: Run, session: Session) -> CallToolResult:
     """The answer of a run of one call: its text, the images it shows, and what it is as JSON where that is an object."""
     from mcp_types import CallToolResult, ImageContent, TextContent
 
@@ -130,7 +130,7 @@ def _progress(event: Event) -> str | None:
     return None
 
 
-def _said(text: str, *, failed: bool) -> CallToolResult:
+def _text_result(text: str, *, failed: bool) -> CallToolResult:
     from mcp_types import CallToolResult, TextContent
 
     return CallToolResult(content=[TextContent(type="text", text=text)], is_error=failed)

@@ -12,11 +12,11 @@ from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.run_types import INTERRUPTED, RunStatus
 from kestrel_lab.eventlog.notify import wait_until
-from kestrel_lab.eventlog.run_status import standing
+from kestrel_lab.eventlog.run_status import visible_status
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.run_report import RunReport
 from kestrel_lab.server.protocol import ApprovalWanted, Decided, Delta, Ended, Happened, Question, Told, View
-from kestrel_lab.views.formatting import options_of
+from kestrel_lab.views.formatting import answer_options
 from kestrel_lab.views.html.markdown import RenderedChanges
 from kestrel_lab.views.rows import Change
 from kestrel_lab.views.run_view import RunView
@@ -30,7 +30,7 @@ _QUIET_S: Final = 1.0
 """Seconds without a commit after which the file system is asked to report the next one."""
 
 
-class Tail:
+class LogWatcher:
     """Watches a log for all followers of its runs: it reports that the log has grown, not by what.
 
     Commits of this process are notified by its store. Only those of other processes are polled for, less and less often
@@ -126,7 +126,7 @@ def message_of(record: e.Record, patience_s: float | None = None) -> RunMessage:
             until = None if patience_s is None else record.at + patience_s
             asks = {**common, "question": event.question or event.call, "key": event.key, "expires_at": until}
             if event.why == "question":
-                return Question.model_validate({**asks, "text": str(event.args.get("question", "")), "options": options_of(event)})
+                return Question.model_validate({**asks, "text": str(event.args.get("question", "")), "options": answer_options(event)})
             wanted = {"tool": event.tool, "args": event.args, "danger": event.danger, "why": event.why, "diff": event.preview}
             return ApprovalWanted.model_validate({**asks, **wanted, "sandbox": event.sandbox})
         case e.ApprovalGiven():
@@ -141,7 +141,7 @@ class Follower:
     """Yields the messages of one run from behind event number `after` to its end."""
 
     def __init__(
-        self, store: SessionStore, tail: Tail, run: str, *, after: int = 0, view: bool = False, patience_s: float | None = None
+        self, store: SessionStore, tail: LogWatcher, run: str, *, after: int = 0, view: bool = False, patience_s: float | None = None
     ) -> None:
         """Raises `UsageError` when there is no such run, or none with so many events."""
         store.flush()
@@ -219,7 +219,7 @@ class Follower:
             # Decided while nobody worked on it, the run waits for no person any more; the log has no event of that.
             if view.head.status == RunStatus.WAITING_APPROVAL and not view.asks:
                 row = self._store.run(self.run)
-                if standing(self.run, row.status, row.owner, asks=False).word == INTERRUPTED:
+                if visible_status(self.run, row.status, row.owner, asks=False).word == INTERRUPTED:
                     changes += view.interrupt(time.time())
             if ends and view.cites:
                 report = RunReport(self._store, self.run, self._store.state(self.run), None, working=False)

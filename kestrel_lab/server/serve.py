@@ -59,7 +59,7 @@ class Address:
         return f"{self.url}#token={self.token}"
 
 
-def listen(port: int) -> socket.socket:
+def listen_locally(port: int) -> socket.socket:
     """A socket on this machine's own address; 0 takes any free port. Raises `UsageError` when the port is taken."""
     found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
@@ -80,7 +80,7 @@ def token_for(home: Path, port: int, *, keep: bool) -> tuple[str, Path]:
     that are open go on after a restart. Otherwise it is new each time.
     """
     path = home / f"serve-{port}.token"
-    if keep and (known := _kept(path)) is not None:
+    if keep and (known := _stored_token(path)) is not None:
         return known, path
     token = new_token()
     path.unlink(missing_ok=True)
@@ -90,7 +90,7 @@ def token_for(home: Path, port: int, *, keep: bool) -> tuple[str, Path]:
     return token, path
 
 
-def _kept(path: Path) -> str | None:
+def _stored_token(path: Path) -> str | None:
     """A token that was stored before, unless its file could have been read or written by others."""
     try:
         found = path.lstat()
@@ -102,11 +102,11 @@ def _kept(path: Path) -> str | None:
 
 
 @asynccontextmanager
-async def serving(
+async def serve_control(
     control: Control, *, port: int = 0, slow_s: float = SLOW_S, heartbeat_s: float = HEARTBEAT_S, request_s: float = REQUEST_S
 ) -> AsyncIterator[tuple[Address, asyncio.Task[None]]]:
     """Serve `control` while the block runs; gives the address, and a task that ends when a signal stops the server."""
-    with listen(port) as listening:
+    with listen_locally(port) as listening:
         bound = int(listening.getsockname()[1])
         token, path = token_for(control.session.home, bound, keep=port != 0)
         try:
@@ -115,7 +115,7 @@ async def serving(
             config = uvicorn.Config(
                 app, **_SETTINGS, http=http, lifespan="off", proxy_headers=False, h11_max_incomplete_event_size=MESSAGE_BYTES
             )
-            async with _running(_Server(config, control), listening) as work:
+            async with _run_server(_Server(config, control), listening) as work:
                 yield Address(port=bound, token=token, token_file=path), work
         finally:
             if not port:
@@ -123,7 +123,7 @@ async def serving(
 
 
 @asynccontextmanager
-async def _running(server: uvicorn.Server, listening: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
+async def _run_server(server: uvicorn.Server, listening: socket.socket) -> AsyncIterator[asyncio.Task[None]]:
     """Run a server while the block runs; gives the task that ends when a signal stops it."""
     work = asyncio.create_task(server.serve(sockets=[listening]), name="kestrel serve")
     try:
@@ -245,7 +245,7 @@ async def serving_http(
     Raises `UsageError` for an unknown tool and a port that is taken.
     """
     app = make_server(session, approve=approve, workspace=workspace, tools=tools).streamable_http_app(max_sessions=_SESSIONS)
-    with listen(port) as listening:
+    with listen_locally(port) as listening:
         bound = int(listening.getsockname()[1])
         secret, path = token_for(session.home, bound, keep=port != 0) if token else (new_token(), None)
         guard = Guard(app, token=secret, port=bound, public=frozenset() if token else frozenset({"/mcp"}))
@@ -255,7 +255,7 @@ async def serving_http(
             await (app if scope["type"] == "lifespan" else guard)(scope, receive, send)
 
         try:
-            async with _running(uvicorn.Server(uvicorn.Config(guarded, **_SETTINGS, lifespan="on")), listening) as work:
+            async with _run_server(uvicorn.Server(uvicorn.Config(guarded, **_SETTINGS, lifespan="on")), listening) as work:
                 yield bound, path, work
         finally:
             if path is not None and not port:

@@ -190,7 +190,7 @@ _NEVER = {
 
 
 @lru_cache(maxsize=256)
-def harmless(pattern: tuple[str, ...], at: int) -> Harmless | None:
+def harmless_pattern(pattern: tuple[str, ...], at: int) -> Harmless | None:
     """Return what the `...` at a place of an allowing pattern stands for; `None` where the program is not known: for any word.
 
     Before a sub-command these are the options of the program itself: `-c` is one thing in `git log -c` and another in `git -c X log`.
@@ -198,7 +198,7 @@ def harmless(pattern: tuple[str, ...], at: int) -> Harmless | None:
     program = name_of(pattern[0])
     for runner in RUNNERS:
         if (program, *pattern[1 : len(runner)]) == runner and len(pattern) > len(runner):
-            return harmless(pattern[len(runner) :], at - len(runner))
+            return harmless_pattern(pattern[len(runner) :], at - len(runner))
     words = [program, *(word for word in pattern[1:] if word != "..." and (word == "-m" or not word.startswith("-")))]
     has_subcommands = program in PROGRAMS and program not in SEVERAL
     if has_subcommands and all(word == "..." or word.startswith("-") for word in pattern[1:at]):

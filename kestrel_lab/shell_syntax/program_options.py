@@ -144,7 +144,7 @@ _SAME_SUBCOMMAND |= {("podman", sub): same for (name, sub), same in _SAME_SUBCOM
 
 
 @lru_cache(maxsize=256)
-def spellings(command: Command) -> tuple[Command, ...]:
+def command_spellings(command: Command) -> tuple[Command, ...]:
     """Return the command as it is written, and as other words would say the same."""
     found = [command]
     if not command or command[0] is None:
@@ -161,11 +161,11 @@ MEANS = {"f": "force", "r": "recursive", "R": "recursive", "y": "yes", "a": "all
 """What letters stand for by custom: `-rf` is `--recursive --force`."""
 
 
-def readings(command: Command) -> tuple[Command, ...]:
+def command_readings(command: Command) -> tuple[Command, ...]:
     """Return the spellings of a command, and those of the `pip` that `uv pip` takes the place of."""
-    found = spellings(command)
+    found = command_spellings(command)
     place = subcommand_at(command) if command and name_of(command[0] or "") == "uv" else None
-    return (*found, *spellings(command[place:])) if place is not None and command[place] == "pip" else found
+    return (*found, *command_spellings(command[place:])) if place is not None and command[place] == "pip" else found
 
 
 def name_of(word: str) -> str:
@@ -231,7 +231,7 @@ def _by_alias(command: Command) -> list[Command]:
     before = command[1 : len(command) if place is None else place]
     if name in ("git", "gh") and place is not None and command[place] in ("config", "alias"):
         return [
-            _expanded(name, (), command[at + 1] or "", ())
+            _expand_alias(name, (), command[at + 1] or "", ())
             for at in range(place + 1, len(command) - 1)
             if name == "gh" or _ALIAS.fullmatch(command[at] or "")
         ]
@@ -243,13 +243,13 @@ def _by_alias(command: Command) -> list[Command]:
         rest = () if place is None else command[place + 1 :]
         if alias and alias[2] is not None:
             if place is None or command[place] == alias[1]:
-                found.append(_expanded(name, before, alias[2], rest))
+                found.append(_expand_alias(name, before, alias[2], rest))
         else:
             found.append((name, None, *rest))
     return found
 
 
-def _expanded(name: str, before: Command, meaning: str, rest: Command) -> Command:
+def _expand_alias(name: str, before: Command, meaning: str, rest: Command) -> Command:
     """Return the command with an alias replaced by its meaning; one that begins with `!` is a shell program and handled elsewhere."""
     try:
         words = shlex.split(meaning)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.expressions.json_paths import JsonPath
-from kestrel_lab.core.expressions.templates import pieces, render
+from kestrel_lab.core.expressions.templates import render_template, template_parts
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.shell_syntax.parser import CHANGES, COMMAND, bash_parser, read_line
@@ -68,12 +68,12 @@ def render_call(args: Mapping[str, Json], scope: Mapping[str, Json]) -> dict[str
     """Return the arguments of a call with their references filled in, those of its command quoted; raises `UsageError`."""
     parts = _command(args)
     if not parts:
-        return cast("dict[str, Json]", render(dict(args), scope))
+        return cast("dict[str, Json]", render_template(dict(args), scope))
     places = _places(tuple(None if isinstance(part, JsonPath) else part for part in parts))
     references: list[Json] = [f"{{{{{part}}}}}" for part in parts if isinstance(part, JsonPath)]
     others = {name: value for name, value in args.items() if name != COMMAND}
-    filled, values = cast("tuple[dict[str, Json], list[Json]]", render([others, references], scope))
-    quoted = iter([_quoted(value, place, str(name)) for value, place, name in zip(values, places, references, strict=True)])
+    filled, values = cast("tuple[dict[str, Json], list[Json]]", render_template([others, references], scope))
+    quoted = iter([_quote_value(value, place, str(name)) for value, place, name in zip(values, places, references, strict=True)])
     line = "".join(next(quoted) if isinstance(part, JsonPath) else part for part in parts)
     return {name: line if name == COMMAND else filled[name] for name in args}
 
@@ -81,14 +81,14 @@ def render_call(args: Mapping[str, Json], scope: Mapping[str, Json]) -> dict[str
 def _command(args: Mapping[str, Json]) -> list[str | JsonPath]:
     """Return the pieces of a command that has references among other text; none for any other."""
     text = args.get(COMMAND)
-    parts = list(pieces(text)) if isinstance(text, str) else []
+    parts = list(template_parts(text)) if isinstance(text, str) else []
     if len(parts) < 2 or not any(isinstance(part, JsonPath) for part in parts):
         return []
     _places(tuple(None if isinstance(part, JsonPath) else part for part in parts))
     return parts
 
 
-def _quoted(value: Json, place: _Place, name: str) -> str:
+def _quote_value(value: Json, place: _Place, name: str) -> str:
     text = value if isinstance(value, str) else dumps(value)
     if place.begins and re.match(r"-(?!\s|$|\d+(?:\.\d+)?$)", text):
         msg = f"the value of {name}, {one_line(text, 60)!r}, would be read as an option: in the command, write `--` or `./` before {name}, or join it to its option with `=`"
@@ -110,9 +110,9 @@ def _places(parts: tuple[str | None, ...]) -> tuple[_Place, ...]:
     text = "".join(next(rest) if part is None else part for part in parts)
     places = _by_tree(text, marks)
     for one in read_line(text).commands:
-        if why := _evaluated(one, mark):
+        if why := _evaluating_part(one, mark):
             _refuse(why)
-    _prove(text, marks, places)
+    _check_injection(text, marks, places)
     return tuple(places)
 
 
@@ -167,7 +167,7 @@ def _check_around(node: Node, source: bytes) -> None:
         inner = parent
 
 
-def _evaluated(command: Command, mark: str) -> str:
+def _evaluating_part(command: Command, mark: str) -> str:
     """Return which part of a command makes it read a value as a program; empty if none does."""
     told = [word is not None and mark in word for word in command]
     if not any(told):
@@ -203,12 +203,12 @@ def _script_at(command: Command, options: Options) -> int:
     return place
 
 
-def _prove(text: str, marks: list[str], places: list[_Place]) -> None:
+def _check_injection(text: str, marks: list[str], places: list[_Place]) -> None:
     """Check that a value full of shell characters does not change which commands are read; raises `UsageError`."""
     probe = "'\";$(x)`x`\\|&<>*?~{a,b}#!\n\\"
     tried = text
     for mark, place in zip(marks, places, strict=True):
-        tried = tried.replace(mark, _quoted(probe, place, ""))
+        tried = tried.replace(mark, _quote_value(probe, place, ""))
     wanted = []
     for command in read_line(text).commands:
         words = list(command)

@@ -84,7 +84,7 @@ def commands_in(command: Command) -> tuple[list[Command], list[str]]:
     if (reading := _SPECIAL.get(name)) is not None:
         return reading(rest)
     if name in _WRAPPERS:
-        return _wrapped(_WRAPPERS[name], rest), []
+        return _wrapped_commands(_WRAPPERS[name], rest), []
     return _of_runner(command)
 
 
@@ -125,7 +125,7 @@ def _of_git_settings(command: Command) -> list[str]:
     return found
 
 
-def _behind(options: Options, words: Command) -> int | None:
+def _command_place(options: Options, words: Command) -> int | None:
     """Return the place of the command among `words`; `None` where an option that is not known leaves it open."""
     place, long = 0, {*options.words.split(), *options.valued.split()}
     while place < len(words) and (word := words[place]) != "--":
@@ -143,8 +143,8 @@ def _behind(options: Options, words: Command) -> int | None:
     return place + options.before
 
 
-def _wrapped(options: Options, rest: Command) -> list[Command]:
-    place = _behind(options, rest)
+def _wrapped_commands(options: Options, rest: Command) -> list[Command]:
+    place = _command_place(options, rest)
     if place is None or None in rest[:place]:
         return [UNKNOWN]
     return [rest[place:]] if place < len(rest) else []
@@ -184,23 +184,23 @@ def _of_alias(rest: Command) -> tuple[list[Command], list[str]]:
 
 
 def _of_watch(rest: Command) -> tuple[list[Command], list[str]]:
-    place = _behind(Options("bcdegtwx", "nq"), rest)
+    place = _command_place(Options("bcdegtwx", "nq"), rest)
     return ([UNKNOWN], []) if place is None else _of_eval(rest[place:])
 
 
 def _of_env(rest: Command) -> tuple[list[Command], list[str]]:
     split = next((place for place, word in enumerate(rest) if word is not None and word.startswith(("-S", "--split-string"))), None)
-    return ([UNKNOWN], []) if split is not None else (_wrapped(_WRAPPERS["env"], rest), [])
+    return ([UNKNOWN], []) if split is not None else (_wrapped_commands(_WRAPPERS["env"], rest), [])
 
 
 def _of_xargs(rest: Command) -> tuple[list[Command], list[str]]:
     """Words are added at the end, or put in the place of one that is named by -I."""
-    marks = [mark for mark in (*_after(rest, "-I"), *_after(rest, "--replace"), "{}") if mark]
-    found = _wrapped(_WRAPPERS["xargs"], rest)
+    marks = [mark for mark in (*_values_of_option(rest, "-I"), *_values_of_option(rest, "--replace"), "{}") if mark]
+    found = _wrapped_commands(_WRAPPERS["xargs"], rest)
     return [(*(None if word is None or any(mark in word for mark in marks) else word for word in one), None) for one in found], []
 
 
-def _after(words: Command, option: str) -> list[str | None]:
+def _values_of_option(words: Command, option: str) -> list[str | None]:
     joined = [word[len(option) :].lstrip("=") for word in words if word is not None and word.startswith(option) and word != option]
     return [*joined, *(words[place + 1] for place, word in enumerate(words[:-1]) if word == option)]
 

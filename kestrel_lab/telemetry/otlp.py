@@ -86,7 +86,7 @@ class LiveExport:
             conversation = self._conversation(event.follows) if event.follows else run.id
             fold = SpanFold(run.id, conversation=conversation, content=self._content)
         else:
-            earlier = _until(run.records(), event)  # of another session, or of the run that it forks: they have exported it
+            earlier = _records_until(run.records(), event)  # of another session, or of the run that it forks: they have exported it
             fold = SpanFold(run.id, conversation=self._conversation(run.id), content=self._content)
             for record in earlier:
                 fold.take(record.event, record.at)
@@ -109,7 +109,7 @@ class LiveExport:
             )
 
 
-def _until(records: list[Record], event: Event) -> Iterable[Record]:
+def _records_until(records: list[Record], event: Event) -> Iterable[Record]:
     last = next((place for place in reversed(range(len(records))) if records[place].event == event), len(records))
     return records[:last]
 

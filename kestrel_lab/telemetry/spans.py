@@ -257,7 +257,7 @@ class SpanFold:
 
     def _model_called(self, event: e.ModelCalled, at: float) -> None:
         attributes: Attributes = {
-            "gen_ai.operation.name": "chat", **_asked(event.model), "gen_ai.conversation.id": self._conversation, "kestrel.step": event.step,
+            "gen_ai.operation.name": "chat", **_model_attributes(event.model), "gen_ai.conversation.id": self._conversation, "kestrel.step": event.step,
         }  # fmt: skip
         started = self._started
         if started is not None:
@@ -331,7 +331,7 @@ class SpanFold:
         return self._end(key, at)
 
     def _agent(self, name: str, model: str) -> Attributes:
-        return {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name, **_asked(model)}
+        return {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": name, **_model_attributes(model)}
 
 
 def vendor_name(model: str) -> tuple[str, str]:
@@ -343,7 +343,7 @@ def vendor_name(model: str) -> tuple[str, str]:
     return ("_OTHER" if owner is None else _PROVIDERS.get(owner.prefix, owner.prefix)), model
 
 
-def _asked(model: str) -> Attributes:
+def _model_attributes(model: str) -> Attributes:
     provider, name = vendor_name(model)
     return {"gen_ai.provider.name": provider, "gen_ai.request.model": name}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Protocol, cast
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 
@@ -123,7 +123,7 @@ class TypedArguments:
             about = self.parameters[str(error["loc"][0])].description if top_level else ""
             return f"required but missing ({one_line(about, 120)})" if about else "required but missing"
         if error["type"] == "extra_forbidden":
-            return f"unknown argument; {nearest(str(error['loc'][0]), self.parameters)}" if top_level else "unknown key"
+            return f"unknown argument; {did_you_mean(str(error['loc'][0]), self.parameters)}" if top_level else "unknown key"
         message = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
         return f"{message}, not {one_line(repr(error['input']), 60)}"
 
@@ -144,7 +144,7 @@ class SchemaArguments:
         required = cast("list[str]", self.schema.get("required") or [])
         lines = [f"- {name}: required but missing" for name in required if name not in args]
         if self.schema.get("additionalProperties") is False:
-            lines += [f"- {name}: unknown argument; {nearest(name, known)}" for name in args if name not in known]
+            lines += [f"- {name}: unknown argument; {did_you_mean(name, known)}" for name in args if name not in known]
         if lines:
             raise ToolArgumentsError("\n".join([f"{self.tool} was not run, its arguments are wrong:", *lines]))
         return args

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.sanitize import plain
-from kestrel_lab.retrieval.code_graph import Graph, Use
-from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
+from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.retrieval.code_graph import Graph, NameUse
+from kestrel_lab.retrieval.hits import Hit, Retrieval, missing_words_phrase, nothing_found
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.trace_events import events_of
-from kestrel_lab.retrieval.workspace_indexes import Indexes
+from kestrel_lab.retrieval.workspace_indexes import WorkspaceIndexes
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool, ToolContext
 
@@ -21,7 +21,7 @@ _MOST_HITS = 50
 _MOST_USES = 200
 
 
-def retrieval_tools(indexes: Indexes) -> list[Tool]:
+def retrieval_tools(indexes: WorkspaceIndexes) -> list[Tool]:
     """`search_code`, `find_definition` and `find_references`, offered to runs that name them or `retrieval`."""
 
     async def ready(ctx: ToolContext) -> tuple[CodeIndex, str]:
@@ -51,7 +51,7 @@ def retrieval_tools(indexes: Indexes) -> list[Tool]:
         if ctx.looked_up is not None:
             for event in events_of(found):
                 ctx.looked_up(event)
-        return _told(found, note)
+        return _hits_text(found, note)
 
     @tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="workspace", shows="lines", reaches="nothing")
     async def find_definition(name: str, ctx: ToolContext) -> str:
@@ -67,8 +67,8 @@ def retrieval_tools(indexes: Indexes) -> list[Tool]:
         hits = await asyncio.to_thread(graph.definitions, name.strip())
         if not hits:
             near = await asyncio.to_thread(graph.near, name.strip())
-            return _noted(f"[nothing called {name} is defined here; {near}]", note)
-        return _noted("\n\n".join(map(_shown, hits[:_MOST_HITS])), note)
+            return _with_note(f"[nothing called {name} is defined here; {near}]", note)
+        return _with_note("\n\n".join(map(_hit_text, hits[:_MOST_HITS])), note)
 
     @tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="workspace", shows="lines", reaches="nothing")
     async def find_references(name: str, ctx: ToolContext) -> str:
@@ -81,12 +81,12 @@ def retrieval_tools(indexes: Indexes) -> list[Tool]:
         """
         index, note = await ready(ctx)
         uses = await asyncio.to_thread(Graph(index).uses, name.strip())
-        return _noted(_used(uses, name), note)
+        return _with_note(_uses_text(uses, name), note)
 
     return [replace(made, group=GROUP) for made in (search_code, find_definition, find_references)]
 
 
-def _used(uses: Sequence[Use], name: str) -> str:
+def _uses_text(uses: Sequence[NameUse], name: str) -> str:
     order = {"definition": 0, "import": 1, "call": 2, "use": 3}
     ordered = sorted(uses, key=lambda use: (order[use.kind], use.path, use.line))
     lines = [f"{use.path}:{use.line}: {use.kind}: {use.text}" for use in ordered]
@@ -95,19 +95,19 @@ def _used(uses: Sequence[Use], name: str) -> str:
     return "\n".join(lines) or f"[nothing uses {name}]"
 
 
-def _told(found: Retrieval, note: str) -> str:
+def _hits_text(found: Retrieval, note: str) -> str:
     if not found.hits:
-        return _noted(f"[{nothing(found.gaps)}]", note)
-    missing = f"; {lacking(found.gaps)}" if found.gaps else ""
+        return _with_note(f"[{nothing_found(found.gaps)}]", note)
+    missing = f"; {missing_words_phrase(found.gaps)}" if found.gaps else ""
     end = f"[{len(found.hits)} file{'s' * (len(found.hits) != 1)} cover{'s' * (len(found.hits) == 1)} {found.coverage:.0%} of the question{missing}]"
-    return _noted("\n\n".join([*map(_shown, found.hits), end]), note)
+    return _with_note("\n\n".join([*map(_hit_text, found.hits), end]), note)
 
 
-def _shown(hit: Hit) -> str:
+def _hit_text(hit: Hit) -> str:
     lines: Sequence[str] = hit.text.split("\n")
     numbered = "\n".join(f"{number:>6}  {line.rstrip()}" for number, line in enumerate(lines, hit.first))
-    return f"{plain(hit.place)}  ({plain(hit.why)})\n{numbered}"
+    return f"{sanitize_text(hit.place)}  ({sanitize_text(hit.why)})\n{numbered}"
 
 
-def _noted(text: str, note: str) -> str:
+def _with_note(text: str, note: str) -> str:
     return f"{text}\n[{note}]" if note else text

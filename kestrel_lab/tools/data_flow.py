@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger, Effect
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 
 Reads = Literal["private", "untrusted", "workspace", "run"]
@@ -82,14 +82,14 @@ def read_reads(given: str | Iterable[str] | None, *, untrusted: bool | None = No
     words += ("untrusted",) if untrusted and "untrusted" not in words else ()
     for word in words:
         if word not in get_args(Reads):
-            raise UsageError(f"a tool reads {', '.join(get_args(Reads))}, not {word!r}; {nearest(str(word), get_args(Reads))}")
+            raise UsageError(f"a tool reads {', '.join(get_args(Reads))}, not {word!r}; {did_you_mean(str(word), get_args(Reads))}")
     return words
 
 
 def read_reach(given: str | None) -> str | None:
     """`reaches` as written for a tool; raises `UsageError` with the nearest word for one that is none."""
     if given is not None and given not in get_args(Reach):
-        raise UsageError(f"a tool reaches {', '.join(get_args(Reach))}, not {given!r}; {nearest(str(given), get_args(Reach))}")
+        raise UsageError(f"a tool reaches {', '.join(get_args(Reach))}, not {given!r}; {did_you_mean(str(given), get_args(Reach))}")
     return given
 
 
@@ -100,7 +100,7 @@ def suggested_reach(parameters: Iterable[str], danger: Danger, effect: Effect) -
     return "address" if effect != "pure" and _ADDRESSES & {*parameters} else "nothing"
 
 
-def unsaid(*, reads: Iterable[str] | None, reaches: str | None, danger: Danger, effect: Effect) -> frozenset[str]:
+def undeclared_flow(*, reads: Iterable[str] | None, reaches: str | None, danger: Danger, effect: Effect) -> frozenset[str]:
     """Return what is only assumed of a function that declares neither: whether it opens `files`, and what its effect and danger leave open."""
     if reads is not None or reaches is not None:
         return frozenset()

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args, get_type_hints, overload
 
 from kestrel_lab.core.calls import Danger, Effect
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.tools.argument_schema import REQUIRED, Parameter, TypedArguments
-from kestrel_lab.tools.data_flow import Shows, read_reach, read_reads, suggested_reach, unsaid
+from kestrel_lab.tools.data_flow import Shows, read_reach, read_reads, suggested_reach, undeclared_flow
 from kestrel_lab.tools.sandbox.levels import Level
 from kestrel_lab.tools.tool import CacheScope, Fingerprint, Preview, Tool, ToolContext
 
@@ -163,7 +163,7 @@ def tool(
     """
     danger = _danger(danger_level)
     if effect not in get_args(Effect):
-        raise UsageError(f"there is no effect {effect!r}; {nearest(str(effect), get_args(Effect))}")
+        raise UsageError(f"there is no effect {effect!r}; {did_you_mean(str(effect), get_args(Effect))}")
     _check_caching(effect, fingerprint, cache_ttl_seconds, cache_scope)
     read, reach = read_reads(reads, untrusted=untrusted), read_reach(reaches)
     carried, owned = (tuple(one.split()) if isinstance(one, str) else tuple(one) for one in (content, own))
@@ -178,7 +178,7 @@ def tool(
         if not description:
             raise UsageError(f"tool {called!r} has no docstring: write one line that tells the model what it does")
         if unknown := [one for one in carried if one not in inspect.signature(function).parameters]:
-            known = nearest(unknown[0], inspect.signature(function).parameters)
+            known = did_you_mean(unknown[0], inspect.signature(function).parameters)
             raise UsageError(f"tool {called!r} has no parameter {unknown[0]!r} that could be content; {known}")
         parameters, context = _parameters(called, function, about, sys._getframe(depth).f_locals)
         return Tool(
@@ -200,7 +200,7 @@ def tool(
             sandbox=sandbox,
             reads=("private",) if read is None else read,
             reaches=reach or suggested_reach(parameters, danger, effect),
-            unsaid=unsaid(reads=read, reaches=reach, danger=danger, effect=effect),
+            unsaid=undeclared_flow(reads=read, reaches=reach, danger=danger, effect=effect),
             content=carried,
             own=owned,
             shows=shows,
@@ -212,7 +212,7 @@ def tool(
 
 def _check_caching(effect: Effect, fingerprint: Fingerprint | None, ttl: float | None, scope: CacheScope) -> None:
     if scope not in get_args(CacheScope):
-        raise UsageError(f"there is no cache scope {scope!r}; {nearest(str(scope), get_args(CacheScope))}")
+        raise UsageError(f"there is no cache scope {scope!r}; {did_you_mean(str(scope), get_args(CacheScope))}")
     if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < math.inf):
         msg = f"cache_ttl_seconds is a positive number of seconds, not {ttl!r}; leave it out for answers that are good as long as the fingerprint"
         raise UsageError(msg)
@@ -226,7 +226,7 @@ def _danger(level: Danger | str) -> Danger:
         return level
     if isinstance(level, str) and level.upper() in Danger.__members__:
         return Danger[level.upper()]
-    raise UsageError(f"there is no danger level {level!r}; {nearest(str(level).upper(), Danger.__members__)}")
+    raise UsageError(f"there is no danger level {level!r}; {did_you_mean(str(level).upper(), Danger.__members__)}")
 
 
 def _parameters(

@@ -46,7 +46,7 @@ delegate = replace(
 )
 
 
-def for_team(spec: ToolSpec, members: Iterable[Step], team: Mapping[str, Any]) -> ToolSpec:
+def describe_for_team(spec: ToolSpec, members: Iterable[Step], team: Mapping[str, Any]) -> ToolSpec:
     """Return the tool as a model with a team is told of it: with the names of its agents and what each is for."""
     names = [member.id for member in members]
     lines = [f"- {name}: {one_line(str(team[name].get('description') or team[name].get('instructions') or ''), 200)}" for name in names]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.errors import ToolError, nearest
+from kestrel_lab.core.errors import ToolError, did_you_mean
 from kestrel_lab.core.events.union import TaskChanged
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.tools.decorator import tool
@@ -36,7 +36,7 @@ async def create_tasks(titles: list[str], ctx: ToolContext) -> str:
         raise ValueError(f"a run has at most {_MOST_TASKS} tasks, and this one has {len(there)}: make fewer, larger ones")
     for number, title in enumerate(titles[made:], len(there) + 1):
         tasks.change(TaskChanged(task=str(number), title=title, call=ctx.call_id))
-    return _listed(tasks)
+    return _tasks_text(tasks)
 
 
 @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", reads="run", reaches="nothing")
@@ -56,7 +56,7 @@ async def update_task(
     tasks = _tasks(ctx)
     known = {one.task: one for one in tasks.listed()}
     if task not in known:
-        msg = f"there is no task {task!r}; {nearest(task, known) if known else 'the list is empty: create_tasks puts tasks on it'}"
+        msg = f"there is no task {task!r}; {did_you_mean(task, known) if known else 'the list is empty: create_tasks puts tasks on it'}"
         raise ValueError(msg)
     before = known[task]
     after = replace(
@@ -67,7 +67,7 @@ async def update_task(
     )
     if after != before:
         tasks.change(after)
-    return _listed(tasks)
+    return _tasks_text(tasks)
 
 
 @tool(danger_level=Danger.SAFE, effect="pure", version="1", reads="run", reaches="nothing")
@@ -78,7 +78,7 @@ async def list_tasks(ctx: ToolContext) -> str:
         ctx: The run it works for.
 
     """
-    return _listed(_tasks(ctx))
+    return _tasks_text(_tasks(ctx))
 
 
 def task_tools() -> list[Tool]:
@@ -92,7 +92,7 @@ def _tasks(ctx: ToolContext) -> Tasks:
     return ctx.tasks
 
 
-def _listed(tasks: Tasks) -> str:
+def _tasks_text(tasks: Tasks) -> str:
     lines = [f"{one.task}. [{one.status}] {one.title}" + (f" ({one.note})" if one.note else "") for one in tasks.listed()]
     return "\n".join(lines) or "[the task list is empty]"
 

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.errors import ToolError, UsageError, nearest
+from kestrel_lab.core.errors import ToolError, UsageError, did_you_mean
 from kestrel_lab.core.expressions import templates as template
 from kestrel_lab.core.expressions.json_paths import JsonPath
 from kestrel_lab.core.json_types import Json, content_key, dumps, readable
@@ -132,7 +132,7 @@ class Macro(TextView):
             raise UsageError(f"{where} {'is a macro: write its steps instead' if step.tool else 'names no tool'}")
         try:
             dumps(step.args)
-            found = template.paths(step.args)
+            found = template.references_in(step.args)
             if not self.stored:
                 check_command(step.args)
         except (UsageError, TypeError, ValueError, RecursionError) as error:
@@ -151,7 +151,7 @@ class Macro(TextView):
             case (("previous" | "steps"), _):
                 return "results are previous.content and steps[0].content, with .key or [0] after that"
             case root, _:
-                return "" if root in self.parameters else f"no such parameter; {nearest(root, [*self.parameters, *_RESULTS])}"
+                return "" if root in self.parameters else f"no such parameter; {did_you_mean(root, [*self.parameters, *_RESULTS])}"
 
     def __repr__(self) -> str:
         state = f"version {self.version}" if self.enabled else f"version {self.version}, disabled"
@@ -176,7 +176,7 @@ class MacroRegistry:
         fitting = [row for row in rows if row[0] == name and version in {None, row[4]}]
         if not fitting:
             what = f"macro {name!r}" if version is None else f"version {version} of macro {name!r}"
-            raise UsageError(f"there is no {what} for {self.workspace}; {nearest(name, {row[0] for row in rows})}")
+            raise UsageError(f"there is no {what} for {self.workspace}; {did_you_mean(name, {row[0] for row in rows})}")
         return _macro(fitting[-1])
 
     def save(self, macro: Macro) -> Macro:
@@ -199,7 +199,7 @@ class MacroRegistry:
     def remove(self, name: str) -> None:
         """Delete every version of a macro; raises `UsageError` when there is none of that name."""
         if name not in (known := {row[0] for row in self._rows()}):
-            raise UsageError(f"there is no macro {name!r} for {self.workspace}; {nearest(name, known)}")
+            raise UsageError(f"there is no macro {name!r} for {self.workspace}; {did_you_mean(name, known)}")
         self._store.execute("DELETE FROM macros WHERE workspace_id = ? AND name = ?", (self.workspace, name), f"macro {name!r}").result()
 
     def _set(self, name: str, *, enabled: bool) -> Macro:
@@ -268,7 +268,7 @@ def macro_tool(macros: Mapping[str, Macro]) -> Tool:
 
     return Tool(
         name=MACRO_RUN,
-        description=_told(macros.values()),
+        description=_macros_prompt(macros.values()),
         function=macro_run,
         arguments=MacroArguments(macros=macros),
         danger=Danger.SAFE,
@@ -293,9 +293,9 @@ async def run_macro(macro: Macro, args: dict[str, Json], parts: Parts) -> Json:
         try:
             answer = await parts(place, step.tool, render_call(step.args, {**args, "previous": previous, "steps": results}))
         except UsageError as error:
-            raise _stopped(macro, place, str(error), parts) from error
+            raise _stopped_error(macro, place, str(error), parts) from error
         if answer.error is not None:
-            raise _stopped(macro, place, answer.error.message, parts)
+            raise _stopped_error(macro, place, answer.error.message, parts)
         results.append({"content": answer.value})
     parts.end(ok=True)
     return {
@@ -321,7 +321,7 @@ class MacroArguments:
         """Return the arguments with the macro's defaults; raises `ToolArgumentsError` with the nearest name or each wrong parameter."""
         name, given = args.get("name"), args.get("args", {})
         if not isinstance(name, str) or name not in self.macros:
-            raise ToolArgumentsError(f"there is no macro {one_line(str(name))!r}; {nearest(str(name), self.macros)}")
+            raise ToolArgumentsError(f"there is no macro {one_line(str(name))!r}; {did_you_mean(str(name), self.macros)}")
         if not isinstance(given, dict) or set(args) - {"name", "args"}:
             raise ToolArgumentsError(f"{MACRO_RUN} takes name and args, and args is an object: use {self.macros[name].signature}")
         return {"name": name, "args": self.macros[name].arguments(given)}
@@ -331,7 +331,7 @@ class MacroArguments:
         return dict(args)
 
 
-def _stopped(macro: Macro, place: int, reason: str, parts: Parts) -> ToolError:
+def _stopped_error(macro: Macro, place: int, reason: str, parts: Parts) -> ToolError:
     step = macro.steps[place - 1]
     done = ", ".join(f"{number} {earlier.tool}" for number, earlier in enumerate(macro.steps[: place - 1], 1)) or "none"
     parts.end(ok=False, reason=f"step {place}, {step.tool}: {reason}")
@@ -340,7 +340,7 @@ def _stopped(macro: Macro, place: int, reason: str, parts: Parts) -> ToolError:
     )
 
 
-def _told(macros: Iterable[Macro]) -> str:
+def _macros_prompt(macros: Iterable[Macro]) -> str:
     """Return the description for the model: every macro with its parameters and the tools it calls."""
     lines = ["Do several tool calls in one: prefer a macro that fits to its tools. Macros:"]
     for macro in macros:

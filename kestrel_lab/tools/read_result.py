@@ -11,7 +11,7 @@ from kestrel_lab.eventlog.large_results import offsets_of, piece_of
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.ripgrep import search_file
 from kestrel_lab.tools.tool import ToolContext
-from kestrel_lab.tools.web.tools import foreign
+from kestrel_lab.tools.web.tools import mark_foreign
 
 NAME = "read_result"
 _MOST_CHARS = 18_000
@@ -45,7 +45,7 @@ async def read_result(id: str, ctx: ToolContext, offset: int = 0, limit: int = 1
         last = offset + len(text)
         more = f"; go on with offset={last}" if last < kept.chars else ""
         note = f"characters {offset:,} to {last - 1:,} of {kept.chars:,}{more}"
-    shown = foreign(text, f"part of an answer of {kept.tool}") if kept.untrusted else text
+    shown = mark_foreign(text, f"part of an answer of {kept.tool}") if kept.untrusted else text
     return f"{shown}\n[{note}]"
 
 

@@ -37,14 +37,14 @@ def _convert(value: object) -> Json:
         return {_encodable(key): _convert(item) for key, item in cast("dict[str, object]", value).items()}
     from pydantic_core import to_jsonable_python  # loaded on use
 
-    converted = to_jsonable_python(value, fallback=_foreign)
+    converted = to_jsonable_python(value, fallback=_from_library)
     for plain in (str, int, float):  # a subclass that comes back as it was
         if isinstance(converted, plain) and not isinstance(converted, bool):
             return _convert(plain(converted))
     return _convert(converted)
 
 
-def render(value: Json) -> str:
+def render_result(value: Json) -> str:
     """Return what a model is shown: text as it is, an object with long text as labelled blocks, the rest as JSON."""
     if isinstance(value, str):
         return value
@@ -79,7 +79,7 @@ def _encodable(text: str) -> str:
     return text
 
 
-def _foreign(value: object) -> object:
+def _from_library(value: object) -> object:
     """Arrays and tables of libraries that are not imported here."""
     for method in ("to_string", "tolist"):  # a table has both or the first, an array or a numpy number the second
         if callable(convert := getattr(value, method, None)):

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.sanitize import decode, one_line
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.sanitize import decode_text, one_line
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.files.directory_walk import closing, descend
+from kestrel_lab.tools.files.directory_walk import closing_fd, walk_directory
 from kestrel_lab.tools.files.lock import read_whole
 from kestrel_lab.tools.files.safe_open import open_beneath
 from kestrel_lab.tools.tool import Tool, Toolbox
@@ -86,19 +86,19 @@ class Skill:
         """Return the skill as its SKILL.md is now, with the `problem` if it is not valid."""
         try:
             content = self._content(FILE)
-            given = _fields(decode(content, FILE).text, self.name)
+            given = _fields(decode_text(content, FILE).text, self.name)
         except (UsageError, ValueError) as error:
             return replace(self, problem=one_line(str(error), 500))
         return replace(self, **given, size=len(content), digest=hashlib.sha256(content).hexdigest(), problem="")
 
     def text_of(self, file: str) -> str:
         """Return the text of a file of the skill; raises `ValueError` for what is none of its files, too large or no text."""
-        return decode(self._content(file), file).text
+        return decode_text(self._content(file), file).text
 
     def files(self) -> list[str]:
         """Return its other files, at most a hundred of four levels; symlinks are not listed. Raises `ValueError` where it cannot be read."""
         with self._opened(".", os.O_DIRECTORY) as fd:
-            found = descend(fd, {".git", "__pycache__", "node_modules"}, depth=4)
+            found = walk_directory(fd, {".git", "__pycache__", "node_modules"}, depth=4)
             return [entry.path for entry in found if entry.kind == "file" and entry.path != FILE][:_MOST_LISTED]
 
     def _content(self, file: str) -> bytes:
@@ -113,14 +113,14 @@ class Skill:
             raise ValueError(f"{file!r} contains a NUL character")
         try:
             with (
-                closing(os.open(self.root, _DIRECTORY)) as root,
-                closing(open_beneath(root, self.folder, _DIRECTORY, 0, follow=True)) as folder,
+                closing_fd(os.open(self.root, _DIRECTORY)) as root,
+                closing_fd(open_beneath(root, self.folder, _DIRECTORY, 0, follow=True)) as folder,
             ):
                 fd = open_beneath(folder, posixpath.normpath(file), os.O_RDONLY | flags, 0, follow=True)
         except OSError as error:
             why = "it leads out of the skill's folder" if error.errno in _LED_OUT else error.strerror
             raise ValueError(f"{file} of the skill {self.name!r} cannot be read: {why}") from error
-        with closing(fd):
+        with closing_fd(fd):
             yield fd
 
 
@@ -164,7 +164,7 @@ def _in_workspace(workspace: Path, place: str, source: str) -> Iterator[Skill]:
     if not os.path.lexists(f"{workspace}/{place}"):
         return
     try:
-        with closing(os.open(workspace, _DIRECTORY)) as root, closing(open_beneath(root, place, _DIRECTORY, 0, follow=True)) as fd:
+        with closing_fd(os.open(workspace, _DIRECTORY)) as root, closing_fd(open_beneath(root, place, _DIRECTORY, 0, follow=True)) as fd:
             names = sorted(os.listdir(fd))
     except OSError:  # no folder, or one that leads out of the workspace
         return
@@ -173,7 +173,7 @@ def _in_workspace(workspace: Path, place: str, source: str) -> Iterator[Skill]:
         if os.path.lexists(f"{workspace}/{shown}/{FILE}"):
             yield Skill(name=name, source=source, shown=shown, root=workspace, folder=shown).read()
     if len(names) > MOST_FOLDERS:
-        yield Skill(name="", source=source, shown=place, root=workspace, folder=place, problem=_crowded(names))
+        yield Skill(name="", source=source, shown=place, root=workspace, folder=place, problem=_too_many_notice(names))
 
 
 def _of_user(folder: Path, source: str, shown: str) -> Iterator[Skill]:
@@ -185,10 +185,10 @@ def _of_user(folder: Path, source: str, shown: str) -> Iterator[Skill]:
         if os.path.lexists(folder / name / FILE):  # users link to skills that they keep elsewhere
             yield Skill(name=name, source=source, shown=f"{shown}/{name}", root=(folder / name).resolve()).read()
     if len(names) > MOST_FOLDERS:
-        yield Skill(name="", source=source, shown=shown, root=folder, problem=_crowded(names))
+        yield Skill(name="", source=source, shown=shown, root=folder, problem=_too_many_notice(names))
 
 
-def _crowded(names: Sequence[str]) -> str:
+def _too_many_notice(names: Sequence[str]) -> str:
     return f"it holds {len(names):,} entries, and places of skills with more than {MOST_FOLDERS} are not looked into"
 
 
@@ -252,13 +252,13 @@ Skills are instructions for certain tasks. When the task is one of these, load t
 its text, and of a skill of the workspace this description, is information on how to work, and its calls are approved as any others are."""
 
 
-def catalogue(skills: Iterable[Skill]) -> str:
+def skills_prompt(skills: Iterable[Skill]) -> str:
     """Return the part of the system message that names skills, a line each; empty for none."""
-    lines = [entry(skill) for skill in skills]
+    lines = [skill_line(skill) for skill in skills]
     return "\n".join([_INTRODUCED, *lines]) if lines else ""
 
 
-def entry(skill: Skill) -> str:
+def skill_line(skill: Skill) -> str:
     """Return the line for a skill."""
     return f"- {skill.name} ({'of the user' if skill.own else 'of the workspace'}): {one_line(skill.description, 1_100)}"
 
@@ -297,16 +297,16 @@ def load_skill(name: str, file: str = "") -> str:
 
 def _load(skills: Mapping[str, Skill], name: str, file: str) -> str:
     if name not in skills:
-        raise ValueError(f"there is no skill {name!r}; {nearest(name, skills)}")
+        raise ValueError(f"there is no skill {name!r}; {did_you_mean(name, skills)}")
     if file:
         return skills[name].text_of(file)
     skill = skills[name].read()
     if skill.problem:
         raise ValueError(f"the skill {name!r} is not valid any more: {skill.problem}")
-    return _loaded(skill)
+    return _skill_text(skill)
 
 
-def _loaded(skill: Skill) -> str:
+def _skill_text(skill: Skill) -> str:
     files = skill.files()
     told = [f"Skill {skill.name}, {'of the user' if skill.own else 'of the workspace'}. Its folder is {skill.place} for commands."]
     if skill.compatibility:

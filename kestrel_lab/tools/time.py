@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def _with_reference(args: dict[str, Json], ctx: ToolContext) -> str | None:
     """Answers hold for good where the arguments alone settle them; else they hang on the run's beginning."""
     given = str(args.get("reference", ""))
-    return rules_version() if given and (args.get("zone") or not _naive(given)) else None
+    return rules_version() if given and (args.get("zone") or not _is_naive(given)) else None
 
 
 def _with_zone(args: dict[str, Json], ctx: ToolContext) -> str | None:
-    return rules_version() if args.get("zone") or not _naive(str(args.get("base", ""))) else None
+    return rules_version() if args.get("zone") or not _is_naive(str(args.get("base", ""))) else None
 
 
 @tool(danger_level=Danger.SAFE, effect="pure", version="1", fingerprint=_with_reference, reads="", reaches="nothing")
@@ -53,8 +53,8 @@ def parse_relative(
     session = handshake_of(ctx.time)
     place = zone_named(zone, "the arguments") if zone else None
     if reference:
-        moment, told, _ = read_moment(reference, place if _naive(reference) else None)
-        place = place or (session.zone if session is not None and _naive(reference) else told)
+        moment, told, _ = read_moment(reference, place if _is_naive(reference) else None)
+        place = place or (session.zone if session is not None and _is_naive(reference) else told)
     elif session is None:
         raise UsageError("outside a run there is no reference time: give reference, such as 2030-12-31T20:15:00+01:00")
     else:
@@ -76,7 +76,7 @@ def time_arithmetic(base: str, offset: str, ctx: ToolContext, zone: str = "") ->
     from kestrel_lab.tools.timeparse.durations import time_arithmetic as count_on
 
     place: Zone | None = zone_named(zone, "the arguments") if zone else None
-    if place is None and _naive(base) and (session := handshake_of(ctx.time)) is not None:
+    if place is None and _is_naive(base) and (session := handshake_of(ctx.time)) is not None:
         place = session.zone
     return count_on(base, offset, zone=place).as_json()
 
@@ -96,7 +96,7 @@ def normalize_timezone(time: str, to_zone: str, from_zone: str = "") -> dict[str
     return change_zone(time, to_zone, from_zone=from_zone or None).as_json()
 
 
-def _naive(text: str) -> bool:
+def _is_naive(text: str) -> bool:
     try:
         return datetime.fromisoformat(text.strip().upper()).tzinfo is None
     except ValueError:

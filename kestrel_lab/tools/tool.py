@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from kestrel_lab.core.calls import Danger, Effect, Result
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed, RetrievalStep, TaskChanged
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ToolSpec
@@ -25,7 +25,7 @@ from kestrel_lab.tools.argument_schema import Arguments, ToolArgumentsError
 from kestrel_lab.tools.data_flow import Flow, Shows
 from kestrel_lab.tools.files.versions import Versions
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.results import render, to_json
+from kestrel_lab.tools.results import render_result, to_json
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.views.html.elements import table_html
 
@@ -34,7 +34,7 @@ __all__ = [
     "CodeContext",
     "DryRun",
     "Fingerprint",
-    "Kept",
+    "StoredAnswer",
     "Notes",
     "Parts",
     "Preview",
@@ -43,11 +43,11 @@ __all__ = [
     "ToolArgumentsError",
     "ToolContext",
     "Toolbox",
-    "render",
+    "render_result",
 ]
 
 
-def _unheard(_text: str, _fraction: float | None = None) -> None:
+def _ignore_output(_text: str, _fraction: float | None = None) -> None:
     """Take progress or output that nobody listens to."""
 
 
@@ -93,7 +93,7 @@ class Notes:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class StoredAnswer:
     """An answer that was too long to show, as it is kept whole."""
 
     path: Path
@@ -139,10 +139,10 @@ class ToolContext:
     workspace: Workspace
     run_id: str = ""
     call_id: str = ""
-    progress: Callable[[str, float | None], None] = _unheard
+    progress: Callable[[str, float | None], None] = _ignore_output
     """Tells how far the call is: a text, and a fraction from 0 to 1 or `None`."""
     time: Mapping[str, Json] = field(default_factory=dict)
-    """What the run was told of the time at its beginning: see `tools.timeparse.session_time.handshake`; empty outside a run."""
+    """What the run was told of the time at its beginning: see `tools.timeparse.session_time.session_time`; empty outside a run."""
     tasks: Tasks | None = None
     """`None` outside a run."""
     notes: Notes | None = None
@@ -151,7 +151,7 @@ class ToolContext:
     """Makes calls for a tool that is made of calls; `None` outside a run."""
     delegate: Callable[[str, str, float], Awaitable[Json]] | None = None
     """Has a sub-agent work on a goal, with a share of what the run may use; `None` outside a run."""
-    kept: Callable[[str], Kept] | None = None
+    kept: Callable[[str], StoredAnswer] | None = None
     """Finds an earlier answer of the run by its id; raises `ValueError` or `FileNotFoundError` for the model. `None` outside a run."""
     spool: Callable[[], Spool] | None = None
     """Begins a text that is to be kept whole though the answer has only parts of it, as output of a command; once a call."""
@@ -161,9 +161,9 @@ class ToolContext:
     """Which versions of files the call goes by, and which it leaves."""
     folder: str = "."
     """Where commands begin, as seen from the workspace: where the last one of the same step ended."""
-    moved: Callable[[str], object] = _unheard
+    moved: Callable[[str], object] = _ignore_output
     """Tells that commands begin in another folder from now on."""
-    output: Callable[[str], None] = _unheard
+    output: Callable[[str], None] = _ignore_output
     """Tells the newest of what a command writes while it runs."""
     redactor: Redactor = Redactor()  # noqa: RUF009  # frozen
     """Knows the secrets that no answer may hold."""
@@ -244,9 +244,9 @@ class Tool:
     Where the goal names an object by a text in one of them, the others belong to what it names.
     """
     shown: Callable[[Json], str] | None = None
-    """How an answer is written for the model; as `tools.results.render` does if left out."""
+    """How an answer is written for the model; as `tools.results.render_result` does if left out."""
     unsaid: frozenset[str] = frozenset()
-    """What its author has not said and is only supposed, see `tools.data_flow.unsaid`."""
+    """What its author has not said and is only supposed, see `tools.data_flow.undeclared_flow`."""
     shows: Shows = ""
     """What its answers have of the files they are about, see `tools.data_flow.Shows`."""
     asks: bool = False
@@ -357,7 +357,7 @@ class Toolbox:
         """The tool of that name; raises `UsageError` with the nearest spelling."""
         if (tool := self._tools.get(name)) is not None:
             return tool
-        raise UsageError(f"there is no tool {name!r}; {nearest(name, self._tools)}")
+        raise UsageError(f"there is no tool {name!r}; {did_you_mean(name, self._tools)}")
 
     def only(self, names: Iterable[str]) -> Toolbox:
         """Just these tools, in the order of `names`; raises `UsageError` for an unknown one."""

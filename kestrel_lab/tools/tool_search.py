@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.language.words import COMMON, parts, stem
+from kestrel_lab.language.words import COMMON, name_parts, stem
 from kestrel_lab.memory.embeddings import Embedder, default_embedder
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _POOL = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Described:
+class ToolDescription:
     """A tool, or anything else that is found like one, in words."""
 
     name: str
@@ -60,7 +60,7 @@ class ToolIndex:
     """
 
     def __init__(
-        self, tools: Iterable[Described], *, weights: Weights | None = None, embedder: Callable[[], Embedder] | None = None
+        self, tools: Iterable[ToolDescription], *, weights: Weights | None = None, embedder: Callable[[], Embedder] | None = None
     ) -> None:
         """Read nothing yet; with several tools of one name the first counts."""
         self._tools = {tool.name: tool for tool in reversed(tuple(tools))}
@@ -85,7 +85,7 @@ class ToolIndex:
         return tuple(self._names[number] for number in best)
 
     def _by_words(self, need: str) -> dict[int, float]:
-        terms = list(dict.fromkeys([*_words(need), *_pairs(parts(need))]))[:_MOST_TERMS]
+        terms = list(dict.fromkeys([*_words(need), *_pairs(name_parts(need))]))[:_MOST_TERMS]
         if not terms:
             return {}
         match = " OR ".join(f'"{term}"' for term in terms)
@@ -119,8 +119,8 @@ class ToolIndex:
         return index
 
     @staticmethod
-    def _columns(tool: Described) -> tuple[str, ...]:
-        pairs = [*_pairs(parts(tool.name)), *_pairs(parts(tool.description[:_MOST_CHARS]))]
+    def _columns(tool: ToolDescription) -> tuple[str, ...]:
+        pairs = [*_pairs(name_parts(tool.name)), *_pairs(name_parts(tool.description[:_MOST_CHARS]))]
         return _split(tool.name), _split(tool.description), _split(tool.parameters), _split(tool.server), " ".join(pairs)
 
     @cached_property
@@ -130,14 +130,14 @@ class ToolIndex:
         return self._embedder()(said)
 
 
-def described(name: str, description: str, schema: Mapping[str, Json], server: str = "") -> Described:
+def tool_from_definition(name: str, description: str, schema: Mapping[str, Json], server: str = "") -> ToolDescription:
     """Return a tool by its definition."""
-    return Described(
+    return ToolDescription(
         name=name, description=description, parameters=" ".join(_parameters(dict(schema), _DEEPEST))[:_MOST_CHARS], server=server
     )
 
 
-def tool_index(tools: Iterable[Described]) -> ToolIndex:
+def tool_index(tools: Iterable[ToolDescription]) -> ToolIndex:
     """Return an index that knows meanings where the extra `semantic` is installed."""
     return ToolIndex(tools, embedder=default_embedder())
 
@@ -157,22 +157,22 @@ def _parameters(schema: Json, deep: int) -> list[str]:
 
 def _split(text: str) -> str:
     """`text` with the names in it taken apart: `readFile` and `math.factorial` are found by their words."""
-    return " ".join(parts(text[:_MOST_CHARS]))
+    return " ".join(name_parts(text[:_MOST_CHARS]))
 
 
 def _pairs(said: Sequence[str]) -> list[str]:
     return [one + other for one, other in pairwise(said)]
 
 
-def telling(text: str) -> frozenset[str]:
+def telling_stems(text: str) -> frozenset[str]:
     """Return what the words of a need or of a description are forms of, those left out that say nothing of what a tool does."""
     return frozenset(map(stem, _words(text)))
 
 
-def covered(need: str, said: str) -> tuple[int, int]:
+def count_covered(need: str, said: str) -> tuple[int, int]:
     """Return how many of the telling words of `need` are in `said`, be it as a part of two words written as one; and how many there are."""
-    wanted, known = telling(need), telling(said) | frozenset(map(stem, _pairs(parts(said))))
-    words = parts(need)
+    wanted, known = telling_stems(need), telling_stems(said) | frozenset(map(stem, _pairs(name_parts(said))))
+    words = name_parts(need)
     joined = {stem(one + other): (stem(one), stem(other)) for one, other in pairwise(words)}
     also = {word for whole, halves in joined.items() if whole in known for word in halves}
     return len(wanted & (known | also)), len(wanted)
@@ -180,5 +180,5 @@ def covered(need: str, said: str) -> tuple[int, int]:
 
 def _words(text: str) -> list[str]:
     """Return the words of `text`, names in it taken apart, common ones left out unless there is nothing else."""
-    found = parts(text)
+    found = name_parts(text)
     return [word for word in found if word not in _SILENT and (len(word) > 1 or word.isdigit())] or found

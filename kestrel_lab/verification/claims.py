@@ -46,7 +46,7 @@ _SHORT: Final = re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class Statement:
     """One thing that an answer says."""
 
     text: str
@@ -63,9 +63,9 @@ class Said:
     """The block of code that it introduces."""
 
 
-def claims_of(answer: str) -> tuple[Said, ...]:
+def claims_of(answer: str) -> tuple[Statement, ...]:
     """Everything that `answer` says, in its order; headings, labels before a list and pleasantries are not claims."""
-    every = [*pieces(answer)]
+    every = [*answer_pieces(answer)]
     for place, said in enumerate(every[1:]):
         if said.kind == "code" and every[place].kind != "code":
             every[place] = replace(every[place], shown=said.text)
@@ -75,7 +75,7 @@ def claims_of(answer: str) -> tuple[Said, ...]:
     )
 
 
-def pieces(answer: str) -> Iterator[Said]:
+def answer_pieces(answer: str) -> Iterator[Statement]:
     """`answer` in pieces, headings too."""
     lead = heading = shown = ""
     for block in _blocks(answer):
@@ -92,10 +92,10 @@ def pieces(answer: str) -> Iterator[Said]:
             yield replace(block, lead=lead or heading)
             shown = lead  # a paragraph that goes on with it has the same introduction
         else:
-            yield from _bounded(replace(block, lead=lead or heading))
+            yield from _split_long(replace(block, lead=lead or heading))
 
 
-def _bounded(said: Said) -> Iterator[Said]:
+def _split_long(said: Statement) -> Iterator[Statement]:
     """What is longer than a claim may be, in parts that end between words where that can be."""
     start = 0
     while len(said.text) - start > MOST_CHARS:
@@ -116,10 +116,10 @@ def _markdown() -> MarkdownIt:
     return parser
 
 
-def _blocks(answer: str) -> Iterator[Said]:  # noqa: C901  # one case per kind of block
+def _blocks(answer: str) -> Iterator[Statement]:  # noqa: C901  # one case per kind of block
     """Yield the blocks of Markdown: headings, rows, quotes, code, items and paragraphs."""
     if answer[:1].isalpha() and "\n" not in answer and "\r" not in answer:  # nothing but a paragraph: spares the parser
-        yield Said(text=answer, at=0, kind="paragraph")
+        yield Statement(text=answer, at=0, kind="paragraph")
         return
     lines = [*io.StringIO(answer, newline="")]
     starts = [0, *accumulate(map(len, lines))]
@@ -134,46 +134,46 @@ def _blocks(answer: str) -> Iterator[Said]:  # noqa: C901  # one case per kind o
             if token.type == "tr_open" and "thead_open" in holders:
                 header = lines[first].strip()
             elif token.type == "tr_open":
-                yield Said(text=lines[first].strip(), at=starts[first], kind="row", header=header)
+                yield Statement(text=lines[first].strip(), at=starts[first], kind="row", header=header)
             elif token.type == "blockquote_open" and first >= session and lines[first].lstrip().startswith(">>> "):
                 session = last
-                yield Said(text="".join(lines[first:last]), at=starts[first], kind="code", language="pycon")
+                yield Statement(text="".join(lines[first:last]), at=starts[first], kind="code", language="pycon")
         elif token.type in ("fence", "code_block"):
             words = token.info.split()
             begin = first + (token.type == "fence")
             text = "".join(lines[begin : begin + token.content.count("\n")])
-            yield Said(text=text, at=starts[begin], kind="code", language=words[0].strip("{}.").lower() if words else "")
+            yield Statement(text=text, at=starts[begin], kind="code", language=words[0].strip("{}.").lower() if words else "")
         elif token.type == "inline" and "tr_open" not in holders and first >= session:
             skipped = max(0, lines[first].find(token.content.partition("\n")[0]))
             text, at = "".join(lines[first:last])[skipped:], starts[first] + skipped
             if holders[-1] == "heading_open":
-                yield Said(text=token.content, at=at, kind="heading")
+                yield Statement(text=token.content, at=at, kind="heading")
             elif "blockquote_open" in holders:
-                yield Said(text=" ".join(token.content.split()), at=at, kind="quote")
+                yield Statement(text=" ".join(token.content.split()), at=at, kind="quote")
             elif "list_item_open" in holders:
                 task = _TASK.match(text)
-                yield Said(text=text[task.end() if task else 0 :], at=at + (task.end() if task else 0), kind="item")
+                yield Statement(text=text[task.end() if task else 0 :], at=at + (task.end() if task else 0), kind="item")
             else:
-                yield Said(text=text, at=at, kind="paragraph")
+                yield Statement(text=text, at=at, kind="paragraph")
 
 
-def _sentences(text: str, at: int, lead: str) -> Iterator[Said]:
+def _sentences(text: str, at: int, lead: str) -> Iterator[Statement]:
     covered = _COVERED.sub(lambda match: "\x00" * len(match[0]), text)
     start = 0
     for match in [*_END.finditer(covered), None]:
         end = len(text) if match is None else match.end()
-        if match is not None and (end <= start or not _ends(covered, match, start)):
+        if match is not None and (end <= start or not _is_sentence_end(covered, match, start)):
             continue
         if cites := _CITES.match(text, end):
             end = cites.end()
         piece = text[start:end]
         if piece.strip():
             before = len(piece) - len(piece.lstrip())
-            yield from _bounded(Said(text=piece.strip(), at=at + start + before, lead=lead))
+            yield from _split_long(Statement(text=piece.strip(), at=at + start + before, lead=lead))
         start = end
 
 
-def _ends(covered: str, match: re.Match[str], start: int) -> bool:
+def _is_sentence_end(covered: str, match: re.Match[str], start: int) -> bool:
     """Whether a sentence ends here: before a letter that is not small, a figure, a sign that opens something, or a name of code."""
     if match[0][0] in "。！？":
         return True
@@ -214,7 +214,7 @@ class Mention:
     end: int
 
 
-def files_in(said: Said) -> Iterator[Mention]:
+def files_in(said: Statement) -> Iterator[Mention]:
     """Yield the files that a sentence names, in backticks or not; addresses and blocks of code name none."""
     if said.kind == "code":
         return
@@ -226,7 +226,7 @@ def files_in(said: Said) -> Iterator[Mention]:
             yield Mention(name, match.start(), match.end())
 
 
-def folders_in(said: Said) -> Iterator[Mention]:
+def folders_in(said: Statement) -> Iterator[Mention]:
     """Yield what stands in backticks and reads as a path without an ending, such as `src/app`."""
     for code, at in code_in(said):
         if _FOLDER.fullmatch(code) and "." not in code.rstrip("/").rpartition("/")[2]:
@@ -235,10 +235,10 @@ def folders_in(said: Said) -> Iterator[Mention]:
 
 def file_names(text: str) -> list[str]:
     """Return the files that a piece of prose names, each once, in order."""
-    return list(dict.fromkeys(name.text for name in files_in(Said(text=text, at=0))))
+    return list(dict.fromkeys(name.text for name in files_in(Statement(text=text, at=0))))
 
 
-def code_in(said: Said) -> Iterator[tuple[str, int]]:
+def code_in(said: Statement) -> Iterator[tuple[str, int]]:
     """Yield what stands in backticks, and where."""
     for match in _CODE.finditer(said.text):
         yield match[1].strip(), match.start(1)
@@ -258,7 +258,7 @@ def _is_place(code: str) -> bool:
     return found is not None and ("/" in found[0] or found[0].rpartition(".")[2].lower() in _ENDINGS)
 
 
-def name_before(text: str, at: int) -> str:
+def preceding_name(text: str, at: int) -> str:
     """Return the name of code that stands last before a place of a sentence, such as `Flask.run`; empty where there is none near."""
     found = [match for match in _BEFORE.finditer(text, max(0, at - _NEAR), at) if not keyword.iskeyword(match[0].strip("`"))]
     if not found or _BREAK.search(text[found[-1].end() : at]):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kestrel_lab.core.events.deeds import Deed
-from kestrel_lab.verification.claims import Said, code_in, files_in
-from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.claims import Statement, code_in, files_in
+from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.subject import Subject
 
 _VERBS: Final[dict[str, str]] = {
@@ -65,13 +65,13 @@ _EXIT: Final = re.compile(r"\bexit(?:ed)?(?:\s+with)?(?:\s+(?:code|status))?\s+(
 _SPEAKS: Final = re.compile(rf"\b(?:{_ANY}|pass|passed|fail|failed|failures?|errors?|skipped|warnings?|exit|exited)\b", re.IGNORECASE)
 
 
-def speaks_of_deeds(answer: str) -> bool:
+def mentions_deeds(answer: str) -> bool:
     """Whether an answer has a word of those that the checks of deeds read: where it has none, the log need not be read."""
     return _SPEAKS.search(answer) is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claimed:
+class ClaimedDeed:
     """A deed that an answer claims."""
 
     kind: str
@@ -86,29 +86,31 @@ def deeds_were_done(subject: Subject) -> Iterator[Issue]:
     if subject.deeds is None:
         return
     for said in subject.paid():
-        for claimed in claims_in(said):
-            if why := _refuted(claimed, subject.deeds, subject):
-                yield issue("critical", said.text, f"the answer says “{claimed.words}”, but {why}", "do it, or say that it was not done")
+        for claimed in claimed_deeds(said):
+            if why := _refutation(claimed, subject.deeds, subject):
+                yield make_issue(
+                    "critical", said.text, f"the answer says “{claimed.words}”, but {why}", "do it, or say that it was not done"
+                )
         for name in files_in(said):
-            touching = [deed for deed in subject.deeds if _touches(deed, name.text)]
+            touching = [deed for deed in subject.deeds if _touches_path(deed, name.text)]
             if _PASSIVE.match(said.text[name.end :]) and touching and all(deed.outcome in ("denied", "failed") for deed in touching):
-                yield issue("critical", said.text, f"{name.text}: {_how(touching)}", "do it, or say that it was not done")
+                yield make_issue("critical", said.text, f"{name.text}: {_failure_text(touching)}", "do it, or say that it was not done")
 
 
-def confirmed(subject: Subject) -> int:
+def count_confirmed(subject: Subject) -> int:
     """Return how many deeds that the answer claims the log has as done."""
     done = [deed for deed in subject.deeds or () if deed.outcome == "done"]
     with subject.files.work.allowed():
-        return sum(_is_in(one, done) for said in subject.claims for one in claims_in(said)) if done else 0
+        return sum(_is_in(one, done) for said in subject.claims for one in claimed_deeds(said)) if done else 0
 
 
-def _is_in(claimed: Claimed, done: Sequence[Deed]) -> bool:
+def _is_in(claimed: ClaimedDeed, done: Sequence[Deed]) -> bool:
     if claimed.command:
         return any(_in_command(claimed.command, deed) for deed in done)
-    return bool(claimed.files) and all(any(_touches(deed, path) for deed in done) for path in claimed.files)
+    return bool(claimed.files) and all(any(_touches_path(deed, path) for deed in done) for path in claimed.files)
 
 
-def claims_in(said: Said) -> Iterator[Claimed]:
+def claimed_deeds(said: Statement) -> Iterator[ClaimedDeed]:
     """Yield the deeds that a sentence claims in the first person, or reports without a subject."""
     if said.kind == "code":
         return
@@ -127,10 +129,10 @@ def claims_in(said: Said) -> Iterator[Claimed]:
         plain = re.match(r"\s+([a-z][\w.-]*(?: -?[\w./=-]+)*)", said.text[match.end("verb") : end])
         command = next((code for code in codes if code not in files), "") or (plain[1] if plain and " -" in plain[1] else "")
         words = " ".join(said.text[start:end].split()).rstrip(" ,;.")
-        yield Claimed(kind=kind, words=words[:120], files=files, command=command if kind == "run" else "")
+        yield ClaimedDeed(kind=kind, words=words[:120], files=files, command=command if kind == "run" else "")
 
 
-def _refuted(claimed: Claimed, deeds: Sequence[Deed], subject: Subject) -> str:
+def _refutation(claimed: ClaimedDeed, deeds: Sequence[Deed], subject: Subject) -> str:
     """Why a claim is not true; empty where it is, or where nobody can know."""
     done = [deed for deed in deeds if deed.outcome in ("done", "unknown", "open")]
     for path in claimed.files if claimed.kind not in ("run", "send") else ():
@@ -140,16 +142,16 @@ def _refuted(claimed: Claimed, deeds: Sequence[Deed], subject: Subject) -> str:
         return _command_refuted(claimed, deeds, done)
     alike = [deed for deed in deeds if _TOOLS[claimed.kind].search(deed.tool)]
     if not claimed.files and alike and not any(deed.outcome in ("done", "unknown", "open") for deed in alike):
-        return _how(alike)
+        return _failure_text(alike)
     if not done:
-        return _how(deeds) if deeds else "no call of this run did anything"
+        return _failure_text(deeds) if deeds else "no call of this run did anything"
     return ""
 
 
-def _file_refuted(claimed: Claimed, path: str, deeds: Sequence[Deed], done: Sequence[Deed], subject: Subject) -> str:
-    touching = [deed for deed in deeds if _touches(deed, path)]
+def _file_refuted(claimed: ClaimedDeed, path: str, deeds: Sequence[Deed], done: Sequence[Deed], subject: Subject) -> str:
+    touching = [deed for deed in deeds if _touches_path(deed, path)]
     if touching:
-        return "" if any(deed in done for deed in touching) else _how(touching)
+        return "" if any(deed in done for deed in touching) else _failure_text(touching)
     there = subject.files.whole_listing and subject.files.exists(path)
     unseen = any(deed.kind != "change" for deed in done)
     if unseen and (there if claimed.kind != "delete" else not there):
@@ -157,7 +159,7 @@ def _file_refuted(claimed: Claimed, path: str, deeds: Sequence[Deed], done: Sequ
     return f"no call of this run did that with {path}"
 
 
-def _command_refuted(claimed: Claimed, deeds: Sequence[Deed], done: Sequence[Deed]) -> str:
+def _command_refuted(claimed: ClaimedDeed, deeds: Sequence[Deed], done: Sequence[Deed]) -> str:
     words = claimed.command.split()
     first = words[0].rpartition("/")[2] if words else ""
     running = [deed for deed in deeds if first and any(first in str(value) for value in (deed.tool, *deed.args.values()))]
@@ -165,14 +167,14 @@ def _command_refuted(claimed: Claimed, deeds: Sequence[Deed], done: Sequence[Dee
     if not exact:
         return f"{claimed.command} was not run"
     if not any(deed in done for deed in exact):
-        return _how(exact)
+        return _failure_text(exact)
     codes = [deed.exit_code for deed in exact if deed in done]
     if _SUCCESS.search(claimed.words) and codes and all(code not in (0, None) for code in codes):
         return f"it ended with exit code {codes[-1]}"
     return ""
 
 
-def _touches(deed: Deed, path: str) -> bool:
+def _touches_path(deed: Deed, path: str) -> bool:
     last = path.removeprefix("./")
     return any(known == last or known.endswith(f"/{last}") or last.endswith(f"/{known}") for known in deed.files) or any(
         isinstance(value, str) and last.rpartition("/")[2] in value for value in deed.args.values()
@@ -183,7 +185,7 @@ def _in_command(command: str, deed: Deed) -> bool:
     return " ".join(command.split()) in " ".join(str(deed.args.get("command", "")).split())
 
 
-def _how(deeds: Sequence[Deed]) -> str:
+def _failure_text(deeds: Sequence[Deed]) -> str:
     last = deeds[-1]
     return f"the call of {last.tool} {'was denied' if last.outcome == 'denied' else 'failed'}"
 
@@ -206,11 +208,11 @@ def outcomes_are_right(subject: Subject) -> Iterator[Issue]:
             if number.isdigit() and given and number not in given and not of_several:
                 shown = ", ".join(sorted(given, key=int))
                 what = f"the answer says {match[0]}; the output of the command says {shown} {word}"
-                yield issue("critical", said.text, what, "report what the command printed")
+                yield make_issue("critical", said.text, what, "report what the command printed")
         for match in _EXIT.finditer(said.text):
             if codes and int(match["code"]) not in codes:
                 what = f"the answer says “{match[0]}”; the exit code was {', '.join(map(str, sorted(codes)))}"
-                yield issue("critical", said.text, what, "report the exit code")
+                yield make_issue("critical", said.text, what, "report the exit code")
 
 
 def _tests_pass(subject: Subject, deeds: Sequence[Deed], ended: Sequence[Deed]) -> Iterator[Issue]:
@@ -227,6 +229,6 @@ def _tests_pass(subject: Subject, deeds: Sequence[Deed], ended: Sequence[Deed]) 
         if last is not None and green and last.exit_code not in (0, None) and (claim["all"] or not re.search(r"\d", claim[0])):
             why = f"the last command that tests ended with exit code {last.exit_code}"
         elif not unseen and not told and not ended and (refused or green):
-            why = _how(refused) if refused else "no command of this run did"
+            why = _failure_text(refused) if refused else "no command of this run did"
         if why:
-            yield issue("critical", said.text, f"the answer says “{claim[0]}”, but {why}", "run them, or say that they were not run")
+            yield make_issue("critical", said.text, f"the answer says “{claim[0]}”, but {why}", "run them, or say that they were not run")

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from kestrel_lab.verification.deeds import deeds_were_done, outcomes_are_right
-from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.places import citations_resolve, files_exist
 from kestrel_lab.verification.quotes import quotes_are_exact
 from kestrel_lab.verification.subject import Subject
@@ -46,16 +46,18 @@ def check_answer(subject: Subject, checks: Mapping[Kind, tuple[Check, ...]] = CH
                 for one in check(subject):
                     found.setdefault((check.__name__, one.what), replace(one, check=check.__name__))
             except WorkSpent:
-                stopped.append(unfinished(f"the check {check.__name__} stopped early, a review may take no more work and time than that"))
+                stopped.append(
+                    unfinished_issue(f"the check {check.__name__} stopped early, a review may take no more work and time than that")
+                )
                 break
             except (RecursionError, MemoryError):
-                stopped.append(unfinished(f"the check {check.__name__} stopped early, something is nested too deeply"))
+                stopped.append(unfinished_issue(f"the check {check.__name__} stopped early, something is nested too deeply"))
     if subject.left_out:
-        stopped.append(unfinished(subject.left_out))
+        stopped.append(unfinished_issue(subject.left_out))
     return (*sorted(found.values(), key=lambda one: ORDER[one.severity]), *stopped)
 
 
-def unfinished(why: str) -> Issue:
+def unfinished_issue(why: str) -> Issue:
     """Return the issue that says that an answer was not checked to its end."""
     fix = "nothing is known of the rest; ask for a shorter answer"
-    return issue("minor", "", f"the answer was not checked to its end: {why}", fix, check=UNFINISHED)
+    return make_issue("minor", "", f"the answer was not checked to its end: {why}", fix, check=UNFINISHED)

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
 
-from kestrel_lab.core.citations import Citation, Span, Standing, citations, resolve, standing
+from kestrel_lab.core.citations import Citation, Span, Standing, citations_in, is_current, resolve_citation
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.quotes import coded_in, inexact_quotes, operator_changed_in, quoted_in
+from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.quotes import contains_code, contains_quote, inexact_quotes, operator_changed_in
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, WorkSpent
 
@@ -24,7 +24,7 @@ STATES: Final[tuple[State, ...]] = ("cited", "unknown", "changed", "wrong")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cited:
+class CheckedCitation:
     """A citation, what it points at, and whether it is right."""
 
     citation: Citation
@@ -39,11 +39,11 @@ class Cited:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Backed:
+class CitedClaim:
     """A claim with what it cites."""
 
     text: str
-    cited: tuple[Cited, ...] = ()
+    cited: tuple[CheckedCitation, ...] = ()
 
     @property
     def state(self) -> State:
@@ -56,62 +56,64 @@ class Backed:
         return {"text": self.text, "state": self.state, "citations": cites}
 
 
-def evidence_of(subject: Subject, claims: Sequence[Mapping[str, Any]] = ()) -> tuple[Backed, ...]:
+def evidence_of(subject: Subject, claims: Sequence[Mapping[str, Any]] = ()) -> tuple[CitedClaim, ...]:
     """Return every claim of an answer: `claims` where it was given as claims with citations, else its sentences with what they cite in brackets.
 
     Claims that come when the work is spent are left out: `Subject.unseen` then says so.
     """
-    found: list[Backed] = []
+    found: list[CitedClaim] = []
     with subject.files.work.allowed():
         try:
-            for one in _given(subject, claims) if claims else _said(subject):
+            for one in _given_claims(subject, claims) if claims else _prose_claims(subject):
                 found.append(one)  # noqa: PERF402  # what came before the work was spent is kept
         except WorkSpent:
             pass  # `Subject.unseen` tells
     return tuple(found)
 
 
-def _given(subject: Subject, claims: Sequence[Mapping[str, Any]]) -> Iterator[Backed]:
+def _given_claims(subject: Subject, claims: Sequence[Mapping[str, Any]]) -> Iterator[CitedClaim]:
     for claim in claims:
         made = [(one, str(entry.get("quote", ""))) for entry in claim["citations"] for one in places_of(entry)]
-        yield Backed(text=str(claim["text"]), cited=tuple(_cited(subject, one, quote) for one, quote in made))
+        yield CitedClaim(text=str(claim["text"]), cited=tuple(_check_citation(subject, one, quote) for one, quote in made))
 
 
-def _said(subject: Subject) -> Iterator[Backed]:
+def _prose_claims(subject: Subject) -> Iterator[CitedClaim]:
     for said in (one for one in subject.paid() if one.kind != "code"):
-        cited = tuple(_cited(subject, one) for one in citations(said.text))
+        cited = tuple(_check_citation(subject, one) for one in citations_in(said.text))
         if cited and (inexact := next(inexact_quotes(subject, said), None)):
             cited = tuple(replace(one, state="wrong", why=inexact.what) if one.state == "cited" else one for one in cited)
-        yield Backed(text=said.text, cited=cited)
+        yield CitedClaim(text=said.text, cited=cited)
 
 
 def places_of(entry: Mapping[str, Any]) -> Iterator[Citation]:
     """Yield what an entry of a claim cites: lines of a file, a call, the address of a page."""
     place, call, address = (str(entry.get(key, "")).strip() for key in ("place", "call", "address"))
     if place:
-        yield next((one for one in citations(place) if one.path), Citation(text=place, at=0, path=place))
+        yield next((one for one in citations_in(place) if one.path), Citation(text=place, at=0, path=place))
     if call:
         yield Citation(text=call, at=0, call=call)
     if address:
         yield Citation(text=address, at=0, page=address)
 
 
-def _cited(subject: Subject, cited: Citation, quote: str = "") -> Cited:
+def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> CheckedCitation:
     subject.pay(ALIKE * (1 + len(subject.spans) / ALIKE))
     read = subject.files.read
-    span = resolve(cited, subject.spans, read)
-    stands: Standing = "gone" if span is None else standing(span, read) if subject.ground is not None else "current"
+    span = resolve_citation(cited, subject.spans, read)
+    stands: Standing = "gone" if span is None else is_current(span, read) if subject.ground is not None else "current"
     if cited.path:
         state, why = _place(subject, cited, quote, span)
     elif span is not None:
-        state, why = ("cited", "") if _has(quote, span.text, subject) else ("wrong", f"“{one_line(quote, 80)}” is not in {cited.text}")
+        state, why = (
+            ("cited", "") if _contains_quote(quote, span.text, subject) else ("wrong", f"“{one_line(quote, 80)}” is not in {cited.text}")
+        )
     elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
         state, why = "wrong", f"there was no tool call {cited.call}"
     elif denied := next((made for made in subject.calls or () if made.call == cited.call and made.denied), None):
         state, why = "unknown", f"the call of {denied.tool} was {denied.denied}"
     else:
         state, why = "unknown", f"{one_line(cited.text, 80)} was not read in this run"
-    return Cited(citation=cited, quote=quote, span=span, state=cast("State", state), why=why, standing=stands)
+    return CheckedCitation(citation=cited, quote=quote, span=span, state=cast("State", state), why=why, standing=stands)
 
 
 def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> tuple[str, str]:
@@ -122,14 +124,14 @@ def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> 
         if subject.ground is None or not files.whole_listing or files.exists(name):
             return (
                 ("cited", "")
-                if span is not None and _has(quote, span.text, subject)
+                if span is not None and _contains_quote(quote, span.text, subject)
                 else ("unknown", f"{name} cannot be read as text here")
             )
         return ("changed", f"{name} was there when it was read") if span is not None else ("wrong", f"{name} does not exist")
     parts = [_lines(cited, text) for text in texts.values()]
-    if any(part is not None and _has(quote, part, subject) for part in parts):
+    if any(part is not None and _contains_quote(quote, part, subject) for part in parts):
         return "cited", ""
-    if span is not None and _has(quote, span.text, subject):
+    if span is not None and _contains_quote(quote, span.text, subject):
         return "changed", f"{cited.text} is not as it was when it was read"
     longest = max(len(text.splitlines()) for text in texts.values())
     if all(part is None for part in parts):
@@ -146,38 +148,41 @@ def _lines(cited: Citation, text: str) -> str | None:
     return "\n".join(lines[cited.first - 1 : cited.last]) if 1 <= cited.first <= cited.last <= len(lines) else None
 
 
-def _has(quote: str, text: str, subject: Subject) -> bool:
+def _contains_quote(quote: str, text: str, subject: Subject) -> bool:
     """Whether a text has a quote, however it is broken into lines; an empty one is anywhere."""
     subject.pay(PARSED * len(text))
     wanted = " ".join(quote.strip().strip('`"“”').split())
     return (
         not wanted
         or wanted in " ".join(text.split())
-        or (len(wanted.split()) > 1 and ((quoted_in(wanted, [text]) and not operator_changed_in(wanted, text)) or coded_in(wanted, [text])))
+        or (
+            len(wanted.split()) > 1
+            and ((contains_quote(wanted, [text]) and not operator_changed_in(wanted, text)) or contains_code(wanted, [text]))
+        )
     )
 
 
 def _line_of(quote: str, text: str, subject: Subject) -> int:
     first = quote.strip().splitlines()[0] if quote.strip() else ""
-    return next((number for number, line in enumerate(text.splitlines(), 1) if first and _has(first, line, subject)), 0)
+    return next((number for number, line in enumerate(text.splitlines(), 1) if first and _contains_quote(first, line, subject)), 0)
 
 
-def wrong_citations(backed: Iterable[Backed]) -> Iterator[Issue]:
+def wrong_citations(backed: Iterable[CitedClaim]) -> Iterator[Issue]:
     """Yield an issue for each citation that is wrong or out of date."""
     for claim in backed:
         for one in claim.cited:
             if one.state in ("wrong", "changed"):
-                yield issue(
+                yield make_issue(
                     "critical", claim.text, one.why, "cite what shows it as it is now, or leave the citation out", check="citations"
                 )
 
 
-def cited_share(backed: Sequence[Backed]) -> float:
+def cited_share(backed: Sequence[CitedClaim]) -> float:
     """Return the share of claims that cite something that is there; 0 without claims."""
     return sum(one.state == "cited" for one in backed) / len(backed) if backed else 0.0
 
 
-def summary(states: Sequence[str]) -> str:
+def states_summary(states: Sequence[str]) -> str:
     """Return how many claims are in which state, in one line."""
     if not states:
         return "no claims"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 
 Severity = Literal["critical", "major", "minor"]
 """`critical` and `major` refuse the answer, `minor` is said beside it."""
@@ -38,8 +38,12 @@ class Issue:
         return {"severity": self.severity, "place": self.place, "what": self.what, "fix": self.fix, "check": self.check}
 
 
-def issue(severity: Severity, place: str, what: str, fix: str, *, check: str = "") -> Issue:
+def make_issue(severity: Severity, place: str, what: str, fix: str, *, check: str = "") -> Issue:
     """An issue, its texts in one line each and without signs that a terminal acts upon."""
     return Issue(
-        severity=severity, place=one_line(plain(place), 160), what=one_line(plain(what), 300), fix=one_line(plain(fix), 300), check=check
+        severity=severity,
+        place=one_line(sanitize_text(place), 160),
+        what=one_line(sanitize_text(what), 300),
+        fix=one_line(sanitize_text(fix), 300),
+        check=check,
     )

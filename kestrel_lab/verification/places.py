@@ -14,11 +14,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kestrel_lab.core.citations import Citation, citations
+from kestrel_lab.core.citations import Citation, citations_in
 from kestrel_lab.language.python_ast import tree_of
-from kestrel_lab.verification.claims import Mention, Said, files_in, folders_in, name_before, names_in
-from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.quotes import around, quoted_in, quotes_in
+from kestrel_lab.verification.claims import Mention, Statement, files_in, folders_in, names_in, preceding_name
+from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.quotes import contains_quote, quotes_in, with_context_lines
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import ALIKE, PARSED, whole_word
 
@@ -46,14 +46,14 @@ _PATTERN: Final = frozenset("*<{[")
 def files_exist(subject: Subject) -> Iterator[Issue]:
     """Every file that is cited, or that is placed in a folder of the workspace, exists."""
     for said in subject.paid():
-        cited = {one.path for one in citations(said.text) if one.path}
+        cited = {one.path for one in citations_in(said.text) if one.path}
         for name in (*files_in(said), *folders_in(said)):
             if _is_missing(subject, said, name, cited=name.text in cited):
-                fix = f"name a file that exists{_alike(subject, name.text)}"
-                yield issue("critical", said.text, f"{name.text} does not exist", fix)
+                fix = f"name a file that exists{_similar_path(subject, name.text)}"
+                yield make_issue("critical", said.text, f"{name.text} does not exist", fix)
 
 
-def _is_missing(subject: Subject, said: Said, name: Mention, *, cited: bool) -> bool:
+def _is_missing(subject: Subject, said: Statement, name: Mention, *, cited: bool) -> bool:
     files, path = subject.files, name.text
     around = set(said.text[max(0, name.start - 1) : name.end + 1])
     if not files.whole_listing or around & (_PATTERN - {"["} if cited else _PATTERN) or files.exists(path):  # citations are in brackets
@@ -64,7 +64,7 @@ def _is_missing(subject: Subject, said: Said, name: Mention, *, cited: bool) -> 
     rest = _CODE.sub(" ", f"{said.text[: name.start]} {said.text[name.end :]}")
     if _ABSENT.search(rest) or _PROPOSED.search(before) or _is_of_run(subject, path):
         return False
-    return not any(one.spaced and one.path == path and files.exists(one.spaced) for one in citations(said.text))
+    return not any(one.spaced and one.path == path and files.exists(one.spaced) for one in citations_in(said.text))
 
 
 def _is_of_workspace(subject: Subject, path: str) -> bool:
@@ -77,7 +77,7 @@ def _is_of_workspace(subject: Subject, path: str) -> bool:
     return bool(folder) and subject.files.has_folder(folder.partition("/")[0], any_case=True)
 
 
-def _is_located(subject: Subject, said: Said, name: Mention) -> bool:
+def _is_located(subject: Subject, said: Statement, name: Mention) -> bool:
     """Whether a bare file name is what something is said to be in; one of the reader's or of an example is not meant."""
     if "/" in name.text or _EXAMPLE.search(said.text) or _EXAMPLE.search(said.lead):
         return False
@@ -98,7 +98,7 @@ def _is_of_run(subject: Subject, path: str) -> bool:
     )
 
 
-def _alike(subject: Subject, path: str) -> str:
+def _similar_path(subject: Subject, path: str) -> str:
     last = path.rpartition("/")[2]
     subject.pay(ALIKE * len(subject.files.paths))
     known = {known.rpartition("/")[2]: known for known in subject.files.paths}
@@ -112,17 +112,17 @@ def citations_resolve(subject: Subject) -> Iterator[Issue]:
     A bare file name stands for all files of that name: one of them has to hold what is said.
     """
     for said in (one for one in subject.paid() if one.kind != "code"):
-        found = citations(said.text)
+        found = citations_in(said.text)
         right = {cited.path for cited in found if cited.path and not _wrong_lines(subject, said, cited)}
         for cited in found:
             if cited.path and (wrong := _wrong_lines(subject, said, cited, others=cited.path in right)):
-                yield issue("critical", said.text, wrong, "read the file and cite the right lines")
+                yield make_issue("critical", said.text, wrong, "read the file and cite the right lines")
             elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
                 what = f"there was no tool call {cited.call}"
-                yield issue("critical", said.text, what, "cite a call of this run, or say where it is from")
+                yield make_issue("critical", said.text, what, "cite a call of this run, or say where it is from")
 
 
-def _wrong_lines(subject: Subject, said: Said, cited: Citation, *, others: bool = False) -> str:
+def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: bool = False) -> str:
     """Say what is wrong with cited lines; empty where nothing is, or where it cannot be known.
 
     Where `others` of the same file hold what the sentence names, these lines may be about anything.
@@ -140,13 +140,13 @@ def _wrong_lines(subject: Subject, said: Said, cited: Citation, *, others: bool 
     subject.pay(PARSED * sum(map(len, texts.values())))
     if words := _words_elsewhere(said, cited, texts):
         return f"{where} does not have “{words}”, which is elsewhere in the file"
-    if (name := name_before(said.text, cited.at)) and (at := _defined_elsewhere(name, cited, texts)):
+    if (name := preceding_name(said.text, cited.at)) and (at := _defined_elsewhere(name, cited, texts)):
         return f"{where} has nothing of {name}, which is defined at {at}"
     names = [name for name in names_in(said.text, said.shown) if not any(name in part for part in cited.path.split("/"))]
     known = {name: f"{path}:{line}" for path, text in texts.items() for name in reversed(names) if (line := _first_line(name, text))}
-    if not known or any(_holds(name, cited, path, text) for path, text in texts.items() for name in known):
+    if not known or any(_stands_near(name, cited, path, text) for path, text in texts.items() for name in known):
         return ""
-    if any(quoted_in(quote, [around(cited, text)]) for quote in quotes_in(said) for text in texts.values()):
+    if any(contains_quote(quote, [with_context_lines(cited, text)]) for quote in quotes_in(said) for text in texts.values()):
         return ""
     first = next(iter(reversed(known)))
     return f"{where} has nothing of {', '.join(list(known)[:3])}; {first} is at {known[first]}"
@@ -158,7 +158,7 @@ def _defined_elsewhere(name: str, cited: Citation, texts: Mapping[str, str]) -> 
     fits = [(path, one) for path, one in places if f".{one.name}".endswith(f".{name}")]
     fits = fits or [(path, one) for path, one in places if "." in name and not name[0].isupper() and one.name.rpartition(".")[2] == short]
     near = any(one.first <= cited.last and cited.first <= one.last for _, one in fits)
-    if not fits or near or any(whole_word(short).search(around(cited, text)) for text in texts.values()):
+    if not fits or near or any(whole_word(short).search(with_context_lines(cited, text)) for text in texts.values()):
         return ""
     return f"{fits[0][0]}:{fits[0][1].first}"
 
@@ -168,20 +168,20 @@ def _first_line(name: str, text: str) -> int:
     return text.count("\n", 0, found.start()) + 1 if found else 0
 
 
-def _words_elsewhere(said: Said, cited: Citation, texts: Mapping[str, str]) -> str:
+def _words_elsewhere(said: Statement, cited: Citation, texts: Mapping[str, str]) -> str:
     """A quote of a sentence with one citation that the file has, but not in or around the cited lines; else empty."""
-    if sum(bool(one.path) for one in citations(said.text)) != 1:
+    if sum(bool(one.path) for one in citations_in(said.text)) != 1:
         return ""
     for quote in quotes_in(said):
-        found = [text for text in texts.values() if quoted_in(quote, [text])]
-        if found and len(found) == len(texts) and not any(quoted_in(quote, [around(cited, text)]) for text in found):
+        found = [text for text in texts.values() if contains_quote(quote, [text])]
+        if found and len(found) == len(texts) and not any(contains_quote(quote, [with_context_lines(cited, text)]) for text in found):
             return quote
     return ""
 
 
-def _holds(name: str, cited: Citation, path: str, text: str) -> bool:
+def _stands_near(name: str, cited: Citation, path: str, text: str) -> bool:
     """Whether a name is in or around the cited lines, or is that of what they are in."""
-    if whole_word(name).search(around(cited, text)):
+    if whole_word(name).search(with_context_lines(cited, text)):
         return True
     return any(name in one.name.split(".") and one.first <= cited.last and cited.first <= one.last for one in _definitions(path, text))
 

@@ -14,9 +14,9 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Final
 
-from kestrel_lab.core.citations import Citation, citations
-from kestrel_lab.verification.claims import MOST_CHARS, Said, code_in, files_in
-from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.core.citations import Citation, citations_in
+from kestrel_lab.verification.claims import MOST_CHARS, Statement, code_in, files_in
+from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.subject import Subject
 
 _FILLED: Final = "filledin"
@@ -42,36 +42,38 @@ _PUT_IN: Final = re.compile(r"[\"'] ?\+ ?[\w.()\[\]]{1,60} ?\+ ?[fbruFBRU]{0,2}[
 """Where something is put into a string by `+`."""
 
 
-def spoken(text: str) -> list[str]:
+def quote_words(text: str) -> list[str]:
     """The words of a text in lower case: what a quote has to keep, marks of emphasis and of references aside."""
     return re.findall(r"[^\W_]+(?:_+[^\W_]+)*", _ROLE.sub("`", text).lower())
 
 
 @lru_cache(maxsize=128)
-def said_in(text: str) -> str:
+def words_of_text(text: str) -> str:
     """The words of a file's text, strings and comments that go on over lines put together."""
     text = re.sub(r"\n[ \t]*(?:#+|//+|\*|>|\.\.)[ \t]?", " ", text)
     text = _HOLE.sub(f" {_FILLED} ", re.sub(r"\\[nrt]", " ", _PUT_IN.sub("{}", _ON.sub("", text))))
-    return f" {' '.join(spoken(text))} "
+    return f" {' '.join(quote_words(text))} "
 
 
-def quotes_in(said: Said) -> Iterator[str]:
+def quotes_in(said: Statement) -> Iterator[str]:
     """Yield what a claim has in quotation marks, or is as a block quote, from four words on."""
     if said.kind == "quote":
         found = [said.text.strip('"“”*_ ')]
     else:
         plain = re.sub(r"`[^`\n]*`", lambda match: "`" * len(match[0]) if '"' in match[0] else match[0], said.text)
         found = [next(group for group in match.groups() if group).strip() for match in _QUOTE.finditer(plain)]
-    yield from (quote for quote in found if len(quote.split()) >= _FEWEST_WORDS <= len(spoken(quote)))
+    yield from (quote for quote in found if len(quote.split()) >= _FEWEST_WORDS <= len(quote_words(quote)))
 
 
-def quoted_in(quote: str, texts: Iterable[str]) -> bool:
+def contains_quote(quote: str, texts: Iterable[str]) -> bool:
     """Whether the words of the quote stand in one of the texts, what it leaves out or fills in aside."""
     quote = _RAISED.sub("", quote)
     parts = [
-        " ".join(words) for part in _GAP.split(_HOLE.sub("…", quote)) if len(words := spoken(part)) > 1 or (words and len(words[0]) > 3)
+        " ".join(words)
+        for part in _GAP.split(_HOLE.sub("…", quote))
+        if len(words := quote_words(part)) > 1 or (words and len(words[0]) > 3)
     ]
-    return any(all(f" {part} " in said_in(text) for part in parts) for text in texts)
+    return any(all(f" {part} " in words_of_text(text) for part in parts) for text in texts)
 
 
 SLACK: Final = 8
@@ -80,17 +82,17 @@ _MOST_ALIKE: Final = 200
 """Stretches of a text that are compared with a quote in full."""
 
 
-def nearly_in(quote: str, texts: Iterable[str]) -> str:
+def changed_quote(quote: str, texts: Iterable[str]) -> str:
     """Return what stands in one of the texts that the quote is a changed form of; empty if there is nothing like it.
 
     Empty too where something is filled in at that place of the text: then nobody can know what it becomes.
     """
-    words = spoken(quote)
+    words = quote_words(quote)
     if len(words) < 4:
         return ""
     wanted, size = Counter(words), len(words)
     for text in texts:
-        known = said_in(text[:_LOOKED_THROUGH]).split()
+        known = words_of_text(text[:_LOOKED_THROUGH]).split()
         alike_enough, best = 0, (_NEAR, 0.0, "")
         window = Counter(known[:size])
         for place in range(max(1, len(known) - size + 1)):
@@ -112,7 +114,7 @@ def nearly_in(quote: str, texts: Iterable[str]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def tokens(code: str) -> tuple[str, ...]:
+def normalised_code(code: str) -> tuple[str, ...]:
     """The tokens of a piece of code, `self.` and the like, comments and commas at the end left out, all strings in one kind of marks."""
     found: list[str] = []
     every = _TOKEN.findall(code)
@@ -134,30 +136,30 @@ def tokens(code: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=64)
 def _of_file(text: str) -> tuple[tuple[str, ...], str]:
-    found = tokens(re.sub(r"(?:^|(?<=\s))#[^\"'\n]{0,400}$", "", text[:_LOOKED_THROUGH], flags=re.MULTILINE))
+    found = normalised_code(re.sub(r"(?:^|(?<=\s))#[^\"'\n]{0,400}$", "", text[:_LOOKED_THROUGH], flags=re.MULTILINE))
     return found, f" {' '.join(found)} "
 
 
-def coded_in(code: str, texts: Iterable[str]) -> bool:
+def contains_code(code: str, texts: Iterable[str]) -> bool:
     """Whether the tokens of the code stand in one of the texts one after the other, what it leaves out aside."""
-    parts = [part for one in _GAP.split(code) if (part := " ".join(tokens(one)).rstrip(" ,:"))]
+    parts = [part for one in _GAP.split(code) if (part := " ".join(normalised_code(one)).rstrip(" ,:"))]
     names = {name for part in parts for name in re.findall(r"[A-Za-z_]\w+", part)}
     return any(all(f" {part}" in _of_file(text)[1] for part in parts) for text in texts if all(name in text for name in names))
 
 
-def changed_in(code: str, texts: Iterable[str], known: Sequence[str] | frozenset[str] = ()) -> str:
+def changed_code(code: str, texts: Iterable[str], known: Sequence[str] | frozenset[str] = ()) -> str:
     """What stands in one of the texts in place of the code, if they differ in just one value, operator or unheard-of name.
 
     `known` are names that may stand for others: a piece of code that only names something differently is not a different one.
     """
-    wanted = tokens(code)
+    wanted = normalised_code(code)
     if len(wanted) < 4 or _GAP.search(code):
         return ""
     names = {name for name in wanted if name.isidentifier()}
     for text in texts:
         if sum(name not in text for name in names) > 1:
             continue
-        for found in _alike(wanted, _of_file(text)[0]):
+        for found in _similar_stretches(wanted, _of_file(text)[0]):
             old, new = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
             unheard = new.isidentifier() and old.isidentifier() and new not in known and not keyword.iskeyword(new)
             if unheard or (_VALUE.fullmatch(old) and _VALUE.fullmatch(new)):
@@ -165,7 +167,7 @@ def changed_in(code: str, texts: Iterable[str], known: Sequence[str] | frozenset
     return ""
 
 
-def _alike(wanted: tuple[str, ...], known: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _similar_stretches(wanted: tuple[str, ...], known: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """Stretches of the same length that differ in one token."""
     size = len(wanted)
     first, second = wanted[0], wanted[1]
@@ -186,8 +188,8 @@ _OPERATOR: Final = re.compile(r"[-+*/%=!<>&|^~@]+")
 
 def operator_changed_in(code: str, text: str) -> bool:
     """Return whether the code stands in the text but for one operator; `*` for `**` and `-` for `--` may be marks of prose."""
-    wanted = tokens(code)
-    for found in _alike(wanted, _of_file(text)[0]) if len(wanted) > 1 else ():
+    wanted = normalised_code(code)
+    for found in _similar_stretches(wanted, _of_file(text)[0]) if len(wanted) > 1 else ():
         old, new = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
         if _OPERATOR.fullmatch(old) and _OPERATOR.fullmatch(new) and set(old) != set(new):
             return True
@@ -198,7 +200,7 @@ _VALUE: Final = re.compile(r".*[\"']|-*\d.*|True|False|None|and|or|is|in|not|[^\
 """A token that is a string, a number, a constant or an operator."""
 
 
-def around(cited: Citation, text: str) -> str:
+def with_context_lines(cited: Citation, text: str) -> str:
     """Return the cited lines with those near them."""
     return "\n".join(text.splitlines()[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
 
@@ -223,67 +225,80 @@ def quotes_are_exact(subject: Subject) -> Iterator[Issue]:
             yield from _code(subject, said, code)
 
 
-def _named_texts(subject: Subject, said: Said) -> list[str]:
+def _named_texts(subject: Subject, said: Statement) -> list[str]:
     """The texts of the files that a claim or its introduction names, then those that the rest of the answer names."""
-    near = [name.text for text in (said.text, said.lead) for name in files_in(Said(text=text, at=0))]
+    near = [name.text for text in (said.text, said.lead) for name in files_in(Statement(text=text, at=0))]
     names = dict.fromkeys((*near, *subject.file_names))
     paths = dict.fromkeys(path for name in names for path in subject.files.named(name))
     return [text for path in paths if (text := subject.files.read(path)) is not None]
 
 
-def _told(subject: Subject) -> list[str]:
+def _span_texts(subject: Subject) -> list[str]:
     return [span.text for span in subject.whole_spans]
 
 
-def _own(subject: Subject) -> list[str]:
+def _own_texts(subject: Subject) -> list[str]:
     """What a person or the model itself wrote, which may be quoted with changes: the goal, and what calls were made with."""
     return [subject.goal, *(str(value) for made in subject.calls or () for value in made.args.values())]
 
 
-def inexact_quotes(subject: Subject, said: Said) -> Iterator[Issue]:
+def inexact_quotes(subject: Subject, said: Statement) -> Iterator[Issue]:
     """Yield an issue for each quotation in a claim that is a changed form of what a file or a tool's answer has."""
     for quote in quotes_in(said):
-        every = [*_named_texts(subject, said), *_told(subject)]
-        known = [*every, *_own(subject)]
-        if quoted_in(quote, subject.through(known)) or coded_in(quote, subject.through(known)):
+        every = [*_named_texts(subject, said), *_span_texts(subject)]
+        known = [*every, *_own_texts(subject)]
+        if contains_quote(quote, subject.through(known)) or contains_code(quote, subject.through(known)):
             continue
-        cost = len(spoken(quote))
-        if not nearly_in(quote, subject.through(_own(subject), cost)) and (found := nearly_in(quote, subject.through(every, cost))):
-            yield issue("critical", said.text, f"the quote “{quote}” is not exact; the source reads: {found}", _FIX)
+        cost = len(quote_words(quote))
+        if not changed_quote(quote, subject.through(_own_texts(subject), cost)) and (
+            found := changed_quote(quote, subject.through(every, cost))
+        ):
+            yield make_issue("critical", said.text, f"the quote “{quote}” is not exact; the source reads: {found}", _FIX)
 
 
-def _code(subject: Subject, said: Said, code: str) -> Iterator[Issue]:
+def _code(subject: Subject, said: Statement, code: str) -> Iterator[Issue]:
     if len(code) > MOST_CHARS or not _ASSIGNMENT.match(code):
         return
-    cited = [one for one in citations(said.text) if one.first]
-    near = [around(one, text) for one in cited for path in subject.files.named(one.path) if (text := subject.files.read(path)) is not None]
-    if near and not coded_in(code, subject.through(near)) and (found := changed_in(code, subject.through(near), _known(code, near))):
-        yield issue("critical", said.text, f"`{code}` is not exact; the source reads: {found}", _FIX)
+    cited = [one for one in citations_in(said.text) if one.first]
+    near = [
+        with_context_lines(one, text)
+        for one in cited
+        for path in subject.files.named(one.path)
+        if (text := subject.files.read(path)) is not None
+    ]
+    if (
+        near
+        and not contains_code(code, subject.through(near))
+        and (found := changed_code(code, subject.through(near), _known_names(code, near)))
+    ):
+        yield make_issue("critical", said.text, f"`{code}` is not exact; the source reads: {found}", _FIX)
 
 
-def _known(code: str, texts: list[str]) -> frozenset[str]:
+def _known_names(code: str, texts: list[str]) -> frozenset[str]:
     """The names of a piece of code that the texts have: another of them in a place is not a mistake in copying."""
-    return frozenset(token for token in tokens(code) if token.isidentifier() and any(token in text for text in texts))
+    return frozenset(token for token in normalised_code(code) if token.isidentifier() and any(token in text for text in texts))
 
 
-def _block(subject: Subject, said: Said) -> Iterator[Issue]:
+def _block(subject: Subject, said: Statement) -> Iterator[Issue]:
     """Where most lines of a block are in one file or answer, a line that differs from it in one token is misquoted."""
     if said.language in _NO_SOURCE:
         return
-    body = [line for line in map(_bare, said.text.splitlines()) if len(line) <= MOST_CHARS and len(tokens(line)) > 1]
-    for text in subject.through([*_named_texts(subject, said), *_told(subject)]):
-        there = [line for line in body if coded_in(line, [text])]
+    body = [line for line in map(_bare_line, said.text.splitlines()) if len(line) <= MOST_CHARS and len(normalised_code(line)) > 1]
+    for text in subject.through([*_named_texts(subject, said), *_span_texts(subject)]):
+        there = [line for line in body if contains_code(line, [text])]
         for literal in (match[1] for line in body if there and line not in there for match in _LITERAL.finditer(line)):
-            if not quoted_in(literal, [text]) and (found := nearly_in(literal, subject.through([text], cost=len(spoken(literal))))):
-                yield issue("critical", literal, f"the text “{literal}” is not exact; the source reads: {found}", _FIX)
+            if not contains_quote(literal, [text]) and (
+                found := changed_quote(literal, subject.through([text], cost=len(quote_words(literal))))
+            ):
+                yield make_issue("critical", literal, f"the text “{literal}” is not exact; the source reads: {found}", _FIX)
         if len(there) < 2 or 2 * len(there) < len(body):
             continue
         for line in body:
-            if line not in there and (found := changed_in(line, subject.through([text]), _known(line, [text]))):
-                yield issue("critical", line, f"the line is not exact; the source reads: {found}", "read the source and copy the line")
+            if line not in there and (found := changed_code(line, subject.through([text]), _known_names(line, [text]))):
+                yield make_issue("critical", line, f"the line is not exact; the source reads: {found}", "read the source and copy the line")
         return
 
 
-def _bare(line: str) -> str:
+def _bare_line(line: str) -> str:
     """The line without its number and without a remark at its end."""
     return re.sub(r"^\s*\d+[:|]\s?", "", re.sub(r"(?:^|(?<=\s))(?:#|//) .*$", "", line)).strip()

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-from kestrel_lab.core.citations import Span, asked_in, spans_of
+from kestrel_lab.core.citations import Span, arguments_by_call, spans_of
 from kestrel_lab.core.events.deeds import Deed, deeds_of
 from kestrel_lab.core.events.union import ApprovalGiven, Record, ToolAnswered
 from kestrel_lab.core.json_types import FrozenStruct, Json
-from kestrel_lab.verification.claims import Said, claims_of, files_in
+from kestrel_lab.verification.claims import Statement, claims_of, files_in
 from kestrel_lab.verification.workspace_files import CLAIM, PARSED, TOKEN, Files
 
 MOST_CLAIMS: Final = 1_000
@@ -23,7 +23,7 @@ MOST_CHARS: Final = 400_000
 """Characters of an answer that are checked."""
 
 
-class Made(FrozenStruct, frozen=True, kw_only=True):
+class AnsweredCall(FrozenStruct, frozen=True, kw_only=True):
     """A tool call of the run that was answered."""
 
     call: str
@@ -41,7 +41,7 @@ class Subject:
     answer: str
     goal: str = ""
     spans: Sequence[Span] = ()
-    calls: Sequence[Made] | None = None
+    calls: Sequence[AnsweredCall] | None = None
     """`None` where it is not known what was called."""
     deeds: Sequence[Deed] | None = None
     """What the run did; `None` where that is not known."""
@@ -49,12 +49,12 @@ class Subject:
     """`None` where there is no workspace."""
 
     @cached_property
-    def claims(self) -> tuple[Said, ...]:
+    def claims(self) -> tuple[Statement, ...]:
         """What the answer says, as far as it is checked."""
         return tuple(said for said in self._every[:MOST_CLAIMS] if len(said.text) <= MOST_BLOCK)
 
     @cached_property
-    def _every(self) -> tuple[Said, ...]:
+    def _every(self) -> tuple[Statement, ...]:
         return claims_of(self.answer[:MOST_CHARS])
 
     @cached_property
@@ -81,7 +81,7 @@ class Subject:
             self.pay(CLAIM + cost * len(text))
             yield text
 
-    def paid(self) -> Iterator[Said]:
+    def paid(self) -> Iterator[Statement]:
         """Yield the claims; each is paid for when it comes."""
         for said in self.claims:
             self.pay(CLAIM + PARSED * len(said.text))
@@ -115,14 +115,14 @@ def subject_of(records: Sequence[Record], *, answer: str, goal: str, root: Path 
     )
 
 
-def made_calls(records: Sequence[Record]) -> tuple[Made, ...]:
+def made_calls(records: Sequence[Record]) -> tuple[AnsweredCall, ...]:
     """Return the calls of tools that were answered."""
-    asked = asked_in(record.event for record in records)
+    asked = arguments_by_call(record.event for record in records)
     refused = {
         event.call: event.by for event in (record.event for record in records) if isinstance(event, ApprovalGiven) and not event.granted
     }
     return tuple(
-        Made(
+        AnsweredCall(
             call=event.call,
             tool=event.tool,
             args=asked.get(event.call, {}),

@@ -29,7 +29,7 @@ class WorkSpent(Exception):
     """A look has used up the work or the time that it may take."""
 
 
-class Work:
+class WorkAllowance:
     """An allowance that is spent only while something is `allowed`; outside of that nothing is counted."""
 
     def __init__(self, seconds: float | None = None) -> None:
@@ -73,7 +73,7 @@ class Files:
     def __init__(self, root: Path, seconds: float | None = None, *, known: bool = True) -> None:
         """`seconds` is how long it may be searched; where the folder is not `known`, nothing can be said to be missing."""
         self.root = root.resolve()
-        self.work = Work(seconds)
+        self.work = WorkAllowance(seconds)
         self._paths: tuple[str, ...] | None = None
         self._known: frozenset[str] = frozenset()
         self._folders: set[str] = set()

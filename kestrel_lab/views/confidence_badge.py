@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
-from kestrel_lab.answers.confidence import Basis, short, stated
+from kestrel_lab.answers.confidence import Basis, format_share, stated_confidence
 from kestrel_lab.core.events.union import Event, RunFinished, VerifierFinished
-from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.views.formatting import count
-from kestrel_lab.views.html.elements import macros
+from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.views.formatting import format_count
+from kestrel_lab.views.html.elements import template_macros
 
 Word = Literal["wrong", "checked", "partly checked", "unchecked"]
 _CERTAIN: Final = frozenset({"facts", "citations", "form"})
@@ -46,15 +46,17 @@ class Badge:
     suite: str = ""
 
     def __str__(self) -> str:
-        told = {"wrong": f"{count(self.concerns, 'concern')}", "unchecked": "not checked"}.get(self.word, "no error found by the checks")
-        parts = [told, f"the checks stopped early: {plain(self.stopped)}" if self.stopped else ""]
-        parts.append("" if self.claims is None else f"{self.cited} of {count(self.claims, 'claim')} cited")
-        parts.append(f"{count(self.deeds, 'deed')} confirmed by the log" if self.deeds else "")
+        told = {"wrong": f"{format_count(self.concerns, 'concern')}", "unchecked": "not checked"}.get(
+            self.word, "no error found by the checks"
+        )
+        parts = [told, f"the checks stopped early: {sanitize_text(self.stopped)}" if self.stopped else ""]
+        parts.append("" if self.claims is None else f"{self.cited} of {format_count(self.claims, 'claim')} cited")
+        parts.append(f"{format_count(self.deeds, 'deed')} confirmed by the log" if self.deeds else "")
         parts.append("" if self.judge is None else f"{'passed' if self.judge else 'refused'} by a model judge")
         if self.calibrated is not None:
             share = f"{self.calibrated:.0%}".replace("%", " %")
             parts.append(
-                f"of answers this sure ({short(self.value or 0)}), {share} were right: {self.trials} trials of suite {plain(self.suite)}"
+                f"of answers this sure ({format_share(self.value or 0)}), {share} were right: {self.trials} trials of suite {sanitize_text(self.suite)}"
             )
         return " · ".join(filter(None, parts))
 
@@ -62,14 +64,14 @@ class Badge:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return str(macros("elements.html").explained(str(self), self.why))
+        return str(template_macros("elements.html").explained(str(self), self.why))
 
     @property
     def why(self) -> str:
         """What the words rest on."""
         if self.value is None:
             return "places, quotes and deeds that the answer names are compared with the workspace and the log; prose is not judged"
-        return f"stated: {short(self.value)} by {'a model judge' if self.basis == 'verdict' else 'the share of claims cited'}" + (
+        return f"stated: {format_share(self.value)} by {'a model judge' if self.basis == 'verdict' else 'the share of claims cited'}" + (
             "" if self.calibrated is not None else ", not calibrated"
         )
 
@@ -80,7 +82,7 @@ def badge_of(events: Iterable[Event]) -> Badge:
     end = next((event for event in reversed(told) if isinstance(event, RunFinished)), RunFinished(outcome=""))
     last = {event.verifier: event.passed for event in told if isinstance(event, VerifierFinished)}
     judges = [passed for name, passed in last.items() if name not in _CERTAIN]
-    found, known = stated(told), cast("dict[str, Any]", end.calibrated)
+    found, known = stated_confidence(told), cast("dict[str, Any]", end.calibrated)
     wrong = sum(one.get("severity") != "minor" for one in end.concerns)
     stopped = next((one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == _UNFINISHED), "")
     return Badge(

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.sanitize import plain
-from kestrel_lab.views.html.elements import macros
+from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.views.html.elements import template_macros
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ UNITS = "units"
 """Under this name in `attrs`, which goes along when a frame is cut and joined, are the units of columns by name."""
 
 
-def shown_frame(content: Any, *, units: Mapping[str, str] = {}, **options: Any) -> pd.DataFrame:
+def unit_frame(content: Any, *, units: Mapping[str, str] = {}, **options: Any) -> pd.DataFrame:
     """A frame of what `pandas.DataFrame` takes, with the units of some of its columns."""
     frame = _frame_class()(content, **options)
     if units:
@@ -48,7 +48,7 @@ def _frame_class() -> type[pd.DataFrame]:
             longest, cut = ("display.max_colwidth", LONGEST), ("display.show_dimensions", "truncate")
             with pd.option_context("display.html.use_mathjax", False, *longest, *cut):
                 table: str = super()._repr_html_()  # type: ignore[misc]  # the stubs leave it out
-            return f"{plain(table)}{_note(self)}"
+            return f"{sanitize_text(table)}{_note(self)}"
 
     Frame.__name__ = Frame.__qualname__ = "DataFrame"
     return Frame
@@ -65,4 +65,4 @@ def _note(frame: pd.DataFrame) -> str:
     notes = [f"{', '.join(named)} in {unit}" for unit, named in said.items()]
     if not len(frame):
         notes = ["no rows"]
-    return str(macros("elements.html").faint("; ".join(notes))) if notes else ""
+    return str(template_macros("elements.html").faint("; ".join(notes))) if notes else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 
 _DIFF = re.compile(r"^--- [^\n]*\n\+\+\+ [^\n]*\n@@", re.MULTILINE)
 _KINDS = {"+": "added", "-": "removed", "@": "place"}
@@ -16,13 +16,13 @@ def split_diff(text: str) -> tuple[str, str]:
     return (text, "") if found is None else (text[: found.start()].rstrip("\n"), text[found.start() :])
 
 
-def shown_diff(text: str) -> str:
+def sanitize_diff(text: str) -> str:
     """`text` made harmless: terminal escapes and hidden characters are shown, ends of lines only where they are mixed."""
     lines = text.replace("\x1b", "\\u{1b}").split("\n")
     body = [line for line in lines if line[:1] in {"+", "-", " "} and not line.startswith(("--- ", "+++ "))]
     if body and all(line.endswith("\r") for line in body):
         lines = [line.removesuffix("\r") for line in lines]
-    return "\n".join(map(plain, lines))
+    return "\n".join(map(sanitize_text, lines))
 
 
 def diff_lines(diff: str) -> list[tuple[str, str]]:
@@ -31,12 +31,12 @@ def diff_lines(diff: str) -> list[tuple[str, str]]:
     return [("" if number < 2 and line[:3] in {"---", "+++"} else _KINDS.get(line[:1], ""), line) for number, line in enumerate(lines)]
 
 
-def tells_all(diff: str) -> bool:
+def is_complete_diff(diff: str) -> bool:
     """Return whether a diff has every changed line, so that the arguments of the call need not be read beside it."""
     return "\n@@ -" in diff and "characters left out …\n" not in diff
 
 
-def changed(diff: str) -> str:
+def diff_stat(diff: str) -> str:
     """Return how many lines a diff adds and removes: `+3 −1 lines`."""
     kinds = [kind for kind, _ in diff_lines(diff)]
     return f"+{kinds.count('added')} \u2212{kinds.count('removed')} lines"

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from kestrel_lab.core.citations import Standing
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import head_tail, one_line, plain
-from kestrel_lab.verification.evidence import STATES, Backed, Cited
-from kestrel_lab.views.html.elements import macros
+from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
+from kestrel_lab.verification.evidence import STATES, CheckedCitation, CitedClaim
+from kestrel_lab.views.html.elements import template_macros
 
 SHOWN: Final = 3_000
 """Characters of one span that are shown."""
@@ -24,49 +24,49 @@ STATE_MARKS: Final = {"cited": "✓", "uncited": "○", "unknown": "?", "changed
 STANDING: Final[dict[Standing, str]] = {"current": "", "moved": "moved since", "stale": "changed since", "gone": "gone since"}
 
 
-def claims_shown(answer: str, backed: Sequence[Backed]) -> list[Json]:
+def claim_ranges(answer: str, backed: Sequence[CitedClaim]) -> list[Json]:
     """Return start, end, state and evidence in words of each claim of an answer as it is shown; nothing where no claim cites anything."""
     found: list[Json] = []
     at = 0
     for claim in backed if any(one.cited for one in backed) else ():
-        text = plain(claim.text)
+        text = sanitize_text(claim.text)
         if not text or (start := answer.find(text, at)) < 0:
             continue
         at = start + len(text)
         stale = claim.state == "cited" and any(one.standing in ("stale", "gone") for one in claim.cited)
-        found.append([start, at, "changed" if stale else claim.state, "\n\n".join(map(_told, claim.cited))[:_TOLD_OF_CLAIM]])
+        found.append([start, at, "changed" if stale else claim.state, "\n\n".join(map(_citation_text, claim.cited))[:_TOLD_OF_CLAIM]])
     return found
 
 
-def _told(one: Cited) -> str:
+def _citation_text(one: CheckedCitation) -> str:
     """What a claim cites in words: its place, what is wrong or has changed, and the beginning of its text."""
     state = one.state if one.state != "cited" else STANDING[one.standing] or "cited"
-    head = f"{STATE_MARKS['changed' if state == 'changed since' else one.state]} {_name(one)}: {state}{f', {plain(one.why)}' if one.why else ''}"
-    text = "" if one.span is None else head_tail(plain(one.span.text), _TOLD_OF_SPAN)[0]
+    head = f"{STATE_MARKS['changed' if state == 'changed since' else one.state]} {_name(one)}: {state}{f', {sanitize_text(one.why)}' if one.why else ''}"
+    text = "" if one.span is None else head_tail(sanitize_text(one.span.text), _TOLD_OF_SPAN)[0]
     return f"{head}\n{text}".rstrip()
 
 
-def cites_of(backed: Sequence[Backed]) -> list[list[str]]:
+def cited_places(backed: Sequence[CitedClaim]) -> list[list[str]]:
     """Return name, text and standing of each place that claims cite, each once; of one that is not there, why, and its state."""
     found: dict[str, list[str]] = {}
     for one in (one for claim in backed for one in claim.cited):
         if one.span is None and one.state == "unknown" and not one.citation.call:
             continue  # an address that the answer mentions
         if one.span is None:
-            found.setdefault(_name(one), [_name(one), plain(one.why), one.state])
+            found.setdefault(_name(one), [_name(one), sanitize_text(one.why), one.state])
         else:
-            found.setdefault(_name(one), [_name(one), plain(head_tail(one.span.text, SHOWN)[0]), STANDING[one.standing]])
+            found.setdefault(_name(one), [_name(one), sanitize_text(head_tail(one.span.text, SHOWN)[0]), STANDING[one.standing]])
     return [*found.values()]
 
 
-def _name(one: Cited) -> str:
-    return plain(one_line(one.citation.text, 120) if one.span is None else one.span.id)
+def _name(one: CheckedCitation) -> str:
+    return sanitize_text(one_line(one.citation.text, 120) if one.span is None else one.span.id)
 
 
 def evidence_html(headline: str, rows: Sequence[dict[str, Any]], *, folded: bool = False) -> str:
     """Return a `<section>` with a `<details>` per claim, its spans inside; or all `folded` into one, for the page of a run."""
-    given: dict[str, Any] = {"worst": worst, "marks": STATE_MARKS, "state": _state, "one_line": one_line}
-    parts = macros("evidence.html", **given, shortened=lambda text: head_tail(text, SHOWN)[0])
+    given: dict[str, Any] = {"worst": worst_state, "marks": STATE_MARKS, "state": _state, "one_line": one_line}
+    parts = template_macros("evidence.html", **given, shortened=lambda text: head_tail(text, SHOWN)[0])
     return str((parts.folded if folded else parts.evidence)(headline, _claims(rows)))
 
 
@@ -74,10 +74,10 @@ def evidence_text(headline: str, rows: Sequence[dict[str, Any]]) -> str:
     """Return a line per claim and, below it, one per span."""
     lines = [headline]
     for claim in _claims(rows):
-        state = worst(claim)
-        lines.append(f"{STATE_MARKS[state]} {state}  {one_line(plain(claim[0]['text']), 100)}")
+        state = worst_state(claim)
+        lines.append(f"{STATE_MARKS[state]} {state}  {one_line(sanitize_text(claim[0]['text']), 100)}")
         cites = (row for row in claim if row["cites"])
-        lines += [f"    {row['cites']}{_state(row)}: {one_line(plain(row['why'] or row['evidence']), 90)}" for row in cites]
+        lines += [f"    {row['cites']}{_state(row)}: {one_line(sanitize_text(row['why'] or row['evidence']), 90)}" for row in cites]
     return "\n".join(lines)
 
 
@@ -86,7 +86,7 @@ def _claims(rows: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield list(group)
 
 
-def evidence_rows(backed: Sequence[Backed]) -> list[dict[str, Any]]:
+def evidence_rows(backed: Sequence[CitedClaim]) -> list[dict[str, Any]]:
     """Return a row per claim and citation; a claim without any has one."""
     rows: list[dict[str, Any]] = []
     for number, claim in enumerate(backed, 1):
@@ -98,7 +98,7 @@ def evidence_rows(backed: Sequence[Backed]) -> list[dict[str, Any]]:
                     "text": claim.text,
                     "state": "uncited" if one is None else one.state,
                     "why": "" if one is None else one.why,
-                    "cites": "" if one is None else plain(re.sub(r"\s+", " ", one.citation.text)),
+                    "cites": "" if one is None else sanitize_text(re.sub(r"\s+", " ", one.citation.text)),
                     "quote": "" if one is None else one.quote,
                     "found": "" if span is None else span.found,
                     "trust": "" if span is None else span.trust,
@@ -109,7 +109,7 @@ def evidence_rows(backed: Sequence[Backed]) -> list[dict[str, Any]]:
     return rows
 
 
-def worst(rows: Sequence[dict[str, Any]]) -> str:
+def worst_state(rows: Sequence[dict[str, Any]]) -> str:
     """Return the state of a claim: that of its worst citation."""
     order: list[str] = ["uncited", *STATES]
     return max((str(row["state"]) for row in rows), key=order.index)

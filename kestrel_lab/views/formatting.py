@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Usage
 from kestrel_lab.core.events.union import ApprovalAsked, ModelAnswered
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import head_tail, one_line, plain
+from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
 
 ARGS_SHOWN = 4_000
 RESULT_SHOWN = 4_000
@@ -23,7 +23,7 @@ _UNUSUAL = re.compile(r"[^\n\x20-\x7e]")
 def visible_json(value: Json) -> str:
     """`value` as indented JSON in which every hidden character is an escape; reading it gives `value` again."""
     text = json.dumps(value, ensure_ascii=False, indent=2)
-    return _UNUSUAL.sub(lambda match: match[0] if plain(match[0]) == match[0] else json.dumps(match[0])[1:-1], text)
+    return _UNUSUAL.sub(lambda match: match[0] if sanitize_text(match[0]) == match[0] else json.dumps(match[0])[1:-1], text)
 
 
 def value_text(value: Json) -> str:
@@ -33,7 +33,7 @@ def value_text(value: Json) -> str:
     """
     if not isinstance(value, str) or _edges_hide(value) or _reads_as_json(value):
         return visible_json(value)
-    return plain(value.replace("\x1b", "\\u{1b}"))
+    return sanitize_text(value.replace("\x1b", "\\u{1b}"))
 
 
 def sandbox_words(level: str) -> str:
@@ -42,7 +42,7 @@ def sandbox_words(level: str) -> str:
         return ""
     if (words := _CODE.get(level.partition(" ")[0])) is not None:
         return words
-    return plain(level) if ":" in level else f"sandbox {plain(level)}"
+    return sanitize_text(level) if ":" in level else f"sandbox {sanitize_text(level)}"
 
 
 _CODE = {PREVIEWED: "values of its preview, the code is not run again", IN_KERNEL: "runs in your kernel"}
@@ -52,7 +52,7 @@ def always_words(asked: ApprovalAsked) -> str:
     """Return the keys that decide on calls for the rest of the run."""
     if asked.contained:
         return "[s]ame calls always, [a]ll like these, none from here on"
-    like = f"[l]ike {plain(asked.offer)} always, " if asked.offer else ""
+    like = f"[l]ike {sanitize_text(asked.offer)} always, " if asked.offer else ""
     return f"[s]ame call always, {like}[a]lways in this run"
 
 
@@ -70,52 +70,60 @@ def typed_decision(word: str, asked: ApprovalAsked) -> dict[str, Any] | None:
 def origin_pairs(asked: ApprovalAsked) -> list[list[str]]:
     """Place of each text among the arguments that comes from elsewhere than the model, and where it comes from."""
     known = [(one.get("arg", ""), found) for one in asked.origins if isinstance(found := one.get("from"), list) and found]
-    return [[plain(str(arg)), "; ".join(_source(one) for one in found if isinstance(one, dict))] for arg, found in known]
+    return [[sanitize_text(str(arg)), "; ".join(_source(one) for one in found if isinstance(one, dict))] for arg, found in known]
 
 
 def _source(one: Mapping[str, Json]) -> str:
-    kind = plain(str(one.get("kind", "")))
+    kind = sanitize_text(str(one.get("kind", "")))
     if kind == "filled":
-        return plain(str(one.get("source", "")))
-    where = "from the goal" if kind == "goal" else f"from {plain(str(one.get('source', '')))}" + (f" ({kind})" if kind != "tool" else "")
-    piece = plain(str(one.get("piece", "")))
+        return sanitize_text(str(one.get("source", "")))
+    where = (
+        "from the goal"
+        if kind == "goal"
+        else f"from {sanitize_text(str(one.get('source', '')))}" + (f" ({kind})" if kind != "tool" else "")
+    )
+    piece = sanitize_text(str(one.get("piece", "")))
     return f"{where}: {piece}" if piece else where
 
 
-def contained_words(asked: ApprovalAsked) -> str:
+def containment_text(asked: ApprovalAsked) -> str:
     """Return which sources and effect met in a call that containment asks about; nothing for another call."""
     if not asked.contained:
         return ""
 
     def told(key: str) -> str:
         value = asked.contained.get(key)
-        return ", ".join(plain(str(item)) for item in value) if isinstance(value, list) else plain(str(value))
+        return ", ".join(sanitize_text(str(item)) for item in value) if isinstance(value, list) else sanitize_text(str(value))
 
     wants = [one for one in cast("list[Json]", asked.contained.get("wants") or []) if isinstance(one, dict)]
     args = [cast("dict[str, Json]", one.get("args") or {}) for one in wants]
     lines = [", ".join(f"{name}: {text}" for name, text in args_pairs(one)) for one in args]
-    calls = [f"{plain(str(one.get('tool')))} ({line})" for one, line in zip(wants, lines, strict=True)]
+    calls = [f"{sanitize_text(str(one.get('tool')))} ({line})" for one, line in zip(wants, lines, strict=True)]
     together = f" This is also about: {'; '.join(calls)}. A yes or no is for all of them." if calls else ""
     stated = cast("dict[str, Json]", asked.contained.get("stated") or {})
-    task = f" Stated before anything was read: {', '.join(f'{plain(tool)} ×{times}' for tool, times in stated.items())}." if stated else ""
+    task = (
+        f" Stated before anything was read: {', '.join(f'{sanitize_text(tool)} ×{times}' for tool, times in stated.items())}."
+        if stated
+        else ""
+    )
     return f"The model has read what others wrote ({told('untrusted')}) and can know what is private ({told('private')}); {told('effect')}.{together}{task}"
 
 
 def args_pairs(args: Mapping[str, Json], limit: int | None = ARGS_SHOWN) -> list[list[str]]:
     """Name and text of each argument, each text at most about `limit` characters."""
-    pairs = [[plain(name), value_text(value)] for name, value in args.items()]
+    pairs = [[sanitize_text(name), value_text(value)] for name, value in args.items()]
     return pairs if limit is None else [[name, head_tail(text, limit)[0]] for name, text in pairs]
 
 
-def options_of(asked: ApprovalAsked) -> list[str]:
+def answer_options(asked: ApprovalAsked) -> list[str]:
     """The answers that a question offers, as its reader sees them."""
     options = asked.args.get("options")
-    return [plain(str(option)) for option in options] if isinstance(options, list) else []
+    return [sanitize_text(str(option)) for option in options] if isinstance(options, list) else []
 
 
-def chosen(asked: ApprovalAsked, typed: str) -> str:
+def chosen_answer(asked: ApprovalAsked, typed: str) -> str:
     """The answer somebody typed: an option where it is the number of one, else the words themselves."""
-    typed, options = typed.strip(), options_of(asked)
+    typed, options = typed.strip(), answer_options(asked)
     number = int(typed) if typed.isascii() and typed.isdigit() and len(typed) < 4 and typed not in options else 0
     return options[number - 1] if 0 < number <= len(options) else typed
 
@@ -127,12 +135,12 @@ def args_line(args: Mapping[str, Json]) -> str:
     return one_line(", ".join(f"{name}={value_text(value)[:200]}" for name, value in args.items()), 100)
 
 
-def shown(text: str, limit: int = RESULT_SHOWN) -> str:
+def sanitize_short(text: str, limit: int = RESULT_SHOWN) -> str:
     """Foreign `text` made harmless and short."""
-    return head_tail(plain(text), limit)[0]
+    return head_tail(sanitize_text(text), limit)[0]
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`12 ms`, `3.4 s`, `2 min 05 s`."""
     if seconds < 0.0995:
         return f"{seconds * 1000:.0f} ms"
@@ -142,7 +150,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s"
 
 
-def count(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """`1 call`, `2,000 calls`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -150,10 +158,10 @@ def count(number: int, noun: str) -> str:
 def thinking_text(event: ModelAnswered) -> str:
     """The reasoning before an answer, harmless to show; a block that the provider encrypted is named."""
     blocks = [str(block.get("text") or "[a block that the provider keeps to itself]") for block in event.thinking]
-    return shown("\n\n".join(blocks))
+    return sanitize_short("\n\n".join(blocks))
 
 
-def cached_words(usage: Usage | ModelAnswered) -> str:
+def cache_text(usage: Usage | ModelAnswered) -> str:
     """What of the tokens came from the provider's cache, went into it and was reasoning, in brackets; empty where nothing did."""
     read, written, thought = usage.tokens_cached, usage.tokens_cache_written, usage.tokens_reasoning
     if not (read or written or thought):
@@ -170,10 +178,10 @@ def usage_line(usage: Usage) -> str:
     """Tokens, cost and calls: says where tokens are unknown, how much of the prompts came from a cache, and which calls of a known cost have no price."""
     unpriced = f" + {usage.unpriced} unpriced" if usage.unpriced else ""
     money = f"${usage.cost_usd:.4f}{unpriced}" if usage.cost_usd or not usage.unpriced else ""
-    tokens = count(usage.tokens, "token")
+    tokens = format_count(usage.tokens, "token")
     if usage.unmetered:
         tokens = f"at least {tokens}" if usage.tokens else "tokens unknown"
-    parts = (tokens + cached_words(usage), money, count(usage.model_calls, "model call"), count(usage.tool_calls, "tool call"))
+    parts = (tokens + cache_text(usage), money, format_count(usage.model_calls, "model call"), format_count(usage.tool_calls, "tool call"))
     return " · ".join(filter(None, parts))
 
 
@@ -196,7 +204,7 @@ def _reads_as_json(text: str) -> bool:
 
 def action_line(text: str, why: str) -> str:
     """The line of an action; what follows the command is a comment to a shell."""
-    return f"{plain(text)}  # {one_line(plain(why), 200)}"
+    return f"{sanitize_text(text)}  # {one_line(sanitize_text(why), 200)}"
 
 
 # The beginning and the end of something long: what is saved with a notebook has a size that somebody can open.
@@ -204,7 +212,7 @@ def action_line(text: str, why: str) -> str:
 T = TypeVar("T")
 
 
-def ends(items: Sequence[T], render: Callable[[T], str], limit: int | None) -> tuple[list[str], int, list[str]]:
+def first_and_last(items: Sequence[T], render: Callable[[T], str], limit: int | None) -> tuple[list[str], int, list[str]]:
     """Renderings of the first and of the last items, and how many are left out between.
 
     Together they have about `limit` characters, a third of them at the beginning; the last item is always there.
@@ -213,13 +221,13 @@ def ends(items: Sequence[T], render: Callable[[T], str], limit: int | None) -> t
     if limit is None or not items:
         return [render(item) for item in items], 0, []
     last = render(items[-1])
-    head = _fitting(items[:-1], render, limit // 3)
+    head = _fit_items(items[:-1], render, limit // 3)
     rest = items[len(head) : -1]
-    tail = _fitting(reversed(rest), render, limit - sum(map(len, head)) - len(last))
+    tail = _fit_items(reversed(rest), render, limit - sum(map(len, head)) - len(last))
     return head, len(rest) - len(tail), [*reversed(tail), last]
 
 
-def _fitting(items: Iterable[T], render: Callable[[T], str], room: int) -> list[str]:
+def _fit_items(items: Iterable[T], render: Callable[[T], str], room: int) -> list[str]:
     found: list[str] = []
     for item in items:
         text = render(item)
@@ -234,7 +242,7 @@ def guidance_lines(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what agents are given of a workspace, `RunStarted.guidance`, as lines: its guidance, and which skills they can load."""
     skills = [one_line(str(one["path"]).rpartition("/")[0], 200) for one in entries if "skill" in one]
     lines = [f"guidance of the workspace: {guidance_line(one)}" for one in entries if "skill" not in one]
-    return [*lines, *([f"{count(len(skills), 'skill')} can be loaded: {', '.join(skills)}"] if skills else [])]
+    return [*lines, *([f"{format_count(len(skills), 'skill')} can be loaded: {', '.join(skills)}"] if skills else [])]
 
 
 def guidance_line(entry: Mapping[str, Any]) -> str:

@@ -10,11 +10,11 @@ from kestrel_lab.core.events import union as e
 from kestrel_lab.core.events.deeds import Deed, deed_lines
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import REPORTS
-from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.verification.evidence import summary
+from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.verification.evidence import states_summary
 from kestrel_lab.views.confidence_badge import Badge
 from kestrel_lab.views.evidence import STATE_MARKS
-from kestrel_lab.views.formatting import action_line, count, shown
+from kestrel_lab.views.formatting import action_line, format_count, sanitize_short
 from kestrel_lab.views.rows import NoticeRow
 
 _MOST_DEEDS: Final = 20
@@ -28,7 +28,7 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
         case e.BudgetWarned() if event.limit != "cost_usd":  # that a price is not known stands in the log and is no news in each run
             return _row("warning", event.message)
         case e.ContextCompacted():
-            return _compacted(event)
+            return _compaction_row(event)
         case e.StepRetried():
             soon = f" in {event.wait_s:g} s" if event.wait_s else ""
             text = f"failed ({event.error_class}) and is tried again{soon}, attempt {event.attempt}: {event.reason}"
@@ -37,13 +37,13 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
             after = f", goes on from {event.parent}" if event.parent else ""
             return _row("info", f"candidate {event.candidate}: score {event.score:.2f}{after}", [event.text], step=event.step)
         case e.MemoryRecalled():
-            text = f"{count(len(event.notes), 'note')} of earlier runs recalled"
+            text = f"{format_count(len(event.notes), 'note')} of earlier runs recalled"
             return _row("info", text, map(_note, event.notes), step=event.step)
         case e.MemoryStored():
             return _row("info", "kept for later runs", [_note(event.note)], step=event.step)
         case e.RetrievalStep() if event.stopped:
-            text = f"{count(len(event.hits), 'file')} found, covering {event.coverage or 0:.0%} of the question ({event.stopped})"
-            return _row("info", text, [_hit(hit) for hit in event.hits], step=event.step)
+            text = f"{format_count(len(event.hits), 'file')} found, covering {event.coverage or 0:.0%} of the question ({event.stopped})"
+            return _row("info", text, [_hit_text(hit) for hit in event.hits], step=event.step)
         case e.VoteCast() if event.vote:
             return _row("info", f"{event.member} votes for the position of {event.vote}: {event.reason}", step=event.step)
         case e.VoteCast():
@@ -58,10 +58,10 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
             return _row("info", f"{event.target} takes over from {event.source}: {event.reason}", step=event.step)
         case e.ToolsAdded():
             names = [str(tool["name"]) for tool in event.tools]
-            return _row("info", f"{count(len(names), 'tool')} of servers that were started for the first time", names)
+            return _row("info", f"{format_count(len(names), 'tool')} of servers that were started for the first time", names)
         case e.ToolsShown() if event.tools:
             what = f" for: {one_line(event.need, 100)}" if event.need else ""
-            return _row("info", f"told of {count(len(event.tools), 'more tool')}{what}", event.tools, step=event.step)
+            return _row("info", f"told of {format_count(len(event.tools), 'more tool')}{what}", event.tools, step=event.step)
         case e.McpCandidateFound():
             return _candidate(event)
         case e.McpInstalled():
@@ -70,33 +70,33 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
     return None
 
 
-def _compacted(event: e.ContextCompacted) -> NoticeRow:
-    left_out = f"{count(len(event.results), 'result')} left out" if event.results else ""
+def _compaction_row(event: e.ContextCompacted) -> NoticeRow:
+    left_out = f"{format_count(len(event.results), 'result')} left out" if event.results else ""
     what = " and ".join(part for part in (left_out, "what came before summarised" if event.summary else "") if part)
     told = what or "nothing could be left out"
     text = f"context compacted: {told}; about {event.before:,} tokens were {event.after:,} of {event.window:,}"
     return _row("info", text, step=event.step)
 
 
-def _hit(hit: dict[str, Json]) -> str:
+def _hit_text(hit: dict[str, Json]) -> str:
     first, last = hit.get("first"), hit.get("last")
-    return shown(f"{hit.get('path')}:{first}{'' if last == first else f'-{last}'} ({hit.get('why')})", 300)
+    return sanitize_short(f"{hit.get('path')}:{first}{'' if last == first else f'-{last}'} ({hit.get('why')})", 300)
 
 
-def prompt(event: e.Prompted, *, again: bool) -> NoticeRow:
+def prompt_row(event: e.Prompted, *, again: bool) -> NoticeRow:
     """Return the row of a prompt, shortened: prompts are long and mostly known."""
     return _row("info", f"asked{' again' if again else ''}: {one_line(event.text, 160)}", step=event.step)
 
 
-def verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished) -> NoticeRow:
+def update_verdict(row: NoticeRow, event: e.VerifierStarted | e.VerifierFinished) -> NoticeRow:
     """Bring the row of a verification up to date: what is asked for, then the verdict."""
     if isinstance(event, e.VerifierStarted):
-        criteria: list[Json] = [shown(text, 500) for text in event.criteria]
-        row.change(text=f"{plain(event.verifier)} checks the answer", level="info", state="running", items=criteria)
+        criteria: list[Json] = [sanitize_short(text, 500) for text in event.criteria]
+        row.change(text=f"{sanitize_text(event.verifier)} checks the answer", level="info", state="running", items=criteria)
     else:
         sure = "" if event.confidence is None else f" · confidence {event.confidence:.2f}"
-        text = f"{'PASS' if event.passed else 'FAIL'}{sure} · {plain(event.verifier)}"
-        issues: list[Json] = [shown(text, 500) for text in event.issues]
+        text = f"{'PASS' if event.passed else 'FAIL'}{sure} · {sanitize_text(event.verifier)}"
+        issues: list[Json] = [sanitize_short(text, 500) for text in event.issues]
         row.change(text=text, level="good" if event.passed else "bad", state="done", items=issues)
     return row
 
@@ -106,7 +106,7 @@ def deeds_done(deeds: Sequence[Deed]) -> NoticeRow:
     every = list(deed_lines(deeds))
     lines = every[:_MOST_DEEDS] + ([f"… and {len(every) - _MOST_DEEDS} more"] if len(every) > _MOST_DEEDS else [])
     refused = any(deed.outcome in ("denied", "failed", "unknown") for deed in deeds)
-    text = f"what it did: {count(len(every), 'thing')}" if every else "what it did: nothing was changed, run or sent"
+    text = f"what it did: {format_count(len(every), 'thing')}" if every else "what it did: nothing was changed, run or sent"
     return _row("warning" if refused else "info", text, lines)
 
 
@@ -116,16 +116,16 @@ def imported_from(event: e.RunStarted) -> NoticeRow:
     return _row("info", f"imported: recorded elsewhere ({event.imported.get('format')}, {source}), not run here", [])
 
 
-def concerns(event: e.RunFinished) -> NoticeRow | None:
+def concerns_row(event: e.RunFinished) -> NoticeRow | None:
     """Return the row with the concerns about an answer; `None` where there are none."""
     if not event.concerns:
         return None
     items = [f"{one.get('severity')}: {one.get('what')}" + (f" — {one['place']}" if one.get("place") else "") for one in event.concerns]
     level = "warning" if any(one.get("severity") != "minor" for one in event.concerns) else "info"
-    return _row(level, f"{count(len(items), 'concern')} about the answer", items)
+    return _row(level, f"{format_count(len(items), 'concern')} about the answer", items)
 
 
-def confidence(badge: Badge) -> NoticeRow | None:
+def confidence_row(badge: Badge) -> NoticeRow | None:
     """The row beside an answer that says what was checked; `None` where nobody looked."""
     return None if badge.word == "unchecked" else _row("", str(badge), [badge.why])
 
@@ -136,14 +136,14 @@ def claims_row(claims: Sequence[Mapping[str, Any]]) -> NoticeRow | None:
         return None
     states = [str(claim.get("state")) for claim in claims]
     bad = any(state in ("wrong", "changed") for state in states)
-    return _row("warning" if bad else "info", summary(states), map(_claim, claims))
+    return _row("warning" if bad else "info", states_summary(states), map(_claim, claims))
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
     state = str(claim.get("state"))
     cites = [f"{one.get('place')}" + (f" ({one['why']})" if one.get("why") else "") for one in claim.get("citations", ())]
     text = f"{STATE_MARKS.get(state, '?')} {state}: {one_line(str(claim.get('text', '')), 200)}"
-    return shown(text + (f" — {'; '.join(cites)}" if cites else ""), 500)
+    return sanitize_short(text + (f" — {'; '.join(cites)}" if cites else ""), 500)
 
 
 def next_steps(event: e.RunFinished) -> NoticeRow | None:
@@ -157,7 +157,7 @@ def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:
     tasks = list(tasks)
     over = sum(task.status in {"done", "dropped"} for task in tasks)
     texts = [f"{_MARKS.get(task.status, task.status)} {task.title}" + (f": {task.note}" if task.note else "") for task in tasks]
-    lines: list[Json] = [shown(text, 500) for text in texts]
+    lines: list[Json] = [sanitize_short(text, 500) for text in texts]
     level, state = ("good", "done") if over == len(tasks) else ("info", "running")
     row.change(text=f"tasks: {over} of {len(tasks)} done", level=level, state=state, items=lines)
     return row
@@ -165,12 +165,12 @@ def task_list(row: NoticeRow, tasks: Iterable[e.TaskChanged]) -> NoticeRow:
 
 def _weight(claim: Mapping[str, Json]) -> str:
     evidence = cast("list[Json]", claim.get("evidence") or [])
-    return f"{claim.get('shown')} of {count(len(evidence), 'piece')} of evidence found" if evidence else "no evidence"
+    return f"{claim.get('shown')} of {format_count(len(evidence), 'piece')} of evidence found" if evidence else "no evidence"
 
 
 def _row(level: str, text: str, items: Iterable[str] = (), *, step: str = "") -> NoticeRow:
-    told = [shown(item, 500) for item in items]
-    return NoticeRow(id="", step=step, level=level, text=shown(text, 500), items=[item for item in told if item])
+    told = [sanitize_short(item, 500) for item in items]
+    return NoticeRow(id="", step=step, level=level, text=sanitize_short(text, 500), items=[item for item in told if item])
 
 
 def _candidate(event: e.McpCandidateFound) -> NoticeRow:
@@ -198,10 +198,10 @@ UNSHOWN: Final = "no evidence"
 def quality_rows(report: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """A row of texts per issue, the worst first, then one per claim without evidence."""
     for one in report.get("issues", ()):
-        yield {column: one_line(plain(str(one.get(column, ""))), 300) for column in COLUMNS}
+        yield {column: one_line(sanitize_text(str(one.get(column, ""))), 300) for column in COLUMNS}
     for text in report.get("missing_evidence", ()):
         what, fix = "it cites nothing that shows it", "cite what shows it, or say that it is unknown"
-        yield {"severity": UNSHOWN, "place": one_line(plain(str(text)), 300), "what": what, "fix": fix, "step": "", "check": ""}
+        yield {"severity": UNSHOWN, "place": one_line(sanitize_text(str(text)), 300), "what": what, "fix": fix, "step": "", "check": ""}
 
 
 def quality_line(report: Mapping[str, Any]) -> str:
@@ -209,7 +209,7 @@ def quality_line(report: Mapping[str, Any]) -> str:
     severities = [str(one.get("severity")) for one in report.get("issues", ())]
     parts = [f"{severities.count(word)} {word}" for word in ("critical", "major", "minor") if word in severities]
     missing = len(report.get("missing_evidence", ()))
-    parts += [f"{count(missing, 'claim')} without evidence"] if missing else []
+    parts += [f"{format_count(missing, 'claim')} without evidence"] if missing else []
     return f"quality: {'passed' if report.get('pass') is True else 'did not pass'}, {', '.join(parts) or 'nothing found'}"
 
 

@@ -6,13 +6,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import cast
 
-from kestrel_lab.core.drawing.layout import FOLD_FROM, Layout, Node, arrange, arrows, curve, folded
-from kestrel_lab.core.drawing.svg import summary
+from kestrel_lab.core.drawing.layout import FOLD_FROM, Layout, Node, fold_nodes, lay_out, reduced_edges, svg_path
+from kestrel_lab.core.drawing.svg import state_summary
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.views.formatting import args_line
 from kestrel_lab.views.rows import Change, GraphPart, StepPart
 
@@ -50,11 +50,11 @@ class PlanView:
         step = self._step(event.step)
         if isinstance(event, e.StepStarted):
             # Of a sub-agent, not of the plan.
-            branch: Change = {"parent": event.parent, "needs": [plain(event.parent)]} if event.parent else {}
+            branch: Change = {"parent": event.parent, "needs": [sanitize_text(event.parent)]} if event.parent else {}
             changed = step.change(state="running", goal=one_line(event.goal, 2_000) or step.goal, reason="", **branch)
         else:
             state = "skipped" if event.skipped else "ok" if event.ok else "failed"
-            changed = step.change(state=state, reason=plain(event.reason))
+            changed = step.change(state=state, reason=sanitize_text(event.reason))
         return [changed if known else step.whole(), *self._drawn(anew=not known)]
 
     def operation(self, step: str) -> str:
@@ -89,19 +89,19 @@ class PlanView:
         for state in ("failed", "retrying"):
             if state in ended.values():
                 return state
-        members = [step.id for step in self.steps.values() if step.stage == plain(stage)]
+        members = [step.id for step in self.steps.values() if step.stage == sanitize_text(stage)]
         return "done" if ended and all(name in ended for name in members) else "running"
 
     def marks(self) -> dict[str, str]:
         """A mark for each stage that began."""
-        return {plain(stage): STAGE_MARKS[self.stage_state(stage)] for stage in self.stages}
+        return {sanitize_text(stage): STAGE_MARKS[self.stage_state(stage)] for stage in self.stages}
 
     def layout(self) -> Layout:
         """The plan arranged for drawing."""
-        return arrange(self._nodes())
+        return lay_out(self._nodes())
 
     def _step(self, name: str) -> StepPart:
-        return self.steps.setdefault(name, StepPart(id=name, name=plain(name)))
+        return self.steps.setdefault(name, StepPart(id=name, name=sanitize_text(name)))
 
     def _nodes(self) -> list[Node]:
         ids = {step.name: step.id for step in self.steps.values()}
@@ -119,16 +119,16 @@ class PlanView:
         ]
 
     def _described(self) -> list[Change]:
-        needs = _needs(self.specs, self.artifacts)
+        needs = _dependencies(self.specs, self.artifacts)
         nodes = [Node(id=name, needs=waits) for name, waits in needs.items()]
-        before = arrows(nodes)
+        before = reduced_edges(nodes)
         changes = []
         for spec in self.specs:
             step = self._step(str(spec["id"]))
             step.change(
-                goal=_work(spec),
-                needs=[plain(need) for need in before[step.id]],
-                stage=plain(str(spec.get("stage") or "")),
+                goal=_work_text(spec),
+                needs=[sanitize_text(need) for need in before[step.id]],
+                stage=sanitize_text(str(spec.get("stage") or "")),
                 parent=str(spec.get("parent") or ""),
                 exclusive=bool(spec.get("needs_approval")) or spec.get("parallelizable") is False,
             )
@@ -144,11 +144,11 @@ class PlanView:
         if self.drawn is None or anew or self._folds_anew(self.drawn):
             self.drawn = self.layout()
             changes += self._placed(self.drawn)
-            lines: list[Json] = [[line.source, line.target, curve(line)] for line in self.drawn.lines]
+            lines: list[Json] = [[line.source, line.target, svg_path(line)] for line in self.drawn.lines]
             graph |= {"width": self.drawn.width, "height": self.drawn.height, "lines": lines}
         marks = self.marks()
         graph |= {
-            "summary": summary(step.state for step in self.steps.values()),
+            "summary": state_summary(step.state for step in self.steps.values()),
             "bands": [
                 [", ".join(f"{stage} {marks.get(stage, '')}".rstrip() for stage in band.stages), band.x, band.width]
                 for band in self.drawn.bands
@@ -161,7 +161,7 @@ class PlanView:
     def _folds_anew(self, drawn: Layout) -> bool:
         if len(self.steps) < FOLD_FROM or not any(step.parent for step in self.steps.values()):
             return False
-        return {node.id for node in folded(self._nodes())} != {box.node.id for box in drawn.boxes}
+        return {node.id for node in fold_nodes(self._nodes())} != {box.node.id for box in drawn.boxes}
 
     def _placed(self, layout: Layout) -> list[Change]:
         boxes = {box.node.id: box for box in layout.boxes}
@@ -190,19 +190,22 @@ def _specs(steps: Json) -> list[_Spec]:
     return [spec for spec in steps if isinstance(spec, dict) and "id" in spec] if isinstance(steps, list) else []
 
 
-def _work(spec: _Spec) -> str:
+def _work_text(spec: _Spec) -> str:
     goal, args = one_line(str(spec.get("goal") or ""), 2_000), spec.get("args")
-    return goal or f"{plain(str(spec.get('tool') or spec.get('operation')))} {args_line(args if isinstance(args, dict) else {})}".strip()
+    return (
+        goal
+        or f"{sanitize_text(str(spec.get('tool') or spec.get('operation')))} {args_line(args if isinstance(args, dict) else {})}".strip()
+    )
 
 
-def _needs(specs: list[_Spec], artifacts: Json) -> dict[str, tuple[str, ...]]:
+def _dependencies(specs: list[_Spec], artifacts: Json) -> dict[str, tuple[str, ...]]:
     """Return what each step waits for; for a plan that is not valid, what it says itself."""
     try:
         return Plan.from_json({"steps": list(specs), "artifacts": artifacts}).needs()
     except UsageError:
-        return {str(spec["id"]): _named(spec) for spec in specs}
+        return {str(spec["id"]): _names_in(spec) for spec in specs}
 
 
-def _named(spec: _Spec) -> tuple[str, ...]:
+def _names_in(spec: _Spec) -> tuple[str, ...]:
     named = spec.get("depends_on")
     return tuple(map(str, named)) if isinstance(named, list) else ()

@@ -10,12 +10,12 @@ from kestrel_lab.core.errors import START_STEP
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import TERMINAL, RunStatus
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.core.usage import UsageMeter
 from kestrel_lab.views import formatting
-from kestrel_lab.views.diffs import shown_diff, tells_all
+from kestrel_lab.views.diffs import is_complete_diff, sanitize_diff
 from kestrel_lab.views.notices import task_list
-from kestrel_lab.views.rows import Ask, CallRow, Change, NoticeRow, StageRow, TextRow
+from kestrel_lab.views.rows import CallRow, Change, NoticeRow, QuestionRow, StageRow, TextRow
 
 if TYPE_CHECKING:
     from kestrel_lab.views.run_view import RunView
@@ -40,7 +40,7 @@ def text_id(view: RunView, call: str) -> str:
 def call_row(view: RunView, call: str, tool: str) -> CallRow:
     """The row of a tool call."""
     row = cast("CallRow", view.rows.setdefault(f"c:{call}", CallRow(id=f"c:{call}", inside=_macro_around(view, call))))
-    row.tool = plain(tool) or row.tool
+    row.tool = sanitize_text(tool) or row.tool
     return row
 
 
@@ -51,7 +51,7 @@ def _macro_around(view: RunView, call: str) -> str:
 
 def notice_row(view: RunView, level: str, text: str) -> Change:
     """A line of its own."""
-    return added_row(view, NoticeRow(id="", level=level, text=formatting.shown(text, 500)))
+    return added_row(view, NoticeRow(id="", level=level, text=formatting.sanitize_short(text, 500)))
 
 
 def task_row(view: RunView, event: e.TaskChanged) -> Change:
@@ -70,10 +70,10 @@ def added_row(view: RunView, row: NoticeRow) -> Change:
 
 def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
     """Show that a dependency of the run is in another state."""
-    name = plain(event.dependency)
+    name = sanitize_text(event.dependency)
     was = view.unwell.pop(name, None)
     if event.target not in _WELL:
-        view.unwell[name] = f"{name} {plain(event.target)}"
+        view.unwell[name] = f"{name} {sanitize_text(event.target)}"
     head = view.head.change(health=", ".join(view.unwell.values()))
     if event.kind == "model" and event.target in _WELL and was is None:  # a model that answers is no news
         return [head]
@@ -85,20 +85,20 @@ def health_changed(view: RunView, event: e.HealthChanged) -> list[Change]:
 def close_rows(view: RunView, *, waits: bool = False) -> list[Change]:
     """Stop the rows that are under way, in a run that ended or only `waits` for a person."""
     calls = [row for row in view.rows.values() if isinstance(row, CallRow) and row.state in OPEN and not (waits and row.state == "waiting")]
-    changes = [row.change(state="stopped", since=0.0) for row in calls] + stop_texts(view)
+    changes = [row.change(state="stopped", since=0.0) for row in calls] + end_streams(view)
     changes += [row.change(state="stopped") for row in view.rows.values() if isinstance(row, NoticeRow) and row.state in OPEN]
     for call in [] if waits else list(view.asks):
-        changes += withdraw(view, call)
+        changes += withdraw_question(view, call)
     return changes + ([] if waits else view.plan.closed())
 
 
-def stop_texts(view: RunView) -> list[Change]:
+def end_streams(view: RunView) -> list[Change]:
     """No model answers any more."""
     rows = [row for row in view.rows.values() if isinstance(row, TextRow) and row.state in OPEN]
     return [row.change(state="stopped") for row in rows]
 
 
-def withdraw(view: RunView, call: str) -> list[Change]:
+def withdraw_question(view: RunView, call: str) -> list[Change]:
     """Remove the question about a call."""
     if view.asks.pop(call, None) is None:
         return []
@@ -111,59 +111,64 @@ _IMAGE = re.compile(r"image/(png|jpeg)")
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
-def figures_of(event: e.KernelPreviewed) -> list[str]:
+def preview_figures(event: e.KernelPreviewed) -> list[str]:
     """Return the figures of a preview as `data:` addresses; what is no image by its type and letters is left out."""
     given = [(str(one.get("media")), str(one.get("data") or "")) for one in event.images]
     return [f"data:{media};base64,{data}" for media, data in given if _IMAGE.fullmatch(media) and _BASE64.fullmatch(data)]
 
 
-def undone(event: e.KernelUndone) -> str:
+def undo_text(event: e.KernelUndone) -> str:
     """Return in words what was restored."""
     parts = [*event.restored, *event.files, *(f"cell {cell}" for cell in event.cells)]
     lost = "".join(f"; {name} could not be restored: {why}" for name, why in event.missing.items())
     return f"undone {', '.join(event.calls)}: {', '.join(parts) or 'nothing'} restored{lost}"
 
 
-def staged(view: RunView, event: e.StageStarted | e.StageFinished) -> list[Change]:
+def show_stage(view: RunView, event: e.StageStarted | e.StageFinished) -> list[Change]:
     """Show that a stage, which is one row, is in another state."""
     changes = view.plan.staged(event)
     name = f"g:{event.stage}:{event.attempt}"
-    row = cast("StageRow", view.rows.setdefault(name, StageRow(id=name, stage=plain(event.stage), attempt=event.attempt)))
+    row = cast("StageRow", view.rows.setdefault(name, StageRow(id=name, stage=sanitize_text(event.stage), attempt=event.attempt)))
     row.change(state=view.plan.stage_state(event.stage))
     return [*changes, row.whole()]
 
 
-def told_args(view: RunView, call: str, args: dict[str, Json]) -> dict[str, Json]:
+def shown_arguments(view: RunView, call: str, args: dict[str, Json]) -> dict[str, Json]:
     """The arguments without defaults that nobody named."""
     named = view.asked_args.get(call)
     return args if named is None else {name: value for name, value in args.items() if name in named}
 
 
-def asked(view: RunView, event: e.ApprovalAsked) -> list[Change]:
+def show_question(view: RunView, event: e.ApprovalAsked) -> list[Change]:
     """Show that a call waits for a decision."""
     view.deeds.take(event)
     row = call_row(view, event.call, event.tool)
-    args = told_args(view, event.call, event.args)
+    args = shown_arguments(view, event.call, event.args)
     row.change(step=event.step, danger=event.danger, summary=formatting.args_line(args), args=cast("Json", formatting.args_pairs(args)))
     row.change(state="waiting", since=0.0)
     question = event.why == "question"
-    skills = f"after loading {', '.join(map(plain, event.skills))}" if event.skills else ""
-    why = (_WHY.get(event.why, plain(event.why)), formatting.contained_words(event), formatting.sandbox_words(event.sandbox), skills)
-    ask = view.asks[event.call] = Ask(
+    skills = f"after loading {', '.join(map(sanitize_text, event.skills))}" if event.skills else ""
+    why = (
+        _WHY.get(event.why, sanitize_text(event.why)),
+        formatting.containment_text(event),
+        formatting.sandbox_words(event.sandbox),
+        skills,
+    )
+    ask = view.asks[event.call] = QuestionRow(
         id=event.call,
         kind="question" if question else "approval",
-        text=plain(str(event.args.get("question", ""))) if question else "",
-        options=formatting.options_of(event) if question else [],
-        tool=plain(event.tool),
+        text=sanitize_text(str(event.args.get("question", ""))) if question else "",
+        options=formatting.answer_options(event) if question else [],
+        tool=sanitize_text(event.tool),
         danger=event.danger,
         why=" · ".join(filter(None, why)),
-        diff=shown_diff(event.preview),
-        folded=tells_all(event.preview),
+        diff=sanitize_diff(event.preview),
+        folded=is_complete_diff(event.preview),
         images=view.figures.get(event.call, []),
         args=formatting.args_pairs(event.args, limit=None),
         origins=formatting.origin_pairs(event),
         json=formatting.visible_json(event.args),
-        offer=plain(event.offer),
+        offer=sanitize_text(event.offer),
         contained=bool(event.contained),
     )
     return [row.whole(), ask.whole(), *view.plan.waits(event.step, waits=True)]
@@ -178,7 +183,7 @@ _WHY = {
 _SCOPES = {"run": " for the whole run", "same": " for equal calls of the run", "like": " for commands like it in the run"}
 
 
-def decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
+def show_decision(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     """Show who decided on a call, and how."""
     view.deeds.take(event)
     if event.args is not None:  # what a person changed is shown whole
@@ -187,12 +192,12 @@ def decided(view: RunView, event: e.ApprovalGiven) -> list[Change]:
     word = "denied" if not event.granted else "approved" if event.answer is None else "answered"
     edited = " with edited arguments" if event.granted and event.args is not None else ""
     said = event.answer or event.reason
-    reason = f": {formatting.shown(said, 500)}" if said else ""
-    note = f"{word}{edited} by {plain(event.by)}{_SCOPES.get(event.scope, '')}{reason}"
+    reason = f": {formatting.sanitize_short(said, 500)}" if said else ""
+    note = f"{word}{edited} by {sanitize_text(event.by)}{_SCOPES.get(event.scope, '')}{reason}"
     # No tool answers the beginning of a step, or what a tool does.
     granted = "ok" if row.tool == START_STEP or "?" in event.call else "asked"
     row.change(note=note, state=granted if event.granted else "denied")
-    return [row.whole(), *withdraw(view, event.call)]
+    return [row.whole(), *withdraw_question(view, event.call)]
 
 
 _TELLING = (e.RunStarted, e.RunForked, e.RunResumed, e.StateTransition, e.ModelCalled, e.ModelAnswered, e.RunFinished)
@@ -205,7 +210,7 @@ class Budget:
     limits: dict[str, Json] = field(default_factory=dict)
 
     def take(self, event: e.Event) -> bool:
-        """Take up an event; returns whether it makes a difference to the fields of `shown`."""
+        """Take up an event; returns whether it makes a difference to the fields of `sanitize_short`."""
         if isinstance(event, e.RunStarted):
             self.limits = event.limits
         elif isinstance(event, e.RunResumed | e.RunForked):

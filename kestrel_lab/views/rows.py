@@ -31,7 +31,7 @@ class Part:
 
 
 @dataclass(kw_only=True, slots=True)
-class Head(Part):
+class RunHead(Part):
     """The facts about the run as a whole."""
 
     op: ClassVar[str] = "head"
@@ -205,7 +205,7 @@ class NoticeRow(Part):
 
 
 @dataclass(kw_only=True, slots=True)
-class Ask(Part):
+class QuestionRow(Part):
     """A call that waits for a person; its arguments are shown whole, nothing hidden or cut."""
 
     op: ClassVar[str] = "ask"

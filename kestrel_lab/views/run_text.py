@@ -8,8 +8,8 @@ from typing import cast
 from kestrel_lab.core.drawing.svg import MARKS as PLAN_MARKS
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line
-from kestrel_lab.views.formatting import ends
-from kestrel_lab.views.rows import Ask, CallRow, Head, NoticeRow, Row, StageRow, StepPart, TextRow
+from kestrel_lab.views.formatting import first_and_last
+from kestrel_lab.views.rows import CallRow, NoticeRow, QuestionRow, Row, RunHead, StageRow, StepPart, TextRow
 from kestrel_lab.views.run_view import RunView
 from kestrel_lab.views.text import table_lines
 
@@ -31,24 +31,24 @@ def run_text(view: RunView) -> str:
         lines.append(f"not in order: {head.health}")
     several = len(view.steps) > 1
     if several:
-        first, left_out, last = ends(in_order(view), lambda placed: _step(*placed), _SAVED_CHARS // 4)
+        first, left_out, last = first_and_last(steps_in_order(view), lambda placed: _step(*placed), _SAVED_CHARS // 4)
         lines += [f"{view.plan.graph.summary}:", *first, *([f"  … {left_out:,} steps left out …"] if left_out else []), *last]
 
     def told(row: Row) -> str:
         step = view.steps.get(row.step) if several and not isinstance(row, StageRow) else None
         return "\n".join(_row(row, f"{step.name}: " if step else ""))
 
-    first, left_out, last = ends([*view.rows.values()], told, _SAVED_CHARS)
+    first, left_out, last = first_and_last([*view.rows.values()], told, _SAVED_CHARS)
     lines += [line for line in (*first, left_out_line(view, left_out) if left_out else "", *last) if line]
     for ask in view.asks.values():
-        lines += _ask(ask)
+        lines += _question_lines(ask)
     if head.reason:
         lines.append(f"reason: {head.reason}")
     lines += [line for line in (head.usage, budget_line(head)) if line]
     return "\n".join(lines)
 
 
-def in_order(view: RunView) -> list[tuple[StepPart, int]]:
+def steps_in_order(view: RunView) -> list[tuple[StepPart, int]]:
     """The steps as written, each followed by what it grew; with each, how many steps up it comes from."""
     children: dict[str, list[StepPart]] = {}
     for step in view.steps.values():
@@ -68,7 +68,7 @@ def left_out_line(view: RunView, number: int) -> str:
     return f"… {number:,} rows left out; all of them: %kestrel show {view.head.run or 'RUN'} --html FILE …"
 
 
-def budget_line(head: Head) -> str:
+def budget_line(head: RunHead) -> str:
     """Return what is used of the run's limits; nothing for a run without limits."""
     counted = [str(cast("list[Json]", part)[0]) for part in head.budget]
     if head.seconds:
@@ -76,7 +76,7 @@ def budget_line(head: Head) -> str:
     return f"limits: {' · '.join(counted)}" if counted else ""
 
 
-def _ask(ask: Ask) -> list[str]:
+def _question_lines(ask: QuestionRow) -> list[str]:
     if ask.kind == "question":
         return [f"waits for an answer: {ask.text}", *(f"  {number}. {option}" for number, option in enumerate(ask.options, 1))]
     args = [line for name, text in ask.args for line in (f"  {name}:", indent(head_tail(text, _ARG_CHARS)[0], "    "))]

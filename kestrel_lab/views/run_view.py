@@ -1,7 +1,7 @@
 """A run as it is shown: events go in one at a time, small patches come out, and the patches are all a screen needs.
 
 Panel, terminal, saved HTML and plain text show this same model, so they cannot disagree. Every text in it has been through
-`core.sanitize.plain`; renderers only escape for their own syntax.
+`core.sanitize.sanitize_text`; renderers only escape for their own syntax.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from kestrel_lab.core.citations import citations
+from kestrel_lab.core.citations import citations_in
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.events.deeds import DeedLog
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import INTERRUPTED, TERMINAL, RunStatus
-from kestrel_lab.core.sanitize import head_tail, one_line, plain
+from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
 from kestrel_lab.core.usage import UsageMeter
-from kestrel_lab.language.numbers import origins
-from kestrel_lab.verification.evidence import Backed
+from kestrel_lab.language.numbers import number_origins
+from kestrel_lab.verification.evidence import CitedClaim
 from kestrel_lab.views import formatting, notices, row_builders
 from kestrel_lab.views.confidence_badge import badge_of
-from kestrel_lab.views.diffs import changed, shown_diff, split_diff
-from kestrel_lab.views.evidence import cites_of, claims_shown
+from kestrel_lab.views.diffs import diff_stat, sanitize_diff, split_diff
+from kestrel_lab.views.evidence import cited_places, claim_ranges
 from kestrel_lab.views.plan_view import PlanView
-from kestrel_lab.views.row_builders import Budget, asked, decided
-from kestrel_lab.views.rows import Ask, CallRow, Change, Head, NoticeRow, Row, StepPart, TextRow
+from kestrel_lab.views.row_builders import Budget, show_decision, show_question
+from kestrel_lab.views.rows import CallRow, Change, NoticeRow, QuestionRow, Row, RunHead, StepPart, TextRow
 
 _GIVEN = "given by hand"
 _THINKING = 200_000
@@ -38,11 +38,11 @@ _DIGITS = 3
 class RunView:
     """The view of one run so far."""
 
-    head: Head = field(default_factory=Head)
+    head: RunHead = field(default_factory=RunHead)
     plan: PlanView = field(default_factory=PlanView)
     rows: dict[str, Row] = field(default_factory=dict)
     """In the order of their beginning."""
-    asks: dict[str, Ask] = field(default_factory=dict)
+    asks: dict[str, QuestionRow] = field(default_factory=dict)
     """Calls that wait for a person, by call."""
     meter: UsageMeter = field(default_factory=UsageMeter)
     budget: Budget = field(default_factory=Budget)
@@ -86,13 +86,13 @@ class RunView:
     @property
     def cites(self) -> bool:
         """Return whether the answer points at something, so that there is evidence to `mark` it with."""
-        return bool(self.answer) and bool(citations(self.answer))
+        return bool(self.answer) and bool(citations_in(self.answer))
 
-    def mark(self, backed: Sequence[Backed]) -> list[Change]:
+    def mark(self, backed: Sequence[CitedClaim]) -> list[Change]:
         """Mark the claims of the answer and what they cite with the state of their evidence; returns what that changed."""
         if (row := self._answer) is None:
             return []
-        cites, claims = cites_of(backed), claims_shown(row.text, backed)
+        cites, claims = cited_places(backed), claim_ranges(row.text, backed)
         if (cites, claims) == (row.cites, row.claims):
             return []
         return [row.change(cites=cast("Json", cites), claims=claims)]
@@ -146,7 +146,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.RunForked():
             return _forked(view, event, at)
         case e.StateTransition():
-            return _moved(view, event, at)
+            return _changed_state(view, event, at)
         case e.PlanProposed() | e.PlanExtended():
             return view.plan.grown(event)
         case e.StepStarted():
@@ -155,7 +155,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             report = notices.quality_row(event, view.plan.operation(event.step))
             return [*view.plan.stepped(event), *([] if report is None else [row_builders.added_row(view, report)])]
         case e.StageStarted() | e.StageFinished():
-            return row_builders.staged(view, event)
+            return row_builders.show_stage(view, event)
         case e.ModelCalled():
             name = row_builders.text_id(view, event.call)
             text = view.rows[name] = TextRow(id=name, step=event.step)
@@ -175,23 +175,23 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
             row.note = "cached"
             return [row.whole()]
         case e.KernelPreviewed():
-            view.figures[event.call] = row_builders.figures_of(event)
+            view.figures[event.call] = row_builders.preview_figures(event)
             return []
         case e.KernelChanged(call=call, changes=changes) | e.CellsChanged(call=call, changes=changes) if changes:
             return [row_builders.call_row(view, call, "").change(undo=call)]
         case e.KernelUndone():
             rows = [view.rows[f"c:{call}"] for call in event.calls if f"c:{call}" in view.rows]
             taken = [row.change(undo="", note="undone") for row in rows]
-            return [*taken, row_builders.notice_row(view, "info", row_builders.undone(event))]
+            return [*taken, row_builders.notice_row(view, "info", row_builders.undo_text(event))]
         case e.ApprovalAsked():
-            return asked(view, event)
+            return show_question(view, event)
         case e.ApprovalGiven():
-            return decided(view, event)
+            return show_decision(view, event)
         case e.HealthChanged():
             return row_builders.health_changed(view, event)
         case e.Prompted():
             again = any(isinstance(row, TextRow) and row.step == event.step for row in view.rows.values())
-            return [row_builders.added_row(view, notices.prompt(event, again=again))]
+            return [row_builders.added_row(view, notices.prompt_row(event, again=again))]
         case e.MacroStarted() | e.MacroFinished():
             return _macro(view, event)
         case e.VerifierStarted() | e.VerifierFinished():
@@ -199,7 +199,7 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
         case e.TaskChanged():
             return [row_builders.task_row(view, event)]
         case e.Progress():
-            return [view.head.change(progress=formatting.shown(event.text, 200), fraction=event.fraction)]
+            return [view.head.change(progress=formatting.sanitize_short(event.text, 200), fraction=event.fraction)]
         case e.RunFinished():
             return _finished(view, event, at)
         case _:
@@ -210,9 +210,9 @@ def _apply(view: RunView, event: e.Event, at: float) -> list[Change]:  # noqa: C
 def _started(view: RunView, event: e.RunStarted, at: float) -> list[Change]:
     view.timed = event.imported.get("times", "each") == "each"
     head = view.head.change(
-        goal=plain(event.goal),
+        goal=sanitize_text(event.goal),
         status=view.head.status or RunStatus.PLANNING.value,
-        model=plain(event.model),
+        model=sanitize_text(event.model),
         model_kind=event.model_kind,
         started=at,
         usage=formatting.usage_line(view.meter.usage),
@@ -226,14 +226,14 @@ def _resumed(view: RunView, event: e.RunResumed) -> list[Change]:
     notice = row_builders.notice_row(view, "info", "resumed")
     back = [view.head.change(status=view.left, ended=0.0)] if view.left else []
     view.left = ""
-    return [*back, _joined_by(view, event.model, event.model_kind), *row_builders.stop_texts(view), notice]
+    return [*back, _joined_by(view, event.model, event.model_kind), *row_builders.end_streams(view), notice]
 
 
 def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     head = [_joined_by(view, event.model, event.model_kind), view.head.change(started=at)]
-    withdrawn = [change for call in list(view.asks) for change in row_builders.withdraw(view, call)]
+    withdrawn = [change for call in list(view.asks) for change in row_builders.withdraw_question(view, call)]
     given = f" with {'an' if event.given == 'answer' else 'a'} {event.given} given by hand" if event.given else ""
-    stopped = row_builders.stop_texts(view)
+    stopped = row_builders.end_streams(view)
     view.forks, view.timed = view.forks + 1, True
     parted = f"forked from {event.parent} at {event.at}"
     if event.stage:
@@ -244,13 +244,13 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
 def _joined_by(view: RunView, model: str, kind: str) -> Change:
     # A run of which any part was scripted stays labelled so.
     kept = view.head.model_kind if kind == "real" and view.head.model_kind else kind
-    return view.head.change(model=plain(model) or view.head.model, model_kind=kept)
+    return view.head.change(model=sanitize_text(model) or view.head.model, model_kind=kept)
 
 
-def _moved(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
+def _changed_state(view: RunView, event: e.StateTransition, at: float) -> list[Change]:
     changes = [view.head.change(status=event.target)]
     if event.target in TERMINAL:
-        reason = view.head.reason or formatting.shown(event.reason, 1_000)
+        reason = view.head.reason or formatting.sanitize_short(event.reason, 1_000)
         changes += [view.head.change(ended=view.head.ended or at, reason=reason), *row_builders.close_rows(view)]
     return changes
 
@@ -259,13 +259,13 @@ def _macro(view: RunView, event: e.MacroStarted | e.MacroFinished) -> list[Chang
     row = row_builders.call_row(view, event.call, "macro_run")
     row.step = event.step
     if isinstance(event, e.MacroStarted):
-        view.macros[event.call] = plain(event.macro)
+        view.macros[event.call] = sanitize_text(event.macro)
         line = one_line(f"{event.macro} {formatting.args_line(event.args)}", 100)
         row.change(summary=line, note=f"macro, version {event.version}", state="running")
     else:
         row.change(state="ok" if event.ok else "error")
         if not event.ok:
-            row.change(note=formatting.shown(f"macro {event.macro} failed: {event.reason}", 500))
+            row.change(note=formatting.sanitize_short(f"macro {event.macro} failed: {event.reason}", 500))
     return [row.whole()]
 
 
@@ -276,11 +276,11 @@ def _verified(view: RunView, event: e.VerifierStarted | e.VerifierFinished) -> l
         rows.append(NoticeRow(id=f"v:{event.step}#{len(rows)}", step=event.step))
         view.rows[rows[-1].id] = rows[-1]
     view.verdicts += [event] if isinstance(event, e.VerifierFinished) else []
-    return [notices.verdict(rows[-1], event).whole()]
+    return [notices.update_verdict(rows[-1], event).whole()]
 
 
 def _streamed(view: RunView, event: e.ModelDelta) -> list[Change]:
-    piece = plain(event.text)
+    piece = sanitize_text(event.text)
     if not piece:
         return []
     known = row_builders.text_id(view, event.call) in view.rows
@@ -301,21 +301,23 @@ def _answered(view: RunView, event: e.ModelAnswered) -> list[Change]:
     row = row_builders.text_row(view, event.call)
     if not known:
         row.step = event.step
-    text = plain(event.text)
+    text = sanitize_text(event.text)
     if event.error:
-        text = "\n".join(part for part in (text, formatting.shown(str(event.error.get("message", "the model call failed")))) if part)
+        text = "\n".join(
+            part for part in (text, formatting.sanitize_short(str(event.error.get("message", "the model call failed")))) if part
+        )
     changed: dict[str, Json] = {} if text == row.text else {"text": text}
-    took = "cached" if event.cached else "replayed" if event.replayed else formatting.duration(event.seconds) if view.timed else ""
-    model = f"{plain(event.model)} ({plain(event.routed)})" if event.routed else plain(event.model)
+    took = "cached" if event.cached else "replayed" if event.replayed else formatting.format_duration(event.seconds) if view.timed else ""
+    model = f"{sanitize_text(event.model)} ({sanitize_text(event.routed)})" if event.routed else sanitize_text(event.model)
     cost = f" · ${event.cost_usd:.4f}" if event.cost_usd else ""
-    tokens = f" · {event.tokens_in + event.tokens_out:,} tokens{formatting.cached_words(event)}" if event.metered else ""
+    tokens = f" · {event.tokens_in + event.tokens_out:,} tokens{formatting.cache_text(event)}" if event.metered else ""
     note = _GIVEN if event.given else f"{model}{tokens}{cost}{took and f' · {took}'}"
     if event.thinking:
         changed["thinking"] = formatting.thinking_text(event)
     settled = row.change(**changed, state="error" if event.error else "done", note=note)
     replayed = [_joined_by(view, "", "replay")] if event.replayed and view.head.model_kind != "replay" else []
     asked = [_requested(view, event.step, call) for call in event.calls]
-    return [settled if known else row.whole(), view.head.change(usage=_used(view)), *replayed, *asked]
+    return [settled if known else row.whole(), view.head.change(usage=_usage_text(view)), *replayed, *asked]
 
 
 def _requested(view: RunView, step: str, call: dict[str, Json]) -> Change:
@@ -332,9 +334,9 @@ def _called(view: RunView, event: e.ToolCalled, at: float) -> list[Change]:
     row = row_builders.call_row(view, event.call, event.tool)
     note = f"attempt {event.attempt}" if event.attempt > 1 else row.note
     if not row.note and event.leave and not event.leave.startswith("policy "):  # a person's yes is in the note already
-        note = " · ".join(part for part in (note, f"allowed by {formatting.shown(event.leave, 200)}") if part)
+        note = " · ".join(part for part in (note, f"allowed by {formatting.sanitize_short(event.leave, 200)}") if part)
     note = " · ".join(part for part in (note, formatting.sandbox_words(event.sandbox)) if part)
-    args = row_builders.told_args(view, event.call, event.args)
+    args = row_builders.shown_arguments(view, event.call, event.args)
     row.change(step=event.step, danger=event.danger, summary=formatting.args_line(args), args=cast("Json", formatting.args_pairs(args)))
     row.change(state="running", since=at, note=note, result="")
     return [row.whole()]
@@ -345,7 +347,7 @@ def _written(view: RunView, event: e.ToolDelta) -> list[Change]:
     row = view.rows.get(f"c:{event.call}")
     if not isinstance(row, CallRow) or row.state != "running":
         return []
-    written = (row.result + plain(event.text))[-formatting.WRITTEN_SHOWN :]
+    written = (row.result + sanitize_text(event.text))[-formatting.WRITTEN_SHOWN :]
     return [row.change(result=written, preview=one_line(written.rstrip().rpartition("\n")[2], 160))]
 
 
@@ -358,17 +360,19 @@ def _returned(view: RunView, event: e.ToolAnswered) -> list[Change]:
     state = {"": "ok", "denied": "denied", "cancelled": "stopped"}.get(kind, "error")
     note = _GIVEN if event.given else "cached" if event.cached else row.note
     text, diff = split_diff(event.text)
-    preview = " · ".join(part for part in (one_line(text[:2_000], 160), changed(diff) if diff else "") if part)
+    preview = " · ".join(part for part in (one_line(text[:2_000], 160), diff_stat(diff) if diff else "") if part)
     if event.whole:
-        note = " · ".join(part for part in (note, f'whole text: {event.chars:,} characters, run.results["{plain(event.call)}"]') if part)
-    took = formatting.duration(event.seconds) if view.timed and state != "denied" else ""
-    shortened = shown_diff(head_tail(diff, formatting.RESULT_SHOWN)[0])
-    row.change(state=state, result=formatting.shown(text), diff=shortened, preview=preview, note=note, took=took, since=0.0)
+        note = " · ".join(
+            part for part in (note, f'whole text: {event.chars:,} characters, run.results["{sanitize_text(event.call)}"]') if part
+        )
+    took = formatting.format_duration(event.seconds) if view.timed and state != "denied" else ""
+    shortened = sanitize_diff(head_tail(diff, formatting.RESULT_SHOWN)[0])
+    row.change(state=state, result=formatting.sanitize_short(text), diff=shortened, preview=preview, note=note, took=took, since=0.0)
     row.undo = event.call if event.before else row.undo
-    return [row.whole(), *row_builders.withdraw(view, event.call), view.head.change(usage=_used(view))]
+    return [row.whole(), *row_builders.withdraw_question(view, event.call), view.head.change(usage=_usage_text(view))]
 
 
-def _used(view: RunView) -> str:
+def _usage_text(view: RunView) -> str:
     meter = view.meter
     hits = f" · {meter.hits} of {meter.lookups} from the cache" if meter.hits else ""
     return formatting.usage_line(meter.usage) + hits
@@ -376,7 +380,7 @@ def _used(view: RunView) -> str:
 
 def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
     changes = row_builders.close_rows(view)
-    answer = plain(event.answer)
+    answer = sanitize_text(event.answer)
     if answer:
         texts = [row for row in view.rows.values() if isinstance(row, TextRow)]
         numbers = _numbers(answer, view.given) if view.given else {}
@@ -385,19 +389,19 @@ def _finished(view: RunView, event: e.RunFinished, at: float) -> list[Change]:
         else:
             row = view.rows["answer"] = TextRow(id="answer", role="answer", state="done", text=answer, numbers=numbers)
             changes.append(row.whole())
-    sure = notices.confidence(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
+    sure = notices.confidence_row(badge_of([*view.verdicts, event])) if answer and event.outcome == "complete" else None
     acted = notices.deeds_done(view.deeds.deeds) if answer and view.given else None
     changes += [
         row_builders.added_row(view, told)
-        for told in (sure, notices.claims_row(event.claims), acted, notices.concerns(event), notices.next_steps(event))
+        for told in (sure, notices.claims_row(event.claims), acted, notices.concerns_row(event), notices.next_steps(event))
         if told is not None
     ]
-    reason = formatting.shown(event.reason, 1_000)
+    reason = formatting.sanitize_short(event.reason, 1_000)
     return [*changes, view.head.change(outcome=event.outcome, reason=reason, ended=at, progress="", fraction=None)]
 
 
 def _numbers(answer: str, given: Mapping[str, str]) -> dict[str, Json]:
     """Return the numbers of the answer that a call gave, and the row of the last call that did; short ones may be there by chance."""
     calls = [*given]
-    found = origins(answer, [*given.values()])
+    found = number_origins(answer, [*given.values()])
     return {said: f"c:{calls[places[-1]]}" for said, places in found.items() if sum(map(str.isdigit, said)) >= _DIGITS}

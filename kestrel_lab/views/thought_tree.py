@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.drawing.matplotlib_figure import INK, literal, shown_figure
+from kestrel_lab.core.drawing.matplotlib_figure import INK, escape_mathtext, shown_figure
 from kestrel_lab.core.events.union import BranchScored, Event
-from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.views.dataframes import unit_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +33,7 @@ def thoughts_of(events: Iterable[Event]) -> pd.DataFrame:
         chosen.add(at)
         at = scored[at].parent
     rows = [(name, event.parent, depth[name], event.score, event.text, name in chosen) for name, event in scored.items()]
-    return shown_frame(rows, columns=["candidate", "parent", "depth", "score", "text", "chosen"])
+    return unit_frame(rows, columns=["candidate", "parent", "depth", "score", "text", "chosen"])
 
 
 def plot_thoughts(frame: pd.DataFrame) -> Figure:
@@ -53,10 +53,10 @@ def plot_thoughts(frame: pd.DataFrame) -> Figure:
         axes.plot((x - 1, x), (height[row["parent"]], height[name]), color=colour, linewidth=2 if row["chosen"] else 1, zorder=1)
         axes.scatter(x, height[name], s=20 + 80 * row["score"], color=colour, zorder=2)
         if len(rows) <= _SHOWN_NAMES:
-            text = f"{row['score']:.2f} {one_line(plain(row['text']), 24)}"
+            text = f"{row['score']:.2f} {one_line(sanitize_text(row['text']), 24)}"
             inner = name in children  # lines lead on from it, so its label stands above them
             side: dict[str, Any] = {"xytext": (0, 8), "ha": "center"} if inner else {"xytext": (8, 0), "ha": "left", "va": "center"}
-            axes.annotate(literal(text), (x, height[name]), textcoords="offset points", fontsize=8, **side)
+            axes.annotate(escape_mathtext(text), (x, height[name]), textcoords="offset points", fontsize=8, **side)
     axes.scatter(0, height[""], s=30, color=INK, zorder=2)
     axes.set_title(f"Search over {len(rows)} candidate{'s' * (len(rows) != 1)}, with scores; green: the solution", fontsize=10, pad=16)
     axes.set_xlabel("thoughts one after the other")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.answers.contracts import CONTRACTS, FOR_INTENT, contract_named, split
+from kestrel_lab.answers.contracts import CONTRACTS, FOR_INTENT, contract_named, sections_of
 from kestrel_lab.answers.intent import INTENTS
 from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import UsageError
@@ -85,7 +85,7 @@ def test_a_patch_that_is_applied_already_fits(project: Path) -> None:
 
 def test_headings_are_found_outside_of_code() -> None:
     """Those within fenced blocks are text."""
-    assert split("# A\nx\n```\n# B\n```\n### C:\ny") == {"a": "x\n```\n# B\n```", "c": "y"}
+    assert sections_of("# A\nx\n```\n# B\n```\n### C:\ny") == {"a": "x\n```\n# B\n```", "c": "y"}
 
 
 def test_every_intent_has_a_contract() -> None:

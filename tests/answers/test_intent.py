@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.answers.intent import INTENTS, Guess, guess, settle
+from kestrel_lab.answers.intent import INTENTS, IntentGuess, decide_intent, guess_intent
 
 HELD_OUT = {
     "edit": [
@@ -82,15 +82,15 @@ HELD_OUT = {
 
 def test_most_goals_are_understood() -> None:
     """Of 60 goals that the rules were not fitted to, more than four of five; by chance it would be one of four."""
-    right = sum(guess(goal).intent == intent for intent, goals in HELD_OUT.items() for goal in goals)
+    right = sum(guess_intent(goal).intent == intent for intent, goals in HELD_OUT.items() for goal in goals)
     assert right >= 50, right
 
 
 def test_issues_are_changes() -> None:
     """A pasted issue describes what should be otherwise, whether it says so in the imperative or not."""
-    assert guess("Crash\n\nSteps to reproduce: open a file. Expected behavior: it opens.").intent == "edit"
-    assert guess("The table of contents " + "lists every chapter twice and the index is empty " * 4).intent == "edit"
-    assert guess("Does ```\nfix the bug\n``` run?").intent == "question"
+    assert guess_intent("Crash\n\nSteps to reproduce: open a file. Expected behavior: it opens.").intent == "edit"
+    assert guess_intent("The table of contents " + "lists every chapter twice and the index is empty " * 4).intent == "edit"
+    assert guess_intent("Does ```\nfix the bug\n``` run?").intent == "question"
 
 
 def test_looking_first_and_changing_then_is_a_change() -> None:
@@ -101,30 +101,30 @@ def test_looking_first_and_changing_then_is_a_change() -> None:
         "Find the slow tests and show them",
         "Summarize README",
     )
-    assert [guess(goal).intent for goal in goals] == ["edit", "edit", "question", "explanation"]
+    assert [guess_intent(goal).intent for goal in goals] == ["edit", "edit", "question", "explanation"]
 
 
 def test_a_second_opinion_is_asked_only_when_unsure() -> None:
     """It decides if it names one intent, and is ignored if it says nothing that can be used."""
     asked: list[str] = []
 
-    async def says(reply: str, goal: str) -> Guess:
+    async def says(reply: str, goal: str) -> IntentGuess:
         async def second(text: str) -> str:
             asked.append(text)
             return reply
 
-        return await settle(goal, second)
+        return await decide_intent(goal, second)
 
     assert asyncio.run(says("edit", "Explain how the scheduler works")).intent == "explanation"
     assert asked == []
-    assert asyncio.run(says("Research.", "hm")) == Guess(intent="research", share=0.0, by="model")
-    assert asyncio.run(says("question or edit", "hm")) == Guess(intent="question", share=0.0)
+    assert asyncio.run(says("Research.", "hm")) == IntentGuess(intent="research", share=0.0, by="model")
+    assert asyncio.run(says("question or edit", "hm")) == IntentGuess(intent="question", share=0.0)
     assert len(asked) == 2
 
 
 @given(st.text(max_size=3000))
 def test_any_text_is_understood_somehow(goal: str) -> None:
     """Whatever it is, quickly and with a share from 0 to 1."""
-    found = guess(goal)
+    found = guess_intent(goal)
     assert found.intent in INTENTS
     assert 0 <= found.share <= 1

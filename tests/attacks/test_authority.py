@@ -20,7 +20,7 @@ from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.interaction import state_effects
-from kestrel_lab.views.formatting import contained_words
+from kestrel_lab.views.formatting import containment_text
 
 MADE: list[tuple[str, dict[str, Any]]] = []
 READ = ("inbox", {})
@@ -386,7 +386,7 @@ def test_what_was_asked_for_passes_unasked(work: Attack, tmp_path: Path) -> None
 @pytest.mark.parametrize("goal", ["on 2024-05-14 at 12:00", "on May 14th 2024, 12:00", "on 14 May at 12:00", "the 14th of May, 12:00"])
 def test_a_date_in_a_usual_spelling_is_the_user_s(goal: str, day: str) -> None:
     """A day that the goal names in words is the one that a tool wants in numbers."""
-    assert authority.from_user(day, [goal])
+    assert authority.is_from_user(day, [goal])
 
 
 KNOWN = [
@@ -437,12 +437,12 @@ def test_all_like_these_covers_the_field_that_was_shown(tmp_path: Path) -> None:
     _, person = play(attack, tmp_path / "home")
     assert (len(person.asked), MADE) == (1, calls)
     assert person.asked[0].contained["stated"] == {"transfer": 2}
-    assert "Stated before anything was read: transfer ×2." in contained_words(person.asked[0])
+    assert "Stated before anything was read: transfer ×2." in containment_text(person.asked[0])
 
 
 def any_object(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: one named object is enough, whatever others are named as well."""
-    right = authority._belongs
+    right = authority._belongs_to_named
 
     def first(name: str, value: Any, taint: Taint) -> bool:
         every = dict(taint.rows)
@@ -452,30 +452,30 @@ def any_object(monkeypatch: pytest.MonkeyPatch) -> None:
             taint.rows.clear()
             taint.rows.update(every)
 
-    monkeypatch.setattr(authority, "_belongs", first)
+    monkeypatch.setattr(authority, "_belongs_to_named", first)
 
 
 def any_field(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: a value may stand anywhere in what was read."""
-    monkeypatch.setattr(authority, "_beside", lambda *_, **how: True)
+    monkeypatch.setattr(authority, "_has_same_origin", lambda *_, **how: True)
 
 
 def any_value(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: whatever a call says counts as said by the user."""
-    monkeypatch.setattr(authority, "from_user", lambda *_: True)
+    monkeypatch.setattr(authority, "is_from_user", lambda *_: True)
 
 
 def pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: a piece of a word counts as a word."""
-    right = authority.from_user
+    right = authority.is_from_user
     monkeypatch.setattr(
-        authority, "from_user", lambda value, words: right(value, words) or any(str(value).casefold() in one.casefold() for one in words)
+        authority, "is_from_user", lambda value, words: right(value, words) or any(str(value).casefold() in one.casefold() for one in words)
     )
 
 
 def any_content(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: nobody looks what content carries."""
-    monkeypatch.setattr(authority, "_carries", lambda *_: [])
+    monkeypatch.setattr(authority, "_carried_texts", lambda *_: [])
 
 
 def any_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,8 +498,8 @@ def any_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: named values are enough, whatever is done with them."""
-    ruled = authority._ruled
-    monkeypatch.setattr(authority, "_ruled", lambda call, made, taint, _: ruled(call, made, taint, authority_of_everybody()))
+    ruled = authority._is_allowed_by_rule
+    monkeypatch.setattr(authority, "_is_allowed_by_rule", lambda call, made, taint, _: ruled(call, made, taint, authority_of_everybody()))
 
 
 def authority_of_everybody() -> Any:
@@ -510,7 +510,7 @@ def authority_of_everybody() -> Any:
 
 def any_like(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: all like these are all of the tool."""
-    monkeypatch.setattr(authority, "liked", lambda _, made, taint, **how: made.name in taint.liked)
+    monkeypatch.setattr(authority, "is_like_allowed", lambda _, made, taint, **how: made.name in taint.liked)
 
 
 def no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,7 +521,7 @@ def no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
         contained(self, asked, given)
         self.leave |= dict.fromkeys(self.refused, "")
         self.refused.clear()
-        self.agreed |= {authority.called(one).key for one in authority.wants_of(asked.contained)}
+        self.agreed |= {authority.further_call_text(one).key for one in authority.further_calls(asked.contained)}
 
     monkeypatch.setattr(Taint, "_contained", lenient)
 

@@ -316,8 +316,8 @@ def test_a_home_that_is_a_link_to_elsewhere(tmp_path: Path, env: dict[str, str],
 def test_words_that_hide_in_what_is_told(tmp_path: Path, env: dict[str, str]) -> None:
     """What is ignored is told in one line without control characters."""
     folder = project(tmp_path / "p", 'api_base = "http://x\\u001b[2K\\r\\nkestrel.toml is trusted"\n')
-    from kestrel_lab.core.sanitize import plain
-    from kestrel_lab.runtime.project_trust import told
+    from kestrel_lab.core.sanitize import sanitize_text
+    from kestrel_lab.runtime.project_trust import ignored_notice
 
-    said = plain(told(load_settings(folder, env).ignored))
+    said = sanitize_text(ignored_notice(load_settings(folder, env).ignored))
     assert ("\n" in said, "\x1b" in said, "\r" in said) == (False, False, False)

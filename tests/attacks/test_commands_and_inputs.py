@@ -18,14 +18,14 @@ from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events.union import Progress, RunForked, RunStarted
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.notebook.command_line import meant
-from kestrel_lab.permissions.rulebook import rulebook
+from kestrel_lab.notebook.command_line import complete_command
+from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.shell_syntax.template import render_call
 
 
 def verdict(kind: str, pattern: str, line: str) -> str:
     """What one rule says about a line; `-` for nothing."""
-    ruling = rulebook([{"tool": "bash", "verdict": kind, "command": pattern}]).ruling(
+    ruling = read_rulebook([{"tool": "bash", "verdict": kind, "command": pattern}]).ruling(
         Call(id="c", kind="tool", target="bash", args={"command": line}), "/"
     )
     return ruling.verdict if ruling else "-"
@@ -172,5 +172,5 @@ def test_settings_of_odd_kinds(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("line", ["--as=r goal", "--approve auto -- --goal", "--tools bash,x goal", "-x goal"])
 def test_a_line_and_a_cell_mean_the_same(line: str) -> None:
     """Whatever options a line begins with, its words are those that a cell's first line would have."""
-    assert meant(line.split(), cell=False) == meant(line.split(), cell=True) == ["run", *line.split()]
-    assert meant(["--help"], cell=False) == ["--help"]
+    assert complete_command(line.split(), cell=False) == complete_command(line.split(), cell=True) == ["run", *line.split()]
+    assert complete_command(["--help"], cell=False) == ["--help"]

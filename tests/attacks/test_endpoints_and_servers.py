@@ -31,7 +31,7 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server.controller import Control
-from kestrel_lab.server.serve import serving
+from kestrel_lab.server.serve import serve_control
 from kestrel_lab.testing import ScriptedModel
 
 pytestmark = [
@@ -135,7 +135,7 @@ def test_a_slow_head_after_a_good_request_is_not_waited_for(tmp_path: Path) -> N
     session = Session(tmp_path / "home", model=ScriptedModel(["done"]), env={})
 
     async def body() -> None:
-        async with Control(session, always=True) as control, serving(control, request_s=1.0) as (address, _):
+        async with Control(session, always=True) as control, serve_control(control, request_s=1.0) as (address, _):
             good = b"GET /nowhere HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\nGET / HT" % address.port
             async with crowd(address, good) as found:
                 assert await listed(address) == 200

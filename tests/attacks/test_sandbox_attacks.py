@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from waits import PATIENCE_S
 
-from kestrel_lab.tools.sandbox.canary import why_not
+from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import launch_for
 from kestrel_lab.tools.sandbox.launcher_client import run_blocking
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.sandbox.private_gitdir import PREFIX
 from kestrel_lab.tools.shell.environment import clean_environment
-from kestrel_lab.tools.shell.process import Ended, run_launched
+from kestrel_lab.tools.shell.process import ProcessEnd, run_launched
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
 
@@ -26,9 +26,9 @@ HELD = ["S3", "S2", "S1"]
 ME = {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
-def attack(level: str, root: Path, *argv: str, memory: int | None = None, timeout_s: float = 60) -> tuple[Ended, str]:
+def attack(level: str, root: Path, *argv: str, memory: int | None = None, timeout_s: float = 60) -> tuple[ProcessEnd, str]:
     """Run it at a level, to its end; also what it wrote."""
-    if problem := why_not(Level[level], Sandbox()):
+    if problem := probe_level(Level[level], Sandbox()):
         pytest.skip(problem)
     pieces: list[bytes] = []
     launch = launch_for(Level[level], argv, workspace=root, env=clean_environment() | ME, sandbox=Sandbox(memory=memory))
@@ -224,7 +224,7 @@ def test_a_lock_that_was_left_behind_loses_no_commit(repository: Path) -> None:
 @pytest.mark.parametrize("level", ["S3", "S1"])
 def test_swapping_without_end_opens_nothing(level: str, repository: Path) -> None:
     """While the logs of a worktree's repository are a folder and a link by turns, no command ever sees what the link leads to."""
-    if problem := why_not(Level[level], Sandbox()):
+    if problem := probe_level(Level[level], Sandbox()):
         pytest.skip(problem)
     git(repository, "worktree", "add", "-q", "../tree")
     secrets, logs, done = repository.parent / "secrets", repository / ".git/logs", threading.Event()

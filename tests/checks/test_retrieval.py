@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.answers.contracts import abstains
+from kestrel_lab.answers.contracts import is_abstention
 from kestrel_lab.checks.answer import AnswerAbstains
 from kestrel_lab.checks.retrieval import RecallAt
 from kestrel_lab.core.errors import UsageError
@@ -115,7 +115,7 @@ def test_impossible_recalls_are_refused(wrong):
 )
 def test_not_knowing_is_recognised(answer):
     """Ways to say it, with typographic apostrophes and emphasis."""
-    assert abstains(answer)
+    assert is_abstention(answer)
     assert asyncio.run(AnswerAbstains()(trial(answer=answer))).passed
     assert not asyncio.run(AnswerAbstains(expected=False)(trial(answer=answer))).passed
 
@@ -132,7 +132,7 @@ def test_not_knowing_is_recognised(answer):
 )
 def test_an_answer_is_no_abstention(answer):
     """A third sentence about a search on the way, other people's ignorance, the word in another place."""
-    assert not abstains(answer)
+    assert not is_abstention(answer)
     assert asyncio.run(AnswerAbstains(expected=False)(trial(answer=answer))).passed
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.cli.commands import doctor as trying
-from kestrel_lab.cli.commands.doctor import barriers, log_place, secrets_hidden, web_closed
+from kestrel_lab.cli.commands.doctor import log_place, probe_barriers, probe_redaction, probe_web_barrier
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.redaction import Redactor
-from kestrel_lab.eventlog.connection import connect
+from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.filesystem import is_shared, kind_of_filesystem
 from kestrel_lab.lab import Lab
@@ -17,13 +17,13 @@ from kestrel_lab.lab import Lab
 def test_every_barrier_holds_here(tmp_path: Path) -> None:
     """With secrets in the environment, which are counted and not shown."""
     lab = Lab(tmp_path / "home", env={"A_API_KEY": "xyzzy-plugh-9"})
-    assert [(one.what.removeprefix("barrier: "), one.ok) for one in barriers(lab)] == [
+    assert [(one.what.removeprefix("barrier: "), one.ok) for one in probe_barriers(lab)] == [
         ("secrets", True),
         ("web tools", True),
         ("paths", True),
         ("log's disk", True),
     ]
-    told = repr(barriers(lab))
+    told = repr(probe_barriers(lab))
     assert ("1 secret variable known; hidden in tool output" in told, "xyzzy" in told) == (True, False)
     lab.close()
 
@@ -32,11 +32,11 @@ def test_a_barrier_that_does_not_hold_is_told(tmp_path: Path, monkeypatch: pytes
     """The mutants: a redactor that knows nothing, an address check that lets all pass or none, a log on a network disk."""
     lab = Lab(tmp_path / "home", env={"A_API_KEY": "xyzzy-plugh-9"})
     lab.session.redactor = Redactor()
-    assert (secrets_hidden(lab).ok, secrets_hidden(lab).found) == (False, "1 secret variable known; 1 not hidden")
-    monkeypatch.setattr(trying, "refusal", lambda address: "")
-    assert web_closed().found.startswith("would reach 127.0.0.1, ")
-    monkeypatch.setattr(trying, "refusal", lambda address: "no")
-    assert not web_closed().ok
+    assert (probe_redaction(lab).ok, probe_redaction(lab).found) == (False, "1 secret variable known; 1 not hidden")
+    monkeypatch.setattr(trying, "address_refusal", lambda address: "")
+    assert probe_web_barrier().found.startswith("would reach 127.0.0.1, ")
+    monkeypatch.setattr(trying, "address_refusal", lambda address: "no")
+    assert not probe_web_barrier().ok
     monkeypatch.setattr(trying, "kind_of_filesystem", lambda path: "nfs4")
     assert (log_place(tmp_path).ok, "KESTREL_HOME" in log_place(tmp_path).advice) == (False, True)
     lab.close()
@@ -89,8 +89,8 @@ def test_the_home_of_a_lab_may_be_allowed_on_a_network(tmp_path: Path) -> None:
 def test_a_sqlite_that_damages_logs_is_refused(sqlite: str, refused: bool, tmp_path: Path) -> None:
     """Versions with the fault are not let near a log, and none is made; the one here is let through."""
     if not refused:
-        connect(tmp_path / "k.db", sqlite).close()
+        connect_log(tmp_path / "k.db", sqlite).close()
         return
     with pytest.raises(StoreError, match=f"SQLite {sqlite} has a fault.*upgrade apsw"):
-        connect(tmp_path / "k.db", sqlite)
+        connect_log(tmp_path / "k.db", sqlite)
     assert list(tmp_path.iterdir()) == []

@@ -174,7 +174,7 @@ def test_a_fault_of_our_own_is_one_line_and_kept(kestrel: Kestrel, monkeypatch: 
             raise LookupError("x\nsecond line " * 100)
 
     monkeypatch.setattr("kestrel_lab.cli.app.Doctor", None, raising=False)
-    monkeypatch.setattr(cli, "_show", lambda *_args, **_more: repr(Broken()))
+    monkeypatch.setattr(cli, "_show_result", lambda *_args, **_more: repr(Broken()))
     code, _, err = kestrel("runs")
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith("error: LookupError: x second line")

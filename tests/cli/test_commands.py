@@ -329,7 +329,7 @@ def test_the_doctor_says_what_to_type(kestrel: Kestrel) -> None:
 def test_the_doctor_says_whether_vectors_are_indexed(kestrel: Kestrel, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line names sqlite-vec; where it cannot be loaded it says why, and that search goes on without it."""
     assert re.search(r"✓ +sqlite-vec +\d", kestrel("doctor")[1])
-    monkeypatch.setattr(doctor, "unloadable", lambda: "no extensions here")
+    monkeypatch.setattr(doctor, "load_problem", lambda: "no extensions here")
     code, out, _ = kestrel("doctor")
     assert code == 0
     assert re.search(r"✗ +sqlite-vec +cannot be loaded: no extensions here +search compares every vector instead, which is slower", out)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.answers.confidence import Stated
+from kestrel_lab.answers.confidence import StatedConfidence
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.stored.calibration import Reliability, keep_calibrations, reliability
+from kestrel_lab.evals.stored.calibration import Reliability, keep_calibrations, stored_calibrations
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.review.calibration import FILE, calibrated
+from kestrel_lab.runtime.review.calibration import FILE, calibration_for
 from kestrel_lab.runtime.session import Session
 
 SUITE = """\
@@ -44,7 +44,7 @@ def found(folder: Path) -> Reliability:
     lab = Lab(home=folder / ".kestrel", env={})
     try:
         asyncio.run(lab.eval(folder / "suite.yaml"))
-        return reliability(lab.session, folder / "suite.yaml")
+        return stored_calibrations(lab.session, folder / "suite.yaml")
     finally:
         lab.close()
 
@@ -71,9 +71,9 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     told = "of answers this sure (.90), 50 % were right: 20 trials of suite work"
     assert (told in str(badge), told in repr(run.report), told in run._repr_html_()) == (True, True, True)
 
-    assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.3, basis="verdict", why="")) == {}
-    assert calibrated(folder / ".kestrel", "another", Stated(value=0.9, basis="verdict", why="")) == {}
-    assert calibrated(folder / ".kestrel", run.model.partition(" (")[0], Stated(value=0.9, basis="claims", why="")) == {}
+    assert calibration_for(folder / ".kestrel", run.model.partition(" (")[0], StatedConfidence(value=0.3, basis="verdict", why="")) == {}
+    assert calibration_for(folder / ".kestrel", "another", StatedConfidence(value=0.9, basis="verdict", why="")) == {}
+    assert calibration_for(folder / ".kestrel", run.model.partition(" (")[0], StatedConfidence(value=0.9, basis="claims", why="")) == {}
     (folder / ".kestrel" / FILE).write_text(json.dumps({lab.store.runs(limit=1)[0].model: {"verdict": {"steps": []}}}))
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     assert (run.report.confidence.calibrated, run.answer) == (None, "hello")

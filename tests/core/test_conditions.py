@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.expressions.conditions import MAX_LENGTH, Condition, parse
+from kestrel_lab.core.expressions.conditions import MAX_LENGTH, Condition, parse_condition
 from kestrel_lab.core.json_types import Json
 
 SCOPE: dict[str, Json] = {
@@ -171,7 +171,7 @@ expressions = st.recursive(
 @given(expression=expressions)
 def test_a_condition_means_what_the_reference_computes(expression: Expression) -> None:
     """Over random questions, written with as few or as many parentheses as can be: the same yes or no, or refused by both."""
-    condition = parse(expression.text)
+    condition = parse_condition(expression.text)
     if isinstance(expression.value, bool):
         assert condition.holds(SCOPE) is expression.value
     else:
@@ -183,7 +183,7 @@ def test_a_condition_means_what_the_reference_computes(expression: Expression) -
 def test_literals_are_read_as_written(left: Any, right: Any, sign: str) -> None:
     """Every literal that can be written is read as itself: a comparison of two is that of the values."""
     expected = attempt(lambda: compared(sign, left, right))
-    condition = parse(f"{literal(left).text} {sign} {literal(right).text}")
+    condition = parse_condition(f"{literal(left).text} {sign} {literal(right).text}")
     if expected is Wrong:
         with pytest.raises(UsageError):
             condition.holds({})
@@ -194,9 +194,9 @@ def test_literals_are_read_as_written(left: Any, right: Any, sign: str) -> None:
 def test_a_condition_tells_its_text_and_its_names() -> None:
     """`str`, `names` and equality by text; the names in `exists` count."""
     text = "a.b[0] == 1 and (not exists(c.d) or 'e' in [f, a])"
-    condition = parse(text)
+    condition = parse_condition(text)
     assert (str(condition), condition.names, condition) == (text, {"a", "c", "f"}, Condition(text, frozenset(), condition._question))
-    assert parse("'a.b' == \"c\"").names == frozenset()
+    assert parse_condition("'a.b' == \"c\"").names == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_condition_tells_its_text_and_its_names() -> None:
 def test_a_question_without_an_answer_is_told(text: str, told: str) -> None:
     """The error gives the condition, both sides and what to do."""
     with pytest.raises(UsageError) as caught:
-        parse(text).holds(SCOPE)
+        parse_condition(text).holds(SCOPE)
     assert str(caught.value) == f"condition {text!r}: {told}"
 
 
@@ -241,7 +241,7 @@ def test_a_question_without_an_answer_is_told(text: str, told: str) -> None:
 def test_what_cannot_be_read_is_told(text: str, told: str) -> None:
     """The error says what was expected, and where."""
     with pytest.raises(UsageError) as caught:
-        parse(text)
+        parse_condition(text)
     assert str(caught.value) == f"condition {text!r}: {told}"
 
 
@@ -275,13 +275,13 @@ def test_what_cannot_be_read_is_told(text: str, told: str) -> None:
 def test_nothing_of_python_gets_in(attack: str) -> None:
     """Calls, attributes of objects, comprehensions, arithmetic, formats, slices: refused when read."""
     with pytest.raises(UsageError):
-        parse(attack)
+        parse_condition(attack)
 
 
 @pytest.mark.parametrize("attribute", ["name.__class__", "items.append", "result.keys", "n.real", "yes.__doc__", "result.__class__"])
 def test_paths_reach_no_attribute(attribute: str) -> None:
     """A path finds keys of objects and nothing else."""
-    assert parse(f"exists({attribute})").holds(SCOPE) is False
+    assert parse_condition(f"exists({attribute})").holds(SCOPE) is False
 
 
 pieces = st.sampled_from(
@@ -293,7 +293,7 @@ pieces = st.sampled_from(
 def test_any_text_is_answered_or_refused(text: str) -> None:
     """No text raises anything but `UsageError`, neither when read nor when asked."""
     try:
-        parse(text).holds(SCOPE)
+        parse_condition(text).holds(SCOPE)
     except UsageError:
         pass
 
@@ -316,19 +316,19 @@ def test_a_condition_is_bounded(text: str) -> None:
     """Nesting beyond 32 and what would make a reader run in circles is refused at once."""
     began = time.thread_time()
     with pytest.raises(UsageError):
-        parse(text)
+        parse_condition(text)
     assert time.thread_time() - began < 0.5
 
 
 def test_long_conditions_are_refused_and_wide_ones_answered() -> None:
     """One character too many is refused; a condition as wide as the cap and values as deep as can be are answered."""
     with pytest.raises(UsageError, match="more than 2,000 characters"):
-        parse("yes" + " " * (MAX_LENGTH - 2))
+        parse_condition("yes" + " " * (MAX_LENGTH - 2))
     wide = " or ".join(["no"] * 300) + " or yes"
-    assert parse(wide).holds(SCOPE) is True
-    assert parse("(" * 32 + "yes" + ")" * 32).holds(SCOPE) is True
+    assert parse_condition(wide).holds(SCOPE) is True
+    assert parse_condition("(" * 32 + "yes" + ")" * 32).holds(SCOPE) is True
     left: Json = 1
     right: Json = True
     for _ in range(50_000):
         left, right = [left], [right]
-    assert parse("a == a and a != b").holds({"a": left, "b": right}) is True
+    assert parse_condition("a == a and a != b").holds({"a": left, "b": right}) is True

@@ -11,10 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from IPython.lib.pretty import pretty
 
-from kestrel_lab.core.drawing.layout import FOLD_FROM, HEIGHT, Layout, Node, arrange, arrows, cells, curve, folded, short
+from kestrel_lab.core.drawing.layout import (
+    FOLD_FROM,
+    HEIGHT,
+    Layout,
+    Node,
+    fold_nodes,
+    lay_out,
+    reduced_edges,
+    shorten_to_width,
+    svg_path,
+    text_width,
+)
 from kestrel_lab.core.drawing.svg import plan_svg
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 
 STATES = ("", "pending", "running", "waiting", "ok", "failed", "skipped", "stopped")
 
@@ -78,19 +89,19 @@ def legal(layout: Layout) -> None:
 @given(nodes())
 def test_steps_have_places_of_their_own_and_lines_go_right(plan: list[Node]) -> None:
     """Holds for every plan; equal plans are arranged equally, and one line is drawn per arrow."""
-    layout = arrange(plan)
+    layout = lay_out(plan)
     legal(layout)
     assert [box.node.id for box in layout.boxes] == [node.id for node in plan]
-    assert layout == arrange(list(plan))
+    assert layout == lay_out(list(plan))
     assert sorted((line.source, line.target) for line in layout.lines) == sorted(
-        (need, name) for name, needs in arrows(plan).items() for need in needs
+        (need, name) for name, needs in reduced_edges(plan).items() for need in needs
     )
 
 
 @given(nodes())
 def test_arrows_that_others_imply_are_left_out_and_no_more(plan: list[Node]) -> None:
     """What waits for what is the same by the arrows drawn as by the needs; without any one of them it is not."""
-    drawn = arrows(plan)
+    drawn = reduced_edges(plan)
     assert before(plan, drawn) == before(plan, {node.id: node.needs for node in plan})
     for name, needs in drawn.items():
         for need in needs:
@@ -101,7 +112,7 @@ def test_arrows_that_others_imply_are_left_out_and_no_more(plan: list[Node]) -> 
 @given(nodes().map(tangle))
 def test_a_circle_is_drawn_too(plan: list[Node]) -> None:
     """A log may hold a plan that is none: it is drawn with the circle cut open, not refused."""
-    legal(arrange(plan))
+    legal(lay_out(plan))
 
 
 @given(nodes(most=6), st.data())
@@ -110,12 +121,12 @@ def test_long_plans_fold_what_is_done(plan: list[Node], data: st.DataObject) -> 
     many = [
         Node(id=f"x{number}", needs=data.draw(st.sampled_from([(), (plan[0].id,)]) if plan else st.just(()))) for number in range(FOLD_FROM)
     ]
-    shown = folded([*plan, *many])
+    shown = fold_nodes([*plan, *many])
     assert sum(1 + node.folded for node in shown) == len(plan) + len(many)
     hidden = {node.id for node in plan} - {node.id for node in shown}
     assert all(node.state in {"ok", "skipped"} and node.parent for node in plan if node.id in hidden)
-    legal(arrange([*plan, *many]))
-    assert folded(plan) == tuple(plan)
+    legal(lay_out([*plan, *many]))
+    assert fold_nodes(plan) == tuple(plan)
 
 
 def test_a_group_that_others_run_through_is_not_folded() -> None:
@@ -127,20 +138,20 @@ def test_a_group_that_others_run_through_is_not_folded() -> None:
         Node(id="between", needs=("a",), state="running"),
     ]
     rest = [Node(id=f"x{number}") for number in range(FOLD_FROM)]
-    assert folded([*group, *rest]) == (*group, *rest)
-    assert [(node.id, node.folded) for node in folded([*group[:2], *rest])][:2] == [("p", 1), ("x0", 0)]
+    assert fold_nodes([*group, *rest]) == (*group, *rest)
+    assert [(node.id, node.folded) for node in fold_nodes([*group[:2], *rest])][:2] == [("p", 1), ("x0", 0)]
 
 
 def test_two_hundred_steps_are_arranged_while_one_waits() -> None:
     """A plan of 200 steps that depend on each other irregularly is legal, and has few more crossings than none."""
     plan = [Node(id=f"s{n}", needs=tuple(f"s{n - d}" for d in (1, 3, 7) if n >= d and (n * d) % 5 > 1)) for n in range(200)]
-    legal(arrange(plan))
+    legal(lay_out(plan))
 
 
 def test_a_bad_arrangement_would_be_noticed() -> None:
     """The laws are broken by steps in one place, by a line to the left and by a line through a step."""
     plan = [Node(id="a"), Node(id="b", needs=("a",)), Node(id="c", needs=("b",)), Node(id="d", needs=("c",)), Node(id="e", needs=("a",))]
-    layout = arrange([*plan, Node(id="f", needs=("e", "d"))])
+    layout = lay_out([*plan, Node(id="f", needs=("e", "d"))])
     long = max(layout.lines, key=lambda line: len(line.points))
     box = next(box for box in layout.boxes if box.x == long.points[1][0])
     straight = replace(long, points=tuple((x, box.y + HEIGHT // 2) for x, _ in long.points))
@@ -158,7 +169,7 @@ def test_a_bad_arrangement_would_be_noticed() -> None:
 def test_crossings_are_avoided() -> None:
     """Two chains written crosswise are drawn beside each other."""
     plan = [Node(id="a"), Node(id="b"), Node(id="of b", needs=("b",)), Node(id="of a", needs=("a",))]
-    row = {box.node.id: box.y for box in arrange(plan).boxes}
+    row = {box.node.id: box.y for box in lay_out(plan).boxes}
     assert (row["a"] < row["b"]) == (row["of a"] < row["of b"])
 
 
@@ -178,18 +189,18 @@ def test_foreign_text_is_text_in_the_svg(alone: bool, hostile: str) -> None:
         Node(id=hostile + "1", work=hostile, stage=hostile, state=hostile),
         Node(id="b", needs=(hostile + "1",), state="ok", exclusive=True),
     ]
-    text = plan_svg(arrange(plan), alone=alone, stages={hostile: hostile})
+    text = plan_svg(lay_out(plan), alone=alone, stages={hostile: hostile})
     root = ET.fromstring(text)
     assert {node.tag.removeprefix("{http://www.w3.org/2000/svg}") for node in root.iter()} <= ELEMENTS
     assert {name for node in root.iter() for name in node.attrib} <= ATTRIBUTES
     assert "url(" not in text and "href" not in [name for node in root.iter() for name in node.attrib]
     words = "".join(root.itertext())
-    assert plain(words) == words
+    assert sanitize_text(words) == words
 
 
 def test_a_tooltip_says_what_a_step_does() -> None:
     """Where it has work that can be said; a file alone has no more to say of a step without any."""
-    drawn = ET.fromstring(plan_svg(arrange([Node(id="read", work="look at the files"), Node(id="b", needs=("read",))]), alone=True))
+    drawn = ET.fromstring(plan_svg(lay_out([Node(id="read", work="look at the files"), Node(id="b", needs=("read",))]), alone=True))
     titles = [node.text or "" for node in drawn.iter() if node.tag.endswith("title")]
     assert [text.count("look at the files") for text in titles if text.startswith(("read", "b"))] == [1, 0]
     assert not any(text.endswith(": ") for text in titles)
@@ -246,9 +257,9 @@ def test_a_plan_has_a_readable_plain_form() -> None:
 
 def test_long_names_keep_their_end() -> None:
     """Grown steps differ at the end of their names; wide characters count twice."""
-    assert short("execute/plan/read-config#2", 22) == "execute…/read-config#2"
-    assert cells("読む") == 4
-    assert cells(short("読" * 40, 22)) <= 22
+    assert shorten_to_width("execute/plan/read-config#2", 22) == "execute…/read-config#2"
+    assert text_width("読む") == 4
+    assert text_width(shorten_to_width("読" * 40, 22)) <= 22
 
 
 def test_curves_are_numbers() -> None:
@@ -260,6 +271,6 @@ def test_curves_are_numbers() -> None:
         Node(id="d", needs=("a",)),
         Node(id="e", needs=("c", "d")),
     ]
-    layout = arrange(plan)
-    assert all(set(curve(line)) <= set("MCL 0123456789") for line in layout.lines)
+    layout = lay_out(plan)
+    assert all(set(svg_path(line)) <= set("MCL 0123456789") for line in layout.lines)
     assert max(len(line.points) for line in layout.lines) == 4

@@ -13,12 +13,12 @@ import pytest
 
 from kestrel_lab.answers.contracts import patch_problem
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.commits.worktrees import worktree
+from kestrel_lab.evals.commits.worktrees import temporary_worktree
 from kestrel_lab.evals.git import code_version, commits_in, nearest_baseline
 from kestrel_lab.evals.suite import GitCheckout, Scenario, Suite
-from kestrel_lab.evals.suites.repository_checkouts import checkout, located
+from kestrel_lab.evals.suites.repository_checkouts import checkout_folder, make_checkout
 from kestrel_lab.host.git import Repository, git_program, run_git
-from kestrel_lab.retrieval.explain import explain
+from kestrel_lab.retrieval.explain import explain_rank
 from kestrel_lab.retrieval.indexing.file_list import files_of
 from kestrel_lab.retrieval.indexing.git_history import head_of
 from kestrel_lab.retrieval.indexing.index import CodeIndex
@@ -57,15 +57,15 @@ def everything_of_ours(folder: Path, home: Path) -> tuple[object, ...]:
     """What each of our calls says of a repository with a changed file `a.py`."""
     index = CodeIndex(folder, home)
     index.refresh()
-    explained = explain(index, "one", "x.log").reason
+    explained = explain_rank(index, "one", "x.log").reason
     index.close()
     place = GitCheckout(repository=folder.name, commit=head_of(folder)[:12])
     suite = Suite(name="s", scenarios=(Scenario(id="a", goal="g", checks=(), place=place),), path=folder.parent / "s")
-    made = located(suite, place, home)
+    made = checkout_folder(suite, place, home)
 
     async def evals() -> tuple[object, ...]:
-        await checkout(place, made)
-        async with worktree(folder, "one", home) as tree:
+        await make_checkout(place, made)
+        async with temporary_worktree(folder, "one", home) as tree:
             text = (tree / "a.py").read_text()
             version = await code_version(tree)
         commits = [commit.subject for commit in await commits_in(folder, "one,two")]

@@ -13,11 +13,11 @@ PLANTED = ("pandas", "yaml", "pyarrow", "difflib", "numpy", "six", "jsonschema")
 
 _OURS = """
 from kestrel_lab.core.yaml.reader import parse_yaml
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 assert parse_yaml("a: 1", "x").value == {"a": 1}
-assert len(shown_frame([{"a": 1}], columns=["a"], units={})) == 1
-from kestrel_lab.core.errors import nearest
-nearest("ab", ["abc"])
+assert len(unit_frame([{"a": 1}], columns=["a"], units={})) == 1
+from kestrel_lab.core.errors import did_you_mean
+did_you_mean("ab", ["abc"])
 """
 _UNGUARDED = (
     "import sys, kestrel_lab\nfor i, f in enumerate(sys.meta_path):\n    if type(f).__name__ == 'Guard': sys.meta_path[i] = f._usual\n"
@@ -35,7 +35,7 @@ def run(folder: Path, code: str, *, how: str = "kernel") -> str:
     """Run `code` with `folder` in front of the path as kernels, scripts, `-m` and variables put it; what was run of it."""
     argv, env = [sys.executable, "-c", f"import kestrel_lab\n{code}"], {"PATH": "/usr/bin:/bin"}
     if how == "script":
-        (folder / "main.py").write_text(f"from kestrel_lab.host.programs import keep_out\nkeep_out({str(folder)!r})\n{code}")
+        (folder / "main.py").write_text(f"from kestrel_lab.host.programs import exclude_folder\nkeep_out({str(folder)!r})\n{code}")
         argv = [sys.executable, "main.py"]
     elif how == "variable":
         env["PYTHONPATH"] = str(folder)
@@ -118,8 +118,8 @@ def test_an_environment_in_the_workspace_is_no_plant(tmp_path: Path) -> None:
     (installed / "lately.py").write_text("VALUE = 2\n")
     code = f"""
 import sys
-from kestrel_lab.host.programs import keep_out
-keep_out({str(folder)!r})
+from kestrel_lab.host.programs import exclude_folder
+exclude_folder({str(folder)!r})
 sys.path.append({str(installed)!r})
 exec("import lately", {{"__name__": "kestrel_lab.late"}})
 """

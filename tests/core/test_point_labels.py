@@ -1,6 +1,6 @@
 """Labels in figures: none covers another, none leaves the axes, and long names are told apart."""
 
-from kestrel_lab.core.drawing.matplotlib_figure import WIDTH, folded, label_points, listed, numbered, shown_figure
+from kestrel_lab.core.drawing.matplotlib_figure import WIDTH, label_points, needs_numbers, numbered_labels, shown_figure, wrap_label
 
 
 def test_labels_do_not_overlap() -> None:
@@ -25,7 +25,7 @@ def test_labels_do_not_overlap() -> None:
 def test_long_names_are_folded_and_numbered() -> None:
     """A name of any length takes three lines at most, its end is kept, and numbers stand for names that do not fit beside points."""
     long = "provider/some-rather-long-model-name-2026 [temperature=0.1, reasoning_effort=high, seed=12345, top_p=0.95, stop=none]"
-    lines = folded(long).splitlines()
+    lines = wrap_label(long).splitlines()
     assert len(lines) == 3 and max(map(len, lines)) <= WIDTH and lines[-1].endswith("stop=none]")
-    assert numbered(["a", long]) and numbered(list("abcdefg")) and not numbered(["a", "b"])
-    assert listed(["a", "b"]) == ["a", "b"] and listed(["a", long])[0] == "1  a"
+    assert needs_numbers(["a", long]) and needs_numbers(list("abcdefg")) and not needs_numbers(["a", "b"])
+    assert numbered_labels(["a", "b"]) == ["a", "b"] and numbered_labels(["a", long])[0] == "1  a"

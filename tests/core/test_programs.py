@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.host import programs
-from kestrel_lab.host.programs import beside_python, keep_out, resolve
+from kestrel_lab.host.programs import beside_python, exclude_folder, find_program
 
 
 def plant(folder: Path, name: str = "bash") -> Path:
@@ -22,7 +22,7 @@ def plant(folder: Path, name: str = "bash") -> Path:
 def closed(tmp_path: Path) -> Path:
     folder = tmp_path / "work"
     folder.mkdir()
-    keep_out(folder)
+    exclude_folder(folder)
     return folder
 
 
@@ -49,32 +49,32 @@ def test_a_program_that_an_agent_can_write_is_not_taken(closed: Path, tmp_path: 
         on_path = str(tmp_path / "open")
     path = os.pathsep.join([on_path, str(real.parent)])
 
-    assert resolve("bash", path=path) == str(real)
-    assert resolve("bash", path=on_path) is None
-    assert resolve("bash", path="") is None
+    assert find_program("bash", path=path) == str(real)
+    assert find_program("bash", path=on_path) is None
+    assert find_program("bash", path="") is None
 
 
 def test_a_workspace_that_only_the_caller_knows(tmp_path: Path) -> None:
     """`outside` closes a folder for one question; without it the same program is found, which the test would notice."""
     program = plant(tmp_path / "elsewhere" / "bin")
     path = str(program.parent)
-    assert resolve("bash", path=path, outside=[tmp_path / "elsewhere"]) is None
-    assert resolve("bash", path=path) == str(program)
+    assert find_program("bash", path=path, outside=[tmp_path / "elsewhere"]) is None
+    assert find_program("bash", path=path) == str(program)
 
 
 def test_a_path_is_no_name(tmp_path: Path) -> None:
     """Who has a path needs no search, and gets none that leads elsewhere."""
     with pytest.raises(ValueError, match="not a plain name"):
-        resolve("bin/bash")
+        find_program("bin/bash")
 
 
 def test_what_was_found_is_kept_until_a_workspace_is_opened_there(tmp_path: Path) -> None:
     """A program stays the one that was found; opened as a workspace, its folder is closed from then on."""
     first, second = plant(tmp_path / "a"), plant(tmp_path / "b")
     path = os.pathsep.join([str(first.parent), str(second.parent)])
-    assert resolve("bash", path=path) == str(first)
-    keep_out(first.parent)
-    assert resolve("bash", path=path) == str(second)
+    assert find_program("bash", path=path) == str(first)
+    exclude_folder(first.parent)
+    assert find_program("bash", path=path) == str(second)
 
 
 def test_the_environment_of_this_python_comes_last_if_agents_work_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_the_check_notices_a_search_that_knows_no_workspace(closed: Path) -> Non
     try:
         programs._workspaces.clear()
         programs._found.clear()
-        assert resolve("bash", path=path) == f"{path}/bash"
+        assert find_program("bash", path=path) == f"{path}/bash"
     finally:
         programs._workspaces.update(known)
         programs._found.clear()

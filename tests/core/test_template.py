@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.expressions import templates as template
 from kestrel_lab.core.expressions.json_paths import JsonPath
-from kestrel_lab.core.expressions.templates import MAX_TEMPLATE, escape, references, render
+from kestrel_lab.core.expressions.templates import MAX_TEMPLATE, escape_template, referenced_names, render_template
 from kestrel_lab.core.json_types import Json, dumps
 
 SCOPE: dict[str, Json] = {
@@ -54,14 +54,14 @@ json_values: st.SearchStrategy[Json] = st.recursive(
 )
 def test_a_reference_stands_for_its_value(value: Json, rendered: Json) -> None:
     """Both spellings; alone a value keeps its type, in a text it is written; what is put in is not looked at again; keys stay."""
-    assert dumps(render(value, SCOPE)) == dumps(rendered)
+    assert dumps(render_template(value, SCOPE)) == dumps(rendered)
 
 
 def test_the_names_a_template_needs() -> None:
-    """`references` gives the first name of each reference in values at any depth, not in keys and not where it is escaped."""
+    """`referenced_names` gives the first name of each reference in values at any depth, not in keys and not where it is escaped."""
     value: Json = {"{{key}}": ["{{a.b}} ${c[0]}", {"x": "{{a}}{{{{d}}$${e}"}], "n": 1}
-    assert references(value) == {"a", "c"}
-    assert template.paths(value) == (JsonPath("a", ("b",)), JsonPath("c", (0,)), JsonPath("a"))
+    assert referenced_names(value) == {"a", "c"}
+    assert template.references_in(value) == (JsonPath("a", ("b",)), JsonPath("c", (0,)), JsonPath("a"))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_names_a_template_needs() -> None:
 def test_a_reference_that_leads_nowhere_is_told(value: Json, told: str) -> None:
     """The error names the reference, how far it leads and what is there."""
     with pytest.raises(UsageError) as caught:
-        render(value, SCOPE)
+        render_template(value, SCOPE)
     assert str(caught.value) == told
 
 
@@ -111,7 +111,7 @@ def test_a_reference_that_leads_nowhere_is_told(value: Json, told: str) -> None:
 def test_what_is_more_than_a_path_is_refused(attack: str) -> None:
     """Attributes, calls, filters, formats, arithmetic, slices and references within references."""
     with pytest.raises(UsageError):
-        render(attack, SCOPE)
+        render_template(attack, SCOPE)
 
 
 @pytest.mark.parametrize(
@@ -119,20 +119,20 @@ def test_what_is_more_than_a_path_is_refused(attack: str) -> None:
 )
 def test_other_template_languages_are_plain_text(harmless: str) -> None:
     """Only the two documented spellings mean anything."""
-    assert (references(harmless), render(harmless, SCOPE)) == (frozenset(), harmless)
+    assert (referenced_names(harmless), render_template(harmless, SCOPE)) == (frozenset(), harmless)
 
 
 @given(value=json_values)
 def test_a_value_alone_keeps_its_type(value: Json) -> None:
     """Whatever JSON is referred to comes out equal, type by type, also when its text looks like a template."""
-    assert dumps(render(["{{x}}", "${y.z[0]}"], {"x": value, "y": {"z": [value]}})) == dumps([value, value])
+    assert dumps(render_template(["{{x}}", "${y.z[0]}"], {"x": value, "y": {"z": [value]}})) == dumps([value, value])
 
 
 @given(value=json_values)
 def test_what_is_escaped_comes_out_as_it_was(value: Json) -> None:
-    """`escape` makes any JSON a template without references that renders to it."""
-    assert references(escape(value)) == frozenset()
-    assert dumps(render(escape(value), {})) == dumps(value)
+    """`escape_template` makes any JSON a template without references that renders to it."""
+    assert referenced_names(escape_template(value)) == frozenset()
+    assert dumps(render_template(escape_template(value), {})) == dumps(value)
 
 
 @given(parts=st.lists(st.tuples(odd_text | st.text(max_size=5), st.sampled_from(["{{x}}", "${x}"]), odd_text), min_size=1, max_size=4))
@@ -142,24 +142,24 @@ def test_values_in_a_text_are_only_written(parts: list[tuple[str, str, str]]) ->
     scope: dict[str, Json] = {}
     for number, (before, reference, value) in enumerate(parts):
         literal = before.rstrip("{$")  # what stands right before a reference may be read as part of its opening
-        made += str(escape(literal)) + reference.replace("x", f"x{number}")
+        made += str(escape_template(literal)) + reference.replace("x", f"x{number}")
         expected += literal + value
         scope[f"x{number}"] = value
     made, expected = f".{made}", f".{expected}"
-    assert render(made, scope) == expected
+    assert render_template(made, scope) == expected
 
 
 @given(text=st.text(alphabet="{}$ab.[0] ", max_size=40))
 def test_any_text_is_rendered_or_refused(text: str) -> None:
-    """No text raises anything but `UsageError`, and `references` refuses exactly what cannot be read."""
+    """No text raises anything but `UsageError`, and `referenced_names` refuses exactly what cannot be read."""
     try:
-        names = references(text)
+        names = referenced_names(text)
     except UsageError:
         with pytest.raises(UsageError):
-            render(text, {"a": 1, "b": [1]})
+            render_template(text, {"a": 1, "b": [1]})
         return
     try:
-        render(text, {"a": 1, "b": [1]})
+        render_template(text, {"a": 1, "b": [1]})
     except UsageError:
         assert names
 
@@ -167,7 +167,7 @@ def test_any_text_is_rendered_or_refused(text: str) -> None:
 def test_what_is_rendered_is_a_copy() -> None:
     """Changing the result changes neither the template nor the scope."""
     scope: dict[str, Json] = {"x": {"deep": [1]}}
-    result = render({"a": "{{x}}"}, scope)
+    result = render_template({"a": "{{x}}"}, scope)
     assert isinstance(result, dict)
     result["a"]["deep"].append(2)  # type: ignore[index,union-attr]
     assert scope == {"x": {"deep": [1]}}
@@ -183,21 +183,21 @@ def deep(levels: int) -> Json:
 
 def test_templates_are_bounded() -> None:
     """Length, depth and what is put in have caps; each is told."""
-    assert render(deep(32), {"x": 1}) is not None
-    for use in (references, escape, lambda value: render(value, {"x": 1})):
+    assert render_template(deep(32), {"x": 1}) is not None
+    for use in (referenced_names, escape_template, lambda value: render_template(value, {"x": 1})):
         with pytest.raises(UsageError, match="nested at most 32 deep"):
             use(deep(33))
         with pytest.raises(UsageError, match="at most 100,000 characters"):
             use(["a" * 60_000, "b" * 60_000])
     with pytest.raises(UsageError, match="more than 1,000,000 characters"):
-        render("{{x}}" * 20_000, {"x": "y" * 1_000})
+        render_template("{{x}}" * 20_000, {"x": "y" * 1_000})
     with pytest.raises(UsageError, match="cannot be put in"):
-        render("{{x}}", {"x": float("inf")})
+        render_template("{{x}}", {"x": float("inf")})
     far: Json = 1
     for _ in range(100_000):
         far = [far]
     with pytest.raises(UsageError, match="cannot be put in"):
-        render("{{x}}", {"x": far})
+        render_template("{{x}}", {"x": far})
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_no_text_takes_long(part: str) -> None:
     """Repetitions up to the cap are rendered or refused at once."""
     began = time.thread_time()
     try:
-        render(part * (MAX_TEMPLATE // len(part)), {"a": {"b": 1}})
+        render_template(part * (MAX_TEMPLATE // len(part)), {"a": {"b": 1}})
     except UsageError:
         pass
     assert time.thread_time() - began < 1

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import RunFailed, UsageError
-from kestrel_lab.core.sanitize import encodable, head_tail, one_line, plain
+from kestrel_lab.core.sanitize import escape_surrogates, head_tail, one_line, sanitize_text
 
 hostile = st.text(st.characters() | st.sampled_from("\x1b[]0m;\x07\\\r\n\t\u202e\ud800\x9b\U000e0041"), max_size=60)
 
@@ -14,22 +14,22 @@ hostile = st.text(st.characters() | st.sampled_from("\x1b[]0m;\x07\\\r\n\t\u202e
 @given(text=hostile)
 def test_plain_text_is_visible_and_encodable(text: str) -> None:
     """Nothing is left that moves a cursor, hides, reverses or cannot be written; doing it again changes nothing."""
-    shown = plain(text)
+    shown = sanitize_text(text)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", shown)
     shown.encode()
-    assert plain(shown) == shown
+    assert sanitize_text(shown) == shown
 
 
 @given(text=st.text(st.characters(categories=["L", "N", "P", "Zs"], exclude_characters="\ufeff\u2028")))
 def test_ordinary_text_is_left_alone(text: str) -> None:
     """Letters, digits and punctuation of any script stay as they are, with their lines."""
-    assert plain(f"{text}\n\t{text}\r\n") == f"{text}\n\t{text}\n"
+    assert sanitize_text(f"{text}\n\t{text}\r\n") == f"{text}\n\t{text}\n"
 
 
 def test_escapes_are_removed_and_hidden_characters_shown() -> None:
     """Colours, titles and hyperlinks go; a right-to-left override and a tag character can be seen."""
-    assert plain("\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\") == "red link"
-    assert plain("a\u202eb\U000e0041\ud800\r") == "a\\u{202e}b\\u{e0041}\\u{d800}\\u{d}"
+    assert sanitize_text("\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\") == "red link"
+    assert sanitize_text("a\u202eb\U000e0041\ud800\r") == "a\\u{202e}b\\u{e0041}\\u{d800}\\u{d}"
 
 
 @given(text=st.text(max_size=200), limit=st.integers(0, 120))
@@ -55,13 +55,13 @@ def test_one_line_is_one_line(text: str, limit: int) -> None:
 @given(text=hostile)
 def test_encodable_text_differs_only_where_it_must(text: str) -> None:
     """What can be encoded stays as it is; only lone surrogates become escapes."""
-    assert encodable(text) == re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):x}", text)
-    encodable(text).encode()
+    assert escape_surrogates(text) == re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):x}", text)
+    escape_surrogates(text).encode()
 
 
 @given(text=hostile)
 def test_what_an_error_quotes_is_harmless(text: str) -> None:
     """The message of every error of ours is plain, whoever it quotes, and in a notebook as well."""
     for error in (UsageError(text), RunFailed(text)):
-        assert str(error) == plain(text)
-        assert error._render_traceback_() == [f"{type(error).__name__}: {plain(text)}"]
+        assert str(error) == sanitize_text(text)
+        assert error._render_traceback_() == [f"{type(error).__name__}: {sanitize_text(text)}"]

@@ -16,8 +16,8 @@ from kestrel_lab.core.errors import (
     RunError,
     ToolError,
     UsageError,
-    boundary,
-    nearest,
+    did_you_mean,
+    error_boundary,
 )
 from kestrel_lab.core.json_types import content_key, dumps, loads, readable, values_in
 from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, Limits, RunStatus, new_run_id
@@ -117,12 +117,12 @@ def test_ended_states_lead_nowhere() -> None:
 
 def test_a_boundary_classifies() -> None:
     """A foreign error becomes the kind that names what failed; our own errors and interrupts pass unchanged."""
-    with pytest.raises(ToolError, match=r"^tool 't' failed: KeyError: 'x'$") as caught, boundary(ToolError, "tool 't'"):
+    with pytest.raises(ToolError, match=r"^tool 't' failed: KeyError: 'x'$") as caught, error_boundary(ToolError, "tool 't'"):
         raise KeyError("x")  # the foreign error itself
     assert isinstance(caught.value.__cause__, KeyError)
-    with pytest.raises(UsageError), boundary(ToolError, "tool 't'"):
+    with pytest.raises(UsageError), error_boundary(ToolError, "tool 't'"):
         raise UsageError
-    with pytest.raises(KeyboardInterrupt), boundary(ToolError, "tool 't'"):
+    with pytest.raises(KeyboardInterrupt), error_boundary(ToolError, "tool 't'"):
         raise KeyboardInterrupt
 
 
@@ -141,9 +141,9 @@ def test_errors_carry_what_their_reader_needs() -> None:
 
 def test_the_nearest_word_is_named() -> None:
     """A slip is corrected, a guess is answered with all there is."""
-    assert nearest("modle", ["model", "home"]) == "did you mean 'model'?"
-    assert nearest("zzz", ["model", "home"]) == "known: home, model"
-    assert nearest("zzz", []) == "known: none"
+    assert did_you_mean("modle", ["model", "home"]) == "did you mean 'model'?"
+    assert did_you_mean("zzz", ["model", "home"]) == "known: home, model"
+    assert did_you_mean("zzz", []) == "known: none"
 
 
 @pytest.mark.parametrize("text", ["NaN", '{"a": [Infinity]}', "-Infinity", "1e999", "[" * 100_000, "{'a': 1}", "", "1 2"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.evals.stats.difference import difference
+from kestrel_lab.evals.stats.difference import compare_scenarios
 
 passes = st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=3)
 amounts = st.lists(st.integers(1, 40).map(float), min_size=1, max_size=3)
@@ -31,8 +31,8 @@ def same(one, other):
 def test_exchanging_the_sides_turns_the_difference_round(made):
     """Levels, ends and counts change places; how sure it is, what could be detected and what it speaks of stay."""
     base, head, weights, bounded = made
-    found = difference(base, head, weights=weights, bounded=bounded)
-    turned = difference(head, base, weights=weights, bounded=bounded)
+    found = compare_scenarios(base, head, weights=weights, bounded=bounded)
+    turned = compare_scenarios(head, base, weights=weights, bounded=bounded)
     assert (found.base, found.head, found.lower, found.higher) == (turned.head, turned.base, turned.higher, turned.lower)
     assert same(found.interval.mean, -turned.interval.mean)
     assert same(found.interval.low, -turned.interval.high)
@@ -47,7 +47,7 @@ def test_exchanging_the_sides_turns_the_difference_round(made):
 def test_levels_are_means_of_scenarios_and_counts_are_of_scenarios(made):
     """Each scenario counts by its weight, however often it was tried, and as lower, higher or neither."""
     base, head, weights = made
-    found = difference(base, head, weights=weights, bounded=True)
+    found = compare_scenarios(base, head, weights=weights, bounded=True)
     total = sum(weights.values())
     for told, side in ((found.base, base), (found.head, head)):
         assert told == pytest.approx(sum(weights[name] * fmean(side[name]) for name in side) / total)

@@ -22,7 +22,7 @@ from kestrel_lab.core.events.union import (
     StateTransition,
 )
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.eventlog.hash_chain import START, Damage, link
+from kestrel_lab.eventlog.hash_chain import START, Damage, chain_hash
 from kestrel_lab.eventlog.store import SessionStore
 
 FLIPS = 500
@@ -228,7 +228,7 @@ def test_what_cannot_be_found_needs_the_hash_of_the_last_event(sound: tuple[byte
     before, columns = START, "run_id, seq, eid, at, type, ref, body, epoch"
     raw = apsw.Connection(str(anew.path))
     for row in raw.execute(f"SELECT {columns} FROM events WHERE run_id = 'r' ORDER BY seq").fetchall():
-        before = link(before, *row)
+        before = chain_hash(before, *row)
         raw.execute("UPDATE events SET hash = ? WHERE run_id = 'r' AND seq = ?", (before, row[1]))
     raw.close()
     assert (anew.damage("r"), anew.head("r") == head) == (None, False)
@@ -270,7 +270,7 @@ parts = st.tuples(
 @given(a=parts, b=parts, before=st.binary(max_size=3), other=st.binary(max_size=3))
 def test_other_columns_have_another_hash(a: Any, b: Any, before: bytes, other: bytes) -> None:
     """The hash is of where each column ends as well; one that is empty is not one that is absent."""
-    assert (link(before, *a) == link(other, *b)) is ((before, a) == (other, b))
+    assert (chain_hash(before, *a) == chain_hash(other, *b)) is ((before, a) == (other, b))
 
 
 def test_two_processes_write_one_chain(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from test_fold import histories
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.events.union import CheckpointSaved, ModelAnswered, Record, RunForked, RunStarted, StateTransition, StepStarted
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.eventlog.checkpoints import KEPT, DamagedSnapshot, _codec, form, packed, restore, written
+from kestrel_lab.eventlog.checkpoints import KEPT, DamagedSnapshot, _codec, encode_state, pack_snapshot, restore_state, snapshot_format
 from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.eventlog.store import SessionStore
 
@@ -31,7 +31,7 @@ STARTED = RunStarted(goal="count", workspace="/w", model="m", system="be brief")
 @given(records=histories, cut=st.integers(0, 25))
 def test_a_restored_prefix_and_the_rest_are_the_whole(records: list[Record], cut: int) -> None:
     """Whatever happened: a state stored and read back, with the events behind it, is the state that all events make."""
-    state = restore(packed(written(fold(records[:cut])), run="r"), run="r")
+    state = restore_state(pack_snapshot(encode_state(fold(records[:cut])), run="r"), run="r")
     assert state == fold(records[:cut])
     for record in records[cut:]:
         state.apply(record.event, record.at)
@@ -77,13 +77,13 @@ def test_every_field_is_carried() -> None:
     state = filled(RunState)
     assert isinstance(state, RunState)
     assert state != RunState()
-    assert restore(packed(written(state), run="r"), run="r") == state
+    assert restore_state(pack_snapshot(encode_state(state), run="r"), run="r") == state
     others = dict(variants(state))
     assert {name.split(".")[0] for name in others} == {part.name for part in fields(RunState)}
     assert len(others) > 60
     for name, other in others.items():
         assert other != state, name
-        assert restore(packed(written(other), run="r"), run="r") == other, name
+        assert restore_state(pack_snapshot(encode_state(other), run="r"), run="r") == other, name
 
 
 def test_a_field_more_is_another_form() -> None:
@@ -126,17 +126,17 @@ class Bomb:
         zstandard.compress(b"[" * 100_000),
         zstandard.compress(b"null"),
         zstandard.compress(b'{"form": "x", "state": {}}'),
-        zstandard.compress(json.dumps({"run": "r", "form": form(), "state": {"status": "COMPLETE"}}).encode()),
-        zstandard.compress(json.dumps({"run": "r", "form": form(), "state": []}).encode()),
-        packed(written(RunState()), run="other"),
-        packed(written(RunState()), run="r")[:-9],
+        zstandard.compress(json.dumps({"run": "r", "form": snapshot_format(), "state": {"status": "COMPLETE"}}).encode()),
+        zstandard.compress(json.dumps({"run": "r", "form": snapshot_format(), "state": []}).encode()),
+        pack_snapshot(encode_state(RunState()), run="other"),
+        pack_snapshot(encode_state(RunState()), run="r")[:-9],
     ],
     ids=range(11),
 )
 def test_what_is_no_snapshot_is_refused(content: bytes) -> None:
     """Nothing in a snapshot's place is executed or half read: it is damaged, and the reader says so."""
     with pytest.raises(DamagedSnapshot):
-        restore(content, run="r")
+        restore_state(content, run="r")
 
 
 @settings(max_examples=100)
@@ -144,10 +144,10 @@ def test_what_is_no_snapshot_is_refused(content: bytes) -> None:
 def test_a_flipped_bit_is_noticed(data: st.DataObject) -> None:
     """A snapshot with any one bit turned over is refused, or still gives the same state."""
     state = fold([Record(run_id="r", seq=1, eid="e", at=1.0, event=STARTED)])
-    content = bytearray(packed(written(state), run="r"))
+    content = bytearray(pack_snapshot(encode_state(state), run="r"))
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        assert restore(bytes(content), run="r") == state
+        assert restore_state(bytes(content), run="r") == state
     except DamagedSnapshot:
         pass
 
@@ -278,10 +278,10 @@ def test_what_a_snapshot_is_made_of_does_not_change_with_the_run() -> None:
     state = fold([Record(run_id="r", seq=n, eid=f"e{n}", at=float(n), event=event) for n, event in enumerate(started, 1)])
     talk = state.conversation("s")
     talk.replies.append("one")
-    before, image, mutant = packed(written(state), run="r"), written(state), lambda: written(state)
-    packed_mutant = packed(mutant(), run="r")
+    before, image, mutant = pack_snapshot(encode_state(state), run="r"), encode_state(state), lambda: encode_state(state)
+    packed_mutant = pack_snapshot(mutant(), run="r")
     talk.replies.append("two")
     talk.answers["c1"] = "late"
     state.conversation("t")
-    assert packed(image, run="r") == before
-    assert packed(mutant(), run="r") != packed_mutant
+    assert pack_snapshot(image, run="r") == before
+    assert pack_snapshot(mutant(), run="r") != packed_mutant

@@ -14,7 +14,7 @@ from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import StorageFull, StoreError
 from kestrel_lab.core.events.union import Progress, RunStarted
-from kestrel_lab.eventlog.connection import connect, process_name, scrub
+from kestrel_lab.eventlog.connection import connect_log, process_name, rewrite_database
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
@@ -25,7 +25,7 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "kestrel.db"
     path.write_text("dear diary, " * 500)
     with pytest.raises(StoreError, match=r"kestrel\.db cannot be used as the log.*move it away"):
-        connect(path)
+        connect_log(path)
     assert path.read_text() == "dear diary, " * 500
 
 
@@ -35,34 +35,34 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
     other = apsw.Connection(str(path))
     other.execute("CREATE TABLE songs(title)")
     with pytest.raises(StoreError, match="another program"):
-        connect(path)
+        connect_log(path)
     assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("songs",)]
 
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     """A log of a later version is not touched; the message says to upgrade."""
     path = tmp_path / "kestrel.db"
-    connect(path).close()
+    connect_log(path).close()
     raw = apsw.Connection(str(path))
     raw.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
     raw.close()
     with pytest.raises(StoreError, match=r"newer kestrel_lab.*upgrade"):
-        connect(path)
+        connect_log(path)
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """A home whose parent is a file, or a folder in the log's place, is a `StoreError` that names the way out, not a bare OS error."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match=r"choose another home folder, with KESTREL_HOME=FOLDER or Lab\(home=FOLDER\)"):
-        connect(tmp_path / "file" / "home" / "kestrel.db")
+        connect_log(tmp_path / "file" / "home" / "kestrel.db")
     (tmp_path / "kestrel.db").mkdir()
     with pytest.raises(StoreError, match="choose another home folder"):
-        connect(tmp_path / "kestrel.db")
+        connect_log(tmp_path / "kestrel.db")
 
 
 def test_opening_twice_migrates_once(tmp_path: Path) -> None:
     """A second connection finds the schema as the first one made it, with the durable settings on."""
-    first, second = connect(tmp_path / "k.db"), connect(tmp_path / "k.db")
+    first, second = connect_log(tmp_path / "k.db"), connect_log(tmp_path / "k.db")
     assert first.execute("SELECT count(*) FROM runs").fetchall() == second.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
     second.authorizer = None
     assert (second.pragma("user_version"), second.pragma("journal_mode"), second.pragma("synchronous")) == (len(MIGRATIONS), "wal", 2)
@@ -135,7 +135,7 @@ def fill(path: Path, kind: type[Writer]) -> tuple[list[Append], Append, SessionS
     store.flush()
 
     def connect_full() -> apsw.Connection:
-        connection = connect(path)
+        connection = connect_log(path)
         connection.authorizer = None
         connection.execute(f"PRAGMA max_page_count = {connection.pragma('page_count')}")
         return connection
@@ -193,7 +193,7 @@ def test_a_cleaning_that_is_refused_at_once_is_tried_again(tmp_path: Path, monke
     for sql in ("INSERT INTO notes_forgotten VALUES ('swordfish', 1)", "DELETE FROM notes_forgotten"):
         store.execute(sql, (), "a row").result()
     monkeypatch.setattr(apsw, "Connection", BusyAtFirst)
-    scrub(store.path)
+    rewrite_database(store.path)
     store.close()
     assert BusyAtFirst.refused == 1
     assert not any(b"swordfish" in file.read_bytes() for file in tmp_path.iterdir())

@@ -27,7 +27,7 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ToolRequest
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.core.usage import metered, working_time
+from kestrel_lab.core.usage import usage_of_run, working_time
 from kestrel_lab.eventlog.run_state import fold
 
 names = st.sampled_from(["a", "b", "c"])
@@ -187,4 +187,4 @@ def test_waiting_for_a_turn_or_an_attempt_is_not_working() -> None:
     records = recorded(history)
     state = fold(records)
     assert (state.working_s, state.meter.idle_s, state.open_s) == (6.0, 14.0, 20.0)  # 8 for a, 1 more for b, 5 of the pause
-    assert (working_time(records), metered(records).idle_s) == (6.0, 14.0)
+    assert (working_time(records), usage_of_run(records).idle_s) == (6.0, 14.0)

@@ -17,7 +17,7 @@ import pytest
 from power import Tape, Told, laid_out, taped
 
 from kestrel_lab.core.events.union import RunStarted
-from kestrel_lab.eventlog.connection import connect
+from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
 
@@ -36,14 +36,14 @@ class Damage:
 
 def as_it_is(path: Path) -> apsw.Connection:
     """The connection that the log's writer has."""
-    return connect(path)
+    return connect_log(path)
 
 
 def weaker(setting: str) -> Callable[[Path], apsw.Connection]:
     """The same but for the setting."""
 
     def opened(path: Path) -> apsw.Connection:
-        connection = connect(path)
+        connection = connect_log(path)
         connection.authorizer = None
         connection.execute(f"PRAGMA synchronous = {setting}")
         return connection

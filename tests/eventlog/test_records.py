@@ -24,7 +24,7 @@ from kestrel_lab.core.events.union import (
     to_json,
 )
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.eventlog.connection import connect
+from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.store import SessionStore
 
 characters = st.characters() | st.sampled_from("\0\ud800\udfff\ufeff\u202e'\"\\\n\x1b")
@@ -128,7 +128,7 @@ def test_a_log_with_an_unknown_event_is_refused_when_read(tmp_path: Path) -> Non
     newer = (
         "INSERT INTO events(run_id, seq, eid, at, type, body, epoch, hash) VALUES ('new', 2, 'e', 0, 'teleported', '{}', 0, zeroblob(32))"
     )
-    connect(tmp_path / "k.db").execute(newer)
+    connect_log(tmp_path / "k.db").execute(newer)
     with pytest.raises(StoreError, match="teleported"):
         store.records("new")
     assert len(store.records("old")) == 1

@@ -15,7 +15,7 @@ from kestrel_lab.core.errors import IllegalTransition
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Progress, RunForked, RunStarted, StateTransition
 from kestrel_lab.core.run_types import TRANSITIONS, RunStatus
 from kestrel_lab.evals.stored_trials import EvalRow, store_scores, store_trial
-from kestrel_lab.eventlog.connection import connect
+from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
@@ -272,7 +272,7 @@ def escaped(path: Path, run: Statement, statements: Iterable[str]) -> list[str]:
 def test_our_connection_refuses_every_hostile_statement(tmp_path: Path) -> None:
     """Nothing that rewrites history or removes a rule gets through the guarded connection, and nothing changes."""
     prepare(tmp_path / "k.db")
-    guarded = connect(tmp_path / "k.db")
+    guarded = connect_log(tmp_path / "k.db")
     statements = [statement.replace("{copy}", str(tmp_path / "copy.db")) for statement in (*CHANGES, *MEANS)]
 
     assert len(statements) >= 140
@@ -292,7 +292,7 @@ def test_the_rules_still_let_a_run_work(tmp_path: Path) -> None:
     """After all the refusals the open question is answered and the run ends, as if nothing had been tried."""
     path = tmp_path / "k.db"
     prepare(path)
-    escaped(path, connect(path).execute, CHANGES)
+    escaped(path, connect_log(path).execute, CHANGES)
     store = SessionStore(path)
     store.decide("live", ApprovalGiven(call="open", granted=True, by="ann", how="click"))
     assert store.claim(store.run("live"))
@@ -328,7 +328,7 @@ def test_without_any_one_rule_something_escapes(trigger: str, prepared: Path, tm
 def test_without_the_authorizer_the_means_escape(tmp_path: Path) -> None:
     """The statements that would take the rules away work on a bare connection, so refusing them means something."""
     prepare(tmp_path / "k.db")
-    bare = connect(tmp_path / "k.db")
+    bare = connect_log(tmp_path / "k.db")
     bare.authorizer = None
     harmful = ["DROP TRIGGER events_update", "CREATE TABLE evil(x)", "PRAGMA user_version = 0", "ANALYZE"]
     assert escaped(tmp_path / "k.db", bare.execute, harmful) == harmful

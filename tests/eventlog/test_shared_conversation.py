@@ -133,7 +133,7 @@ def test_an_interrupted_run_in_the_middle_is_resumed_with_the_conversation(lab: 
 def test_a_log_of_before_is_gone_on_with(lab: Lab, model: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs that hold their whole conversation, as all did once, are read, and followed by runs that hold what is new."""
     with monkeypatch.context() as before:
-        before.setattr(shared_conversation, "stored", lambda _read, _since, _base, earlier: earlier)
+        before.setattr(shared_conversation, "conversation_reference", lambda _read, _since, _base, earlier: earlier)
         run = asyncio.run(talk(lab, 10))
     asyncio.run(talk(lab, 10, lab.get(run.id), first=11))
     assert model.texts == TALK[:-1]
@@ -158,7 +158,7 @@ def test_what_is_changed_in_a_shared_event_is_damage(lab: Lab, model: Asked, tmp
     assert damage is not None and third in damage.what
     with pytest.raises(Damaged):
         asyncio.run(talk(again, 1, last.id, first=6))
-    monkeypatch.setattr(shared_conversation, "changed", lambda _read, _earlier: "")
+    monkeypatch.setattr(shared_conversation, "changed_base", lambda _read, _earlier: "")
     assert again.store.damage(last.id) is None
     again.close()
 

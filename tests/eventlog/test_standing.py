@@ -11,7 +11,7 @@ from kestrel_lab.core.events.union import RunFinished, RunStarted
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.owner import SLACK_S, Owner
-from kestrel_lab.eventlog.run_status import alive_elsewhere, at_work, began, cancel_in_log, ended, standing, taken
+from kestrel_lab.eventlog.run_status import alive_elsewhere, at_work, busy_message, cancel_in_log, mark_idle, mark_working, visible_status
 from kestrel_lab.eventlog.store import SessionStore
 
 HOST = process_name().rpartition(":")[0]
@@ -33,13 +33,13 @@ OWNERS = {
 @pytest.mark.parametrize("who", OWNERS)
 def test_a_run_stands_as_its_log_says_unless_nobody_works_on_it(who: str, status: RunStatus) -> None:
     """Only a run that goes on needs somebody: else it is INTERRUPTED, UNKNOWN where the machine is another one, and says how to resume it."""
-    began("works", "r")
+    mark_working("works", "r")
     try:
-        found = standing("r", status, OWNERS[who])
+        found = visible_status("r", status, OWNERS[who])
         assert at_work(OWNERS[who], "r") == (who in ("working here", "another process"))
         assert not at_work(OWNERS["working here"], "other")
     finally:
-        ended("works", "r")
+        mark_idle("works", "r")
     if status not in GOES_ON or who in ("working here", "another process"):
         assert (found.word, found.note, str(found)) == (status, "", status)
     elif who == "another machine":
@@ -74,8 +74,8 @@ def test_an_owner_is_told_from_a_later_process_by_its_beginning() -> None:
 
 def test_what_somebody_else_works_on_is_refused_by_name() -> None:
     """A session of this process, or the process; and the ways to get it."""
-    assert "by another session of this process; stop that one first" in str(taken("r", OWNERS["idle here"]))
-    told = taken("r", OWNERS["another machine"])
+    assert "by another session of this process; stop that one first" in str(busy_message("r", OWNERS["idle here"]))
+    told = busy_message("r", OWNERS["another machine"])
     assert isinstance(told, UsageError)
     assert "by process elsewhere:7; stop that one first, approve with: kestrel approve r, or take the run from it" in str(told)
 

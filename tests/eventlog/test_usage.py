@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_fold import histories
 
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ModelAnswered, ModelCalled, Record, RunStarted, ToolAnswered
-from kestrel_lab.core.usage import metered, waiting_time, working_time
+from kestrel_lab.core.usage import usage_of_run, waiting_time, working_time
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.store import SessionStore
@@ -43,7 +43,7 @@ costly: st.SearchStrategy[Event] = st.one_of(
 @given(records=histories)
 def test_state_view_and_metrics_agree(records: list[Record]) -> None:
     """Whatever a log holds, tokens, money, calls, turns and seconds are the same for the engine, the panel and the tables of trials."""
-    meter, state = metered(records), fold(records)
+    meter, state = usage_of_run(records), fold(records)
     assert state.meter == view_of(records).meter == meter
     assert meter.turns == sum(talk.cycles for talk in state.conversations.values())
     usage = state.usage
@@ -79,4 +79,4 @@ def test_answers_given_by_hand_or_from_a_store_cost_nothing() -> None:
     """Neither tokens nor money of such an answer are counted again, nor is it a call of a model; its price is not unknown either."""
     answers = [ModelAnswered(call="m", step="s", model="m", tokens_in=5, **{how: True}) for how in ("given", "cached")]
     records = [Record(run_id="r", seq=n, eid=str(n), at=1.0, event=event) for n, event in enumerate(answers, 1)]
-    assert metered(records).usage == metered([]).usage
+    assert usage_of_run(records).usage == usage_of_run([]).usage

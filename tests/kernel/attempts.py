@@ -31,7 +31,7 @@ PLACE.mkdir()
 os.chdir(PLACE)
 
 if "landlock" in OFF:
-    lockdown.landlock.restrict = lambda *_, **__: None
+    lockdown.landlock.restrict_process = lambda *_, **__: None
 if "seccomp" in OFF:
     lockdown.landlock.filter_calls = lambda *_, **__: None
 if "descriptors" in OFF:

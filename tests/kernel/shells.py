@@ -8,7 +8,7 @@ from typing import Any
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from kestrel_lab.tools.kernel.live_kernel import LiveKernel, Ran
+from kestrel_lab.tools.kernel.live_kernel import ExecutionResult, LiveKernel
 from kestrel_lab.tools.kernel.preview import Preview
 
 SETUP = """
@@ -39,10 +39,10 @@ class Kernel:
         """The preview of code."""
         return asyncio.run(self.live.preview(code, str(self.folder)))
 
-    def adopt(self, code: str) -> Ran:
+    def adopt(self, code: str) -> ExecutionResult:
         """Take over what a preview of code computed."""
         return self.live.adopt(self.preview(code), "r", code)
 
-    def execute(self, code: str) -> Ran:
+    def execute(self, code: str) -> ExecutionResult:
         """Run code."""
         return asyncio.run(self.live.execute(code, str(self.folder), "r", code))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import ConflictError, ToolError
 from kestrel_lab.tools.kernel import documents
-from kestrel_lab.tools.kernel.documents import NextInput, NotebookFile, Saved, SavedNotebook, Swap, cell_of, output_text, swapped
+from kestrel_lab.tools.kernel.documents import NextInput, NotebookFile, Saved, SavedNotebook, Swap, cell_of, output_text, swap_cell
 
 RUNNING = "%kestrel run 'x'"
 
@@ -58,10 +58,10 @@ def test_a_change_and_its_reverse_leave_everything_as_it_was(texts: list[str], d
             ]
         )
     )
-    left = swapped(cells, swap)
+    left = swap_cell(cells, swap)
 
     assert left != cells or texts[place] == "other"
-    assert swapped(left, Swap.from_json(json.loads(json.dumps(swap.undone().as_json())))) == cells
+    assert swap_cell(left, Swap.from_json(json.loads(json.dumps(swap.undone().as_json())))) == cells
 
 
 def test_what_is_not_as_expected_is_not_changed() -> None:
@@ -75,11 +75,11 @@ def test_what_is_not_as_expected_is_not_changed() -> None:
         (Swap(None, cell_of("a", "code", "n"), "c9"), "the cell c9 above is not there"),
     ):
         with pytest.raises(ConflictError, match=why):
-            swapped(cells, swap)
+            swap_cell(cells, swap)
 
-    assert [cell["source"] for cell in swapped(cells, other, force=True)] == ["after", "b"]
+    assert [cell["source"] for cell in swap_cell(cells, other, force=True)] == ["after", "b"]
     with pytest.raises(ConflictError, match="is not there any more"):
-        swapped(cells, Swap(cell_of("a", "code", "c9"), None), force=True)
+        swap_cell(cells, Swap(cell_of("a", "code", "c9"), None), force=True)
 
 
 def test_a_saved_notebook_is_changed_and_says_how_that_is_seen(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebook"))
 from typist import Typist, typist
 
-from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.skipif(bool(impossible()), reason=impossible())]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())]
 
 SETUP = """%load_ext kestrel_lab
 from kestrel_lab import Lab

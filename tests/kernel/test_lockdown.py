@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.skipif(bool(impossible()), reason=impossible())]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200), pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())]
 SCRIPT = Path(__file__).parent / "attempts.py"
 
 

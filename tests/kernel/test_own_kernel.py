@@ -12,10 +12,10 @@ from kestrel_lab import Lab
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.testing import ScriptedModel
-from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 from kestrel_lab.tools.kernel.own_kernel import OwnKernel
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(impossible()), reason=impossible())]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, decode, encode, write
+from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, decode_value, encode_value, write_values
 
 
 def there_and_back(value: object) -> Any:
@@ -21,9 +21,9 @@ def there_and_back(value: object) -> Any:
     buffers = Buffers()
     fd = os.memfd_create("values")
     try:
-        write(fd, encode(value, buffers), buffers)
+        write_values(fd, encode_value(value, buffers), buffers)
         store = Store(fd)
-        return decode(store.header, store)
+        return decode_value(store.header, store)
     finally:
         os.close(fd)
 

@@ -14,10 +14,10 @@ from shells import Kernel
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
 from kestrel_lab.core.errors import ConflictError
-from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 from kestrel_lab.tools.kernel.preview import PreviewJob
 
-pytestmark = pytest.mark.skipif(bool(impossible()), reason=impossible())
+pytestmark = pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_a_copy_that_dies_is_said(kernel: Kernel) -> None:
 
 def test_where_effects_cannot_be_denied_there_is_no_preview(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without Landlock the code alone is shown, and it counts as HIGH."""
-    monkeypatch.setattr("kestrel_lab.tools.sandbox.landlock.version", lambda: 0)
+    monkeypatch.setattr("kestrel_lab.tools.sandbox.landlock.landlock_version", lambda: 0)
     preview = kernel.preview("x = 4")
 
     assert preview.text.startswith("no preview: this Linux has no Landlock")

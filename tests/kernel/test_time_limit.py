@@ -8,9 +8,9 @@ import pytest
 from shells import Kernel
 
 from kestrel_lab.tools.kernel import live_kernel
-from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
-pytestmark = [pytest.mark.skipif(bool(impossible()), reason=impossible()), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem()), pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize("rest", ["while True: pass", "import asyncio; await asyncio.sleep(1000)"], ids=["busy", "awaiting"])

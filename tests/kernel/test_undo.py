@@ -9,9 +9,9 @@ import pytest
 from shells import Kernel
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
-pytestmark = pytest.mark.skipif(bool(impossible()), reason=impossible())
+pytestmark = pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
 
 
 def test_three_calls_are_undone_in_order(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp_types import ElicitRequestFormParams, ElicitRequestURLParams
 
-from kestrel_lab.mcp.elicitation import DECLINE, DONE, LEAVE_OUT, Ask, elicited
+from kestrel_lab.mcp.elicitation import DECLINE, DONE, LEAVE_OUT, Ask, answer_elicitation
 
 
 class Person:
@@ -27,7 +27,7 @@ class Person:
 def filled(ask: Ask, required: tuple[str, ...] = ("it",), /, **fields: dict[str, Any]) -> Any:
     """What the server gets for a form with these fields; `None` where it is declined."""
     schema = {"type": "object", "properties": fields, "required": list(required)}
-    result = asyncio.run(elicited("s", ElicitRequestFormParams(message="Please.", requested_schema=schema), ask))
+    result = asyncio.run(answer_elicitation("s", ElicitRequestFormParams(message="Please.", requested_schema=schema), ask))
     return result.content if result.action == "accept" else None
 
 
@@ -116,8 +116,11 @@ def test_a_form_without_fields_asks_for_a_yes(said: str | None, content: dict[st
 def test_an_address_that_is_no_page_is_declined_unasked(url: str) -> None:
     """Nor one that nobody reads to its end; others are accepted once the person has been there, and only then."""
     person = Person(DONE)
-    assert asyncio.run(elicited("s", ElicitRequestURLParams(message="m", url=url, elicitation_id="1"), person.ask)).action == "decline"
+    assert (
+        asyncio.run(answer_elicitation("s", ElicitRequestURLParams(message="m", url=url, elicitation_id="1"), person.ask)).action
+        == "decline"
+    )
     assert not person.asked
     for said, action in ((DONE, "accept"), (DECLINE, "decline"), ("yes", "decline"), (None, "decline")):
         asked = ElicitRequestURLParams(message="m", url="http://x.example/", elicitation_id="1")
-        assert asyncio.run(elicited("s", asked, Person(said).ask)).action == action
+        assert asyncio.run(answer_elicitation("s", asked, Person(said).ask)).action == action

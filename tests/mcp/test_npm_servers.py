@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kestrel_lab.mcp.registry.catalogue import Package
-from kestrel_lab.mcp.registry.install import InstallError, Locked, install, installer_for, lock
+from kestrel_lab.mcp.registry.install import InstallError, LockedPackage, install_package, installer_for, lock_package
 
 SERVER = Package(kind="npm", name="@scope/mcp-echo", version="1.0.0")
 WHOLE: dict[str, Any] = {
@@ -57,9 +57,9 @@ def env_of(npm: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{npm}:/bin", "NODE_OPTIONS": "--require evil", "XDG_CONFIG_HOME": str(npm.parent / "config")}
 
 
-def locked(npm: Path, package: Package = SERVER) -> Locked:
+def locked(npm: Path, package: Package = SERVER) -> LockedPackage:
     """The lock of a package."""
-    return asyncio.run(lock(package, env_of(npm)))
+    return asyncio.run(lock_package(package, env_of(npm)))
 
 
 def test_a_package_of_npm_is_locked_and_installed_without_scripts(npm: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_package_of_npm_is_locked_and_installed_without_scripts(npm: Path, tmp
     found = locked(npm)
     assert (found.installer, found.package.sha256, found.packages) == ("npm", "sha512-own", 4)
     assert "scratch" not in found.text and found.hash == locked(npm).hash
-    made = asyncio.run(install(found, tmp_path / "mcp", server="echo", entry="", env=env_of(npm)))
+    made = asyncio.run(install_package(found, tmp_path / "mcp", server="echo", entry="", env=env_of(npm)))
     assert (made.package, made.lock, made.packages) == (found.package, found.hash, 4)
     assert json.loads((made.folder / "package-lock.json").read_text()) == json.loads(found.text)
     calls = [json.loads(line) for line in (npm / "log").read_text().splitlines()]
@@ -77,7 +77,7 @@ def test_a_package_of_npm_is_locked_and_installed_without_scripts(npm: Path, tmp
         ("ci", True, "/", None),
     ]
     assert "--package-lock-only" in calls[0][0] and "--package-lock-only" not in calls[2][0]
-    assert asyncio.run(install(found, tmp_path / "mcp", server="echo", entry="", env=env_of(npm))) == made
+    assert asyncio.run(install_package(found, tmp_path / "mcp", server="echo", entry="", env=env_of(npm))) == made
     assert len((npm / "log").read_text().splitlines()) == 3
 
 
@@ -102,7 +102,7 @@ def test_an_installation_that_fails_leaves_nothing(npm: Path, tmp_path: Path) ->
     """The message has what npm said last; the folder is gone."""
     (npm / "fail").touch()
     with pytest.raises(InstallError, match=r"installing npm:@scope/mcp-echo==1\.0\.0 failed \(exit code 3\): no space left"):
-        asyncio.run(install(locked(npm), tmp_path / "mcp", server="echo", entry="", env=env_of(npm)))
+        asyncio.run(install_package(locked(npm), tmp_path / "mcp", server="echo", entry="", env=env_of(npm)))
     assert not (tmp_path / "mcp" / "@scope+mcp-echo-1.0.0").exists()
 
 
@@ -120,7 +120,7 @@ def test_each_kind_of_package_has_its_installer(npm: Path) -> None:
 def test_every_installer_keeps_to_the_hashes_of_the_lock(tmp_path: Path) -> None:
     """Both uv and pip take wheels with these hashes and nothing beside them."""
     for installer in ("uv", "pip"):
-        made, filled = Locked(package=Package(kind="pypi", name="a", version="1"), installer=installer, text="", packages=1).commands(
-            tmp_path
-        )
+        made, filled = LockedPackage(
+            package=Package(kind="pypi", name="a", version="1"), installer=installer, text="", packages=1
+        ).commands(tmp_path)
         assert str(tmp_path / "a-1") in made and {"--only-binary", ":all:", "--require-hashes", "--no-deps"} < {*filled}

@@ -22,7 +22,7 @@ from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.memory import memory as memory_module
 from kestrel_lab.memory.memory import NoteMemory
-from kestrel_lab.memory.selector import select
+from kestrel_lab.memory.selector import select_notes
 
 HERE = "/here"
 
@@ -88,7 +88,7 @@ def test_the_newer_wins_in_whichever_order_they_come(memory: NoteMemory, order: 
     for at in order:
         memory.keep(Note(text=old if at == 1.0 else new, at=at), HERE)
     assert texts(memory, "default branch") == [new]
-    (replaced,) = select(memory.table, "replaced", HERE)
+    (replaced,) = select_notes(memory.table, "replaced", HERE)
     assert replaced.text == old
     assert memory.table.by_id([replaced.replaced_by], HERE)[replaced.replaced_by].text == new
     assert memory.table.store.query("SELECT relation FROM note_links") == [("replaces",)]
@@ -194,7 +194,7 @@ def test_bytes_are_left_when_the_files_are_not_written_anew(memory: NoteMemory, 
     """The mutant that only deletes the rows is caught: the words are still in the log of changes."""
     word = f"zq{secrets.token_hex(5)}x"
     memory.keep(Note(text=f"The word is {word}."), HERE)
-    monkeypatch.setattr(memory_module, "scrub", lambda path: None)
+    monkeypatch.setattr(memory_module, "rewrite_database", lambda path: None)
     memory.forget("all", HERE)
     assert word.encode() in files(memory)
 
@@ -308,7 +308,7 @@ OLD = (
 def test_notes_of_older_logs_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that kept notes in its events has them in the memory after the update, those trusted that its user said; events stay readable."""
     monkeypatch.setattr(connection_module, "MIGRATIONS", MIGRATIONS[:2])
-    old = connection_module.connect(tmp_path / "kestrel.db")
+    old = connection_module.connect_log(tmp_path / "kestrel.db")
     for run in ("r1", "r2"):
         row = (run, "I run Tests with make.", HERE)
         old.execute("INSERT INTO runs(id, goal, workspace, model, model_kind, created_at) VALUES (?, ?, ?, 'm', 'real', 0)", row)

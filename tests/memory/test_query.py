@@ -16,14 +16,14 @@ from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.notes import Note
-from kestrel_lab.eventlog.connection import extend
+from kestrel_lab.eventlog.connection import add_vector_tables
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host import vector_tables
 from kestrel_lab.language.words import stem
 from kestrel_lab.memory import vector_search
-from kestrel_lab.memory.deduplicate import likeness
-from kestrel_lab.memory.embeddings import MODEL, SentenceVectors, checked, default_embedder, note_embedder
-from kestrel_lab.memory.entities import MOST, entities
+from kestrel_lab.memory.deduplicate import compare_notes
+from kestrel_lab.memory.embeddings import MODEL, SentenceVectors, default_embedder, note_embedder, verified_content
+from kestrel_lab.memory.entities import MOST, find_entities
 from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.memory.query import MemoryQueryEngine, Weights
 from kestrel_lab.memory.table import NoteTable
@@ -64,16 +64,16 @@ def store(tmp_path: Path) -> Iterator[SessionStore]:
 )
 def test_what_a_text_names(text: str, wanted: set[tuple[str, str]]) -> None:
     """Paths, symbols, errors, commands, packages, quotes, dates, versions, people and places are told from mere words."""
-    assert wanted <= {(entity.kind, entity.name) for entity in entities(text)}
+    assert wanted <= {(entity.kind, entity.name) for entity in find_entities(text)}
 
 
 @given(st.text(max_size=300))
 def test_any_text_names_a_limited_number_of_things_once(text: str) -> None:
     """Whatever the text: each thing once, none empty, not too many, the same again."""
-    found = entities(text)
+    found = find_entities(text)
     assert len(found) == len(set(found)) <= MOST
     assert all(entity.name for entity in found)
-    assert entities(text) == found
+    assert find_entities(text) == found
 
 
 def test_hostile_texts_take_no_time() -> None:
@@ -89,7 +89,7 @@ def test_hostile_texts_take_no_time() -> None:
         "Ab" * 9_000,
         "' " * 9_000,
     ):
-        entities(text)
+        find_entities(text)
 
 
 @given(st.text(alphabet="abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=12))
@@ -128,14 +128,14 @@ def test_a_stem_is_never_empty(word: str) -> None:
 )
 def test_how_notes_stand_to_each_other(new: str, old: str, relation: str) -> None:
     """The same thing said otherwise, another value of the same thing, something near, something else."""
-    assert likeness(new, old).relation == relation
+    assert compare_notes(new, old).relation == relation
 
 
 @given(st.text(max_size=60), st.text(max_size=60))
 def test_standing_to_each_other_is_mutual(one: str, other: str) -> None:
     """What contradicts one note is contradicted by it, and every note says the same as itself."""
-    assert likeness(one, other).relation == likeness(other, one).relation
-    assert likeness(one, one).relation == "same"
+    assert compare_notes(one, other).relation == compare_notes(other, one).relation
+    assert compare_notes(one, one).relation == "same"
 
 
 def test_recall_beats_plain_search_on_the_labelled_notes() -> None:
@@ -297,7 +297,9 @@ def test_vectors_of_an_older_database_are_indexed_when_they_are_searched(store: 
     numbers = Numbers()
     _numbered(store, 60)
     VectorIndex(store, lambda: numbers).nearest("5", HERE, 3)
-    extend(store.path, "DROP TABLE note_index_numbers; DROP TRIGGER note_index_numbers_deleted; DROP TRIGGER note_index_numbers_changed")
+    add_vector_tables(
+        store.path, "DROP TABLE note_index_numbers; DROP TRIGGER note_index_numbers_deleted; DROP TRIGGER note_index_numbers_changed"
+    )
     monkeypatch.setattr(vector_search, "_FEW", 0)
     made = numbers.made
     assert next(iter(VectorIndex(store, lambda: numbers).nearest("5", HERE, 3))) == 6
@@ -311,7 +313,7 @@ def test_without_the_extension_search_is_exact_and_forgetting_forgets(store: Ses
     _numbered(store, 60)
     VectorIndex(store, lambda: numbers).nearest("5", HERE, 3)
     monkeypatch.setattr(vector_tables, "load_vectors", lambda _connection: "no extensions here")
-    monkeypatch.setattr(vector_search, "unloadable", lambda: "no extensions here")
+    monkeypatch.setattr(vector_search, "load_problem", lambda: "no extensions here")
     other = SessionStore(store.path)
     try:
         scores = numbers.vectors[:60] @ numbers.vectors[399]
@@ -365,7 +367,7 @@ def test_a_model_that_is_not_the_named_one_is_refused(tmp_path: Path, monkeypatc
     (package / "model.onnx").write_bytes(b"another model")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(StoreError, match=r"model\.onnx .* is not the file"):
-        checked(MODEL)
+        verified_content(MODEL)
 
 
 @pytest.mark.skipif(getattr(note_embedder(), "__wrapped__", None) is not SentenceVectors, reason="the extra `minilm` is not installed")

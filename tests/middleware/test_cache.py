@@ -16,9 +16,9 @@ from kestrel_lab.core.calls import Call, Problem, Result
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import CacheHit
 from kestrel_lab.core.protocols import Handler
-from kestrel_lab.middleware.cache import MAX_ROW, CacheMode, Flights, Place, ShelfError, ToolCache, cache_mode
-from kestrel_lab.middleware.disk_cache import DiskShelf, open_cache
-from kestrel_lab.middleware.layers import compose
+from kestrel_lab.middleware.cache import MAX_ROW, CacheMode, CacheStoreError, PendingCalls, Place, ToolCache, cache_mode
+from kestrel_lab.middleware.disk_cache import DiskStore, open_cache
+from kestrel_lab.middleware.layers import compose_layers
 
 CALL = Call(id="1", kind="tool", target="read", args={"path": "a"})
 
@@ -54,7 +54,7 @@ class Scene:
     hits: list[CacheHit] = field(default_factory=list)
     result: Result = Result(value={"text": "\ud800"})  # noqa: RUF009  # frozen
     changes_while_running: bool = False
-    flights: Flights = field(default_factory=Flights)
+    flights: PendingCalls = field(default_factory=PendingCalls)
     layer: type[ToolCache] = ToolCache
     gate: asyncio.Event | None = None
     fails: list[BaseException | None] = field(default_factory=list)
@@ -78,7 +78,7 @@ class Scene:
 
     async def once(self) -> Result:
         """Make the call through the cache."""
-        return await compose(self.run, self.layer(self.shelf, self.place, self.hits.append, self.mode, self.flights))(CALL)
+        return await compose_layers(self.run, self.layer(self.shelf, self.place, self.hits.append, self.mode, self.flights))(CALL)
 
     def call(self) -> Result:
         """The same, on an event loop of its own."""
@@ -212,7 +212,7 @@ def test_one_that_fails_fails_alone() -> None:
     assert refused.runs == 3
 
 
-class SharesFailures(Flights):
+class SharesFailures(PendingCalls):
     """A mutant: whoever waits for a call that fails is given its failure."""
 
     def land(self, key: str, text: str | None) -> None:
@@ -264,7 +264,7 @@ def test_threads_share_flights() -> None:
 
     def body() -> None:
         layer = ToolCache(scene.shelf, scene.place, scene.hits.append, "use", scene.flights)
-        answers.put(asyncio.run(compose(slow, layer)(CALL)))
+        answers.put(asyncio.run(compose_layers(slow, layer)(CALL)))
 
     threads = [threading.Thread(target=body) for _ in range(4)]
     for thread in threads:
@@ -351,14 +351,14 @@ def test_a_tampered_key_is_not_unpickled(tmp_path: Path) -> None:
 
 def test_a_huge_row_is_not_read(tmp_path: Path) -> None:
     """A row larger than any of ours is a miss with a warning, and can be written over; what we do not keep does not get there."""
-    shelf = DiskShelf(tmp_path / "cache")
+    shelf = DiskStore(tmp_path / "cache")
     asyncio.run(shelf.set("k", "v", None))
     shelf.close()
     raw = sqlite3.connect(tmp_path / "cache" / "cache.db")
     raw.execute("UPDATE Cache SET value = ?", ("x" * (MAX_ROW + 1),))
     raw.commit()
     raw.close()
-    shelf = DiskShelf(tmp_path / "cache")
+    shelf = DiskStore(tmp_path / "cache")
     with pytest.warns(UserWarning, match="tampered with"):
         assert asyncio.run(shelf.get("k")) is None
     asyncio.run(shelf.set("k", "new", None))
@@ -368,7 +368,7 @@ def test_a_huge_row_is_not_read(tmp_path: Path) -> None:
 
 def test_a_row_under_another_key_is_a_miss(tmp_path: Path) -> None:
     """Rows of the file that were exchanged answer neither call."""
-    shelf = DiskShelf(tmp_path / "cache")
+    shelf = DiskStore(tmp_path / "cache")
     scene = Scene(shelf=shelf)  # type: ignore[arg-type]  # another shelf
     scene.call()
     raw = sqlite3.connect(tmp_path / "cache" / "cache.db")
@@ -384,7 +384,7 @@ def test_a_row_under_another_key_is_a_miss(tmp_path: Path) -> None:
 
 def test_answers_leave_when_their_time_is_up(tmp_path: Path) -> None:
     """A row with a time to live is there before it and gone after it."""
-    shelf = DiskShelf(tmp_path / "cache")
+    shelf = DiskStore(tmp_path / "cache")
     asyncio.run(shelf.set("long", "v", FOREVER_S))
     asyncio.run(shelf.set("short", "v", 0.01))
     until(lambda: asyncio.run(shelf.get("short")) is None)
@@ -398,7 +398,7 @@ def test_a_file_that_is_no_cache_begins_anew(garbage: bytes, tmp_path: Path) -> 
     (tmp_path / "cache.db").write_bytes(garbage)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        shelf = DiskShelf(tmp_path)
+        shelf = DiskStore(tmp_path)
     assert [str(warning.message).partition(" (")[0] for warning in told] == (
         [f"the tool cache in {tmp_path} cannot be read and starts empty"] if garbage else []
     )
@@ -410,8 +410,8 @@ def test_a_file_that_is_no_cache_begins_anew(garbage: bytes, tmp_path: Path) -> 
 def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     """Where no folder can be, opening says so."""
     (tmp_path / "file").write_text("")
-    with pytest.warns(UserWarning, match="starts empty"), pytest.raises(ShelfError, match="cannot be kept in"):
-        DiskShelf(tmp_path / "file")
+    with pytest.warns(UserWarning, match="starts empty"), pytest.raises(CacheStoreError, match="cannot be kept in"):
+        DiskStore(tmp_path / "file")
 
 
 def test_a_mode_that_does_not_exist_is_named() -> None:

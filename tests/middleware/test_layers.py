@@ -8,9 +8,9 @@ import pytest
 from kestrel_lab.core.calls import Call, Danger, Problem, Result, Usage
 from kestrel_lab.core.errors import DependencyError, ModelError, Signal, UsageError
 from kestrel_lab.core.events.union import ApprovalGiven, Event, ModelAnswered, ModelCalled, ModelEscalated, ToolAnswered, ToolCalled
-from kestrel_lab.core.messages import ModelAnswer, ModelRequest, Tried
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest, TriedModel
 from kestrel_lab.core.protocols import Handler, Middleware
-from kestrel_lab.middleware.layers import Approval, Timeout, TurnOrder, compose
+from kestrel_lab.middleware.layers import Approval, Timeout, TurnOrder, compose_layers
 from kestrel_lab.middleware.record_events import RecordAnswer, RecordIntent, RecordModel
 from kestrel_lab.permissions.policy import Policy, danger_named
 from kestrel_lab.testing import RecordingMiddleware
@@ -22,7 +22,7 @@ def through(handler: Handler, *layers: Middleware, call: Call = CALL) -> Result:
     """The result of a call that passes these layers."""
 
     async def scene() -> Result:
-        return await compose(handler, *layers)(call)
+        return await compose_layers(handler, *layers)(call)
 
     return asyncio.run(scene())
 
@@ -50,7 +50,7 @@ def test_the_first_layer_listed_sees_the_call_first() -> None:
     assert through(echo, outer, inner) == Result(value={"a": 1})
     assert order == ["+outer", "+inner", "-inner", "-outer"]
     assert outer.calls == inner.calls == [CALL]
-    assert compose(echo) is echo
+    assert compose_layers(echo) is echo
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_models_that_were_tried_before_are_recorded() -> None:
     """Each has an answer of its own with why it is not used and what it cost, then the escalation; also when all failed."""
     events: list[Event] = []
     call = Call(id="m1", kind="model", target="a > b", request=ModelRequest(messages=[]), step="s")
-    tried = (Tried(model="a", reason="cut off", then="b", usage=Usage(tokens_in=5, tokens_out=2, cost_usd=0.5)),)
+    tried = (TriedModel(model="a", reason="cut off", then="b", usage=Usage(tokens_in=5, tokens_out=2, cost_usd=0.5)),)
 
     async def answered(_: Call) -> Result:
         return Result(answer=ModelAnswer(text="hi", model="b-1", tried=tried))

@@ -12,36 +12,36 @@ from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.redaction import shown_url, url_secrets
-from kestrel_lab.middleware.cache import MAX_ROW, Shelf, ShelfError
-from kestrel_lab.middleware.postgres_cache import TABLE, PostgresShelf
+from kestrel_lab.middleware.cache import MAX_ROW, CacheStore, CacheStoreError
+from kestrel_lab.middleware.postgres_cache import TABLE, PostgresStore
 
 pytest.importorskip("asyncpg")
 
 
-def get(shelf: Shelf, key: str) -> str | None:
+def get(shelf: CacheStore, key: str) -> str | None:
     """Ask the shelf, each time on another loop."""
     return asyncio.run(shelf.get(key))
 
 
-def put(shelf: Shelf, key: str, value: str, ttl_s: float | None = None) -> None:
+def put(shelf: CacheStore, key: str, value: str, ttl_s: float | None = None) -> None:
     """Store on the shelf."""
     asyncio.run(shelf.set(key, value, ttl_s))
 
 
-def opened(url: str) -> PostgresShelf:
+def opened(url: str) -> PostgresStore:
     """A shelf that a slow machine does not give up."""
-    return PostgresShelf(url, timeout_s=PATIENCE_S, connect_s=PATIENCE_S)
+    return PostgresStore(url, timeout_s=PATIENCE_S, connect_s=PATIENCE_S)
 
 
 @pytest.fixture
-def shelf(postgres: PostgresServer) -> Iterator[PostgresShelf]:
+def shelf(postgres: PostgresServer) -> Iterator[PostgresStore]:
     """A shelf in an empty database."""
     made = opened(postgres.database("cache"))
     yield made
     made.close()
 
 
-def test_text_is_kept_for_its_time(postgres: PostgresServer, shelf: PostgresShelf) -> None:
+def test_text_is_kept_for_its_time(postgres: PostgresServer, shelf: PostgresStore) -> None:
     """What is set is there for everybody, as plain text; what has expired is a miss; nothing stays longer than a month."""
     other = opened(postgres.url("cache"))
     assert get(shelf, "k") is None
@@ -59,7 +59,7 @@ def test_text_is_kept_for_its_time(postgres: PostgresServer, shelf: PostgresShel
     other.close()
 
 
-def test_what_has_expired_is_removed(postgres: PostgresServer, shelf: PostgresShelf) -> None:
+def test_what_has_expired_is_removed(postgres: PostgresServer, shelf: PostgresStore) -> None:
     """Each answer that is stored makes room of up to ten that have expired: the table does not grow beyond what is in use."""
     put(shelf, "kept", "1")
     postgres.sql(
@@ -76,7 +76,7 @@ def test_what_has_expired_is_removed(postgres: PostgresServer, shelf: PostgresSh
 
 
 @pytest.mark.parametrize("garbage", ["no ASCII", "huge"])
-def test_garbage_is_a_miss(garbage: str, postgres: PostgresServer, shelf: PostgresShelf) -> None:
+def test_garbage_is_a_miss(garbage: str, postgres: PostgresServer, shelf: PostgresStore) -> None:
     """What is not text of ours or too large for it is a miss with a warning, and can be written over."""
     put(shelf, "k", "1")
     value = {"no ASCII": "'\u00e9\x1b[31m'", "huge": f"repeat('x', {MAX_ROW + 1})"}[garbage]
@@ -88,15 +88,15 @@ def test_garbage_is_a_miss(garbage: str, postgres: PostgresServer, shelf: Postgr
 
 
 def test_a_table_of_somebody_else_is_an_error(postgres: PostgresServer) -> None:
-    """A table of the same name with other columns is a `ShelfError`, and stays as it is."""
+    """A table of the same name with other columns is a `CacheStoreError`, and stays as it is."""
     url = postgres.database("foreign")
     postgres.sql(
         "CREATE SCHEMA kestrel", f"CREATE TABLE {TABLE}(key integer)", f"INSERT INTO {TABLE} VALUES (1)", "SELECT 1", database="foreign"
     )
     shelf = opened(url)
-    with pytest.raises(ShelfError, match="foreign"):
+    with pytest.raises(CacheStoreError, match="foreign"):
         get(shelf, "k")
-    with pytest.raises(ShelfError, match="foreign"):
+    with pytest.raises(CacheStoreError, match="foreign"):
         put(shelf, "k", "1")
     assert postgres.sql(f"SELECT * FROM {TABLE}", database="foreign") == [(1,)]
     shelf.close()
@@ -124,7 +124,7 @@ def test_processes_that_fill_the_same_keys_harm_nothing(postgres: PostgresServer
     assert {value for (value,) in postgres.sql(f"SELECT value FROM {TABLE}", database="crowd")} <= {f'{{"value":{n}}}' for n in range(4)}
 
 
-def test_many_calls_at_once_share_few_connections(postgres: PostgresServer, shelf: PostgresShelf) -> None:
+def test_many_calls_at_once_share_few_connections(postgres: PostgresServer, shelf: PostgresStore) -> None:
     """A hundred calls at once, from one loop, take no more than eight connections."""
 
     async def all_at_once() -> list[str | None]:
@@ -137,7 +137,7 @@ def test_many_calls_at_once_share_few_connections(postgres: PostgresServer, shel
 
 
 def test_a_server_that_is_gone_is_an_error_and_comes_back() -> None:
-    """While it is down every call is a `ShelfError` that names it without its password; connections are made anew when it is back."""
+    """While it is down every call is a `CacheStoreError` that names it without its password; connections are made anew when it is back."""
     server = PostgresServer()
     try:
         server.start()
@@ -145,7 +145,7 @@ def test_a_server_that_is_gone_is_an_error_and_comes_back() -> None:
         put(shelf, "k", "v")
         server.stop()
         for call in (lambda: get(shelf, "k"), lambda: put(shelf, "k", "v")):
-            with pytest.raises(ShelfError, match="postgresql://…@/postgres") as failed:
+            with pytest.raises(CacheStoreError, match="postgresql://…@/postgres") as failed:
                 call()
             assert PASSWORD not in str(failed.value)
         server.start()
@@ -157,9 +157,9 @@ def test_a_server_that_is_gone_is_an_error_and_comes_back() -> None:
 
 
 def test_a_wrong_password_is_an_error_that_does_not_tell_it(postgres: PostgresServer) -> None:
-    """The server's refusal is a `ShelfError` with the user and without the password."""
+    """The server's refusal is a `CacheStoreError` with the user and without the password."""
     shelf = opened(postgres.url(password="wrong-secret"))
-    with pytest.raises(ShelfError, match='authentication failed for user "kestrel"') as failed:
+    with pytest.raises(CacheStoreError, match='authentication failed for user "kestrel"') as failed:
         get(shelf, "k")
     assert "wrong-secret" not in str(failed.value)
     shelf.close()
@@ -168,15 +168,15 @@ def test_a_wrong_password_is_an_error_that_does_not_tell_it(postgres: PostgresSe
 def test_a_server_that_says_nothing_is_given_up() -> None:
     """One that takes connections and never answers is waited for as long as the shelf says."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        shelf = PostgresShelf(f"postgresql://user:secret@127.0.0.1:{silent.getsockname()[1]}/db", connect_s=0.1)
-        with pytest.raises(ShelfError, match="did not answer in time") as failed:
+        shelf = PostgresStore(f"postgresql://user:secret@127.0.0.1:{silent.getsockname()[1]}/db", connect_s=0.1)
+        with pytest.raises(CacheStoreError, match="did not answer in time") as failed:
             asyncio.run(asyncio.wait_for(shelf.get("k"), PATIENCE_S))
         assert "secret" not in str(failed.value)
         shelf.close()
 
 
 def test_one_that_talks_nonsense_is_an_error() -> None:
-    """A server of something else than PostgreSQL is a `ShelfError`, not a crash."""
+    """A server of something else than PostgreSQL is a `CacheStoreError`, not a crash."""
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def talk() -> None:
@@ -191,7 +191,7 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
 
         threading.Thread(target=talk, daemon=True).start()
         shelf = opened(f"postgresql://127.0.0.1:{other.getsockname()[1]}/db")
-        with pytest.raises(ShelfError, match=r"127\.0\.0\.1"):
+        with pytest.raises(CacheStoreError, match=r"127\.0\.0\.1"):
             get(shelf, "k")
         shelf.close()
 
@@ -202,7 +202,7 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
 def test_an_address_that_cannot_be_read_is_an_error(address: str) -> None:
     """It is named without its password, in whatever error the client gives."""
     shelf = opened(address)
-    with pytest.raises(ShelfError) as failed:
+    with pytest.raises(CacheStoreError) as failed:
         get(shelf, "k")
     assert "me:" not in str(failed.value)
     shelf.close()
@@ -211,7 +211,7 @@ def test_an_address_that_cannot_be_read_is_an_error(address: str) -> None:
 def test_an_address_that_cannot_be_one_is_refused() -> None:
     """Another scheme is a usage error; no address shows its password, wherever that stands in it."""
     with pytest.raises(UsageError, match="must begin with postgresql://"):
-        PostgresShelf("mysql://me:secret@host")
+        PostgresStore("mysql://me:secret@host")
     assert shown_url("postgresql://me:secret@host:1/db?sslmode=require") == "postgresql://…@host:1/db?sslmode=require"
     assert shown_url("postgresql:///db?host=/run/pg&user=me&password=secret&sslpassword=x") == "postgresql:///db?host=/run/pg"
     assert shown_url("postgresql://me:secret@[::1/db") == "postgresql://…"
@@ -222,4 +222,4 @@ def test_without_the_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     """The extra is named."""
     monkeypatch.setitem(__import__("sys").modules, "asyncpg", None)
     with pytest.raises(UsageError, match=r"pip install 'kestrel-lab\[postgres\]'"):
-        PostgresShelf("postgresql://host/db")
+        PostgresStore("postgresql://host/db")

@@ -16,8 +16,8 @@ from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.redaction import shown_url
-from kestrel_lab.middleware.cache import MAX_ROW, Shelf, ShelfError
-from kestrel_lab.middleware.redis_cache import PREFIX, RedisShelf
+from kestrel_lab.middleware.cache import MAX_ROW, CacheStore, CacheStoreError
+from kestrel_lab.middleware.redis_cache import PREFIX, RedisStore
 
 redis = pytest.importorskip("redis")
 
@@ -72,14 +72,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     made.stop()
 
 
-def get(shelf: Shelf, key: str) -> str | None:
+def get(shelf: CacheStore, key: str) -> str | None:
     """Ask the shelf."""
     return asyncio.run(shelf.get(key))
 
 
 def test_text_is_kept_for_its_time(server: Server) -> None:
     """What is set is there for everybody, as plain text under a key of ours, and Redis itself lets it go."""
-    shelf, other = RedisShelf(server.url), RedisShelf(server.url)
+    shelf, other = RedisStore(server.url), RedisStore(server.url)
     assert get(shelf, "k") is None
     asyncio.run(shelf.set("k", '{"value":1}', None))
     asyncio.run(shelf.set("t", '{"value":2}', 60.0))
@@ -95,7 +95,7 @@ def test_text_is_kept_for_its_time(server: Server) -> None:
 @pytest.mark.parametrize("garbage", ["bytes", "surrogate", "huge", "list"])
 def test_garbage_is_a_miss(garbage: str, server: Server) -> None:
     """What is not text of ours, too large for it or of another type is a miss with a warning, and can be written over."""
-    shelf, key = RedisShelf(server.url), PREFIX + garbage
+    shelf, key = RedisStore(server.url), PREFIX + garbage
     with server.client() as client:
         if garbage == "list":
             client.lpush(key, "a")
@@ -109,15 +109,15 @@ def test_garbage_is_a_miss(garbage: str, server: Server) -> None:
 
 
 def test_a_server_that_is_gone_is_an_error_and_comes_back(tmp_path: Path) -> None:
-    """While it is down every call is a `ShelfError` that names it; a connection that it closed is made anew when it is back."""
+    """While it is down every call is a `CacheStoreError` that names it; a connection that it closed is made anew when it is back."""
     server = Server(tmp_path)
     server.start()
-    shelf = RedisShelf(server.url)
+    shelf = RedisStore(server.url)
     asyncio.run(shelf.set("k", "v", None))
     server.stop()
-    with pytest.raises(ShelfError, match="unix://"):
+    with pytest.raises(CacheStoreError, match="unix://"):
         get(shelf, "k")
-    with pytest.raises(ShelfError, match="unix://"):
+    with pytest.raises(CacheStoreError, match="unix://"):
         asyncio.run(shelf.set("k", "v", None))
     server.start()
     assert get(shelf, "k") is None
@@ -128,12 +128,12 @@ def test_a_server_that_is_gone_is_an_error_and_comes_back(tmp_path: Path) -> Non
 def test_a_server_that_says_nothing_is_given_up() -> None:
     """One that takes connections and never answers is waited for as long as the shelf says, and holds up no event loop."""
 
-    async def ticks(shelf: RedisShelf) -> int:
+    async def ticks(shelf: RedisStore) -> int:
         asked, count = asyncio.create_task(shelf.get("k")), 0
         while not asked.done():
             count += 1
             await asyncio.sleep(0.005)
-        with pytest.raises(ShelfError) as failed:
+        with pytest.raises(CacheStoreError) as failed:
             await asked
         assert "secret" not in str(failed.value)
         return count
@@ -141,7 +141,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
     counts = []
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for timeout_s in (0.1, 1.0, 10.0):  # a loop that has no processor for a while does not turn over, whoever holds it up
-            shelf = RedisShelf(f"redis://user:secret@127.0.0.1:{silent.getsockname()[1]}/0", timeout_s=timeout_s)
+            shelf = RedisStore(f"redis://user:secret@127.0.0.1:{silent.getsockname()[1]}/0", timeout_s=timeout_s)
             counts.append(asyncio.run(asyncio.wait_for(ticks(shelf), PATIENCE_S)))
             shelf.close()
             if counts[-1] > 3:
@@ -150,7 +150,7 @@ def test_a_server_that_says_nothing_is_given_up() -> None:
 
 
 def test_one_that_talks_nonsense_is_an_error() -> None:
-    """A server of something else than Redis is a `ShelfError`, not a crash."""
+    """A server of something else than Redis is a `CacheStoreError`, not a crash."""
     with socket.create_server(("127.0.0.1", 0)) as other:
 
         def talk() -> None:
@@ -161,8 +161,8 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         threading.Thread(target=talk, daemon=True).start()
-        shelf = RedisShelf(f"redis://127.0.0.1:{other.getsockname()[1]}", timeout_s=0.3)
-        with pytest.raises(ShelfError):
+        shelf = RedisStore(f"redis://127.0.0.1:{other.getsockname()[1]}", timeout_s=0.3)
+        with pytest.raises(CacheStoreError):
             get(shelf, "k")
     shelf.close()
 
@@ -170,8 +170,8 @@ def test_one_that_talks_nonsense_is_an_error() -> None:
 def test_an_address_that_cannot_be_one_is_refused() -> None:
     """Another scheme and nonsense are usage errors; no address shows its password."""
     with pytest.raises(UsageError, match="must begin with one of redis://"):
-        RedisShelf("http://me:secret@host")
+        RedisStore("http://me:secret@host")
     with pytest.raises(UsageError, match="cannot be read"):
-        RedisShelf("redis://host:port/0")
+        RedisStore("redis://host:port/0")
     assert shown_url("redis://me:secret@host:1/0") == "redis://…@host:1/0"
     assert shown_url("redis://host:1/0") == "redis://host:1/0"

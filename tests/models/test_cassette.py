@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError, UsageError
-from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec, Tried
-from kestrel_lab.models.cassettes.cassette import Cassette, Recorded, Take, file_for
-from kestrel_lab.models.cassettes.recorder import AbsentModel, Tape, answer_content, answer_of
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec, TriedModel
+from kestrel_lab.models.cassettes.cassette import Cassette, RecordedCall, RecordedTrial, file_for
+from kestrel_lab.models.cassettes.recorder import AbsentModel, TrialCassette, answer_content, answer_of
 from kestrel_lab.models.cassettes.scrub import SECRET, Scrubber, folder_hidden, folder_shown
 from kestrel_lab.testing import ScriptedModel
 
@@ -51,10 +51,10 @@ def says(*texts, **settings):
 class Deck:
     """Records and replays on one file."""
 
-    def __init__(self, folder, tape=Tape):
+    def __init__(self, folder, tape=TrialCassette):
         self.path, self.tape, self.model = folder / "c.jsonl", tape, Counting()
 
-    def play(self, mode, *requests, take=Take(), workspace=Path("/some/here"), scrub=Scrubber(), model=None):
+    def play(self, mode, *requests, take=RecordedTrial(), workspace=Path("/some/here"), scrub=Scrubber(), model=None):
         """The texts answered to `requests` in one trial."""
 
         async def ask():
@@ -78,7 +78,7 @@ ANSWERS = st.builds(
     usage=USAGE,
     model=st.text(),
     finish=st.sampled_from(["stop", "length", "tool_calls"]),
-    tried=st.lists(st.builds(Tried, model=st.text(), reason=st.text(), then=st.text(), usage=USAGE), max_size=2).map(tuple),
+    tried=st.lists(st.builds(TriedModel, model=st.text(), reason=st.text(), then=st.text(), usage=USAGE), max_size=2).map(tuple),
 )  # fmt: skip
 
 
@@ -87,8 +87,8 @@ ANSWERS = st.builds(
 def test_an_answer_comes_back_as_it_was(tmp_path_factory, answer):
     """Text, calls, usage, cost and who was asked before survive the file, and the answer says that it is replayed."""
     path = tmp_path_factory.mktemp("c") / "c.jsonl"
-    Cassette(path).add(Recorded(take=Take(), repeat=1, request=REQUEST, answer=answer_content(answer)))
-    found = Cassette(path).find(Recorded(take=Take(), repeat=1, request=REQUEST, answer={}).key, Take(), 1)
+    Cassette(path).add(RecordedCall(take=RecordedTrial(), repeat=1, request=REQUEST, answer=answer_content(answer)))
+    found = Cassette(path).find(RecordedCall(take=RecordedTrial(), repeat=1, request=REQUEST, answer={}).key, RecordedTrial(), 1)
     calls = tuple(replace(call, id=f"call_{number}") for number, call in enumerate(answer.calls, 1))
     assert answer_of(found.answer) == replace(answer, calls=calls, replayed=True)
 
@@ -96,21 +96,21 @@ def test_an_answer_comes_back_as_it_was(tmp_path_factory, answer):
 REQUEST = {"model": "m", "messages": [{"role": "user", "text": "\ud800 \u2028 é"}], "tools": [], "settings": {}}
 
 
-class IgnoresTools(Tape):
+class IgnoresTools(TrialCassette):
     """A mutant: knows a request by everything but its tools."""
 
     def _content(self, name, request):
         return super()._content(name, replace(request, tools=()))
 
 
-class IgnoresRepeats(Tape):
+class IgnoresRepeats(TrialCassette):
     """A mutant: takes equal requests for one."""
 
     def _number(self, key):
         return 1
 
 
-class FallsThrough(Tape):
+class FallsThrough(TrialCassette):
     """A mutant: asks the model where nothing is recorded."""
 
     replays = False
@@ -135,7 +135,7 @@ def told_apart(tape, folder):
     return (len(set(recorded)), again == [*recorded, recorded[1]], deck.model.asked, missed) == (len(requests), True, len(requests), True)
 
 
-@pytest.mark.parametrize(("tape", "right"), [(Tape, True), (IgnoresTools, False), (IgnoresRepeats, False), (FallsThrough, False)])
+@pytest.mark.parametrize(("tape", "right"), [(TrialCassette, True), (IgnoresTools, False), (IgnoresRepeats, False), (FallsThrough, False)])
 def test_a_request_is_known_by_all_it_says(tmp_path, tape, right):
     """Tools, settings, messages and the number of an equal request tell requests apart; three mutants are caught."""
     assert told_apart(tape, tmp_path / "c") is right
@@ -174,19 +174,19 @@ def test_modes(tmp_path):
     assert deck.play("record", says("a"), says("b")) == ["answer 1", "answer 2"]
     assert deck.play("record", says("a"), says("c")) == ["answer 1", "answer 3"]
     assert deck.play("replay", says("a"), says("b"), says("c")) == ["answer 1", "answer 2", "answer 3"]
-    assert deck.play("record", says("a"), take=Take(epoch=2)) == ["answer 4"]
+    assert deck.play("record", says("a"), take=RecordedTrial(epoch=2)) == ["answer 4"]
     assert deck.play("refresh", says("a")) == ["answer 5"]
     assert deck.play("replay", says("a")) == ["answer 5"]
-    assert deck.play("replay", says("a"), take=Take(epoch=2)) == ["answer 4"]
+    assert deck.play("replay", says("a"), take=RecordedTrial(epoch=2)) == ["answer 4"]
     assert sorted(one.take.epoch for one in Cassette(deck.path)) == [1, 2]
 
 
 def test_configurations_are_recorded_apart_and_stand_in_for_each_other(tmp_path):
     """Two configurations that say the same get answers of their own; one that was never recorded replays another's."""
     deck = Deck(tmp_path)
-    assert deck.play("record", says("a"), take=Take(config="x")) == ["answer 1"]
-    assert deck.play("record", says("a"), take=Take(config="y")) == ["answer 2"]
-    assert [deck.play("replay", says("a"), take=Take(config=name)) for name in "yxz"] == [["answer 2"], ["answer 1"], ["answer 1"]]
+    assert deck.play("record", says("a"), take=RecordedTrial(config="x")) == ["answer 1"]
+    assert deck.play("record", says("a"), take=RecordedTrial(config="y")) == ["answer 2"]
+    assert [deck.play("replay", says("a"), take=RecordedTrial(config=name)) for name in "yxz"] == [["answer 2"], ["answer 1"], ["answer 1"]]
 
 
 def test_no_real_model_needs_no_tape(tmp_path):
@@ -226,7 +226,7 @@ def test_who_tries_again_within_a_trial_is_answered_in_turn(tmp_path):
                 return await tape_model(request, on_delta)
 
     deck.model.raises = [ModelError("busy", transient=True)]
-    with Tape(Cassette(deck.path), "record", Take(), scrub=Scrubber(), workspace=tmp_path) as tape:
+    with TrialCassette(Cassette(deck.path), "record", RecordedTrial(), scrub=Scrubber(), workspace=tmp_path) as tape:
         tape_model = tape.around(deck.model)
         assert asyncio.run(Stubborn("")(says("a"), print)).text == "answer 2"
     assert deck.play("replay", says("a")) == ["answer 2"]
@@ -278,7 +278,7 @@ def test_a_miss_tells_of_epochs_and_repeats(tmp_path):
         deck.play("replay", says("a"))
     deck.play("record", says("a"))
     with pytest.raises(ModelError, match="recorded in epoch 1, and this is epoch 2, which needs an answer of its own"):
-        deck.play("replay", says("a"), take=Take(epoch=2))
+        deck.play("replay", says("a"), take=RecordedTrial(epoch=2))
     with pytest.raises(ModelError, match=r"recorded 1 times in this trial, and is now made for the 2. time"):
         deck.play("replay", says("a"), says("a"))
 
@@ -286,10 +286,10 @@ def test_a_miss_tells_of_epochs_and_repeats(tmp_path):
 def test_a_replay_needs_no_model_and_says_what_it_is(tmp_path):
     """An absent model stands in under the name that was recorded for how it is asked for; the kind is `replay`."""
     deck = Deck(tmp_path)
-    with Tape(Cassette(deck.path), "record", Take(), scrub=Scrubber(), workspace=tmp_path) as tape:
+    with TrialCassette(Cassette(deck.path), "record", RecordedTrial(), scrub=Scrubber(), workspace=tmp_path) as tape:
         asyncio.run(tape.around(deck.model, "any")(says("a"), print))
         assert (tape.around(deck.model).kind, tape.replayed) == ("real", 0)
-    with Tape(Cassette(deck.path), "replay", Take(), scrub=Scrubber(), workspace=tmp_path) as tape:
+    with TrialCassette(Cassette(deck.path), "replay", RecordedTrial(), scrub=Scrubber(), workspace=tmp_path) as tape:
         model = tape.around(AbsentModel(name="any"), "any")
         heard = []
         answer = asyncio.run(model(says("a"), heard.append))
@@ -304,7 +304,7 @@ def test_the_clock_is_that_of_the_recording(tmp_path):
     deck = Deck(tmp_path)
 
     def now(mode, *, asks=True):
-        with Tape(Cassette(deck.path), mode, Take(), scrub=Scrubber(), workspace=tmp_path) as tape:
+        with TrialCassette(Cassette(deck.path), mode, RecordedTrial(), scrub=Scrubber(), workspace=tmp_path) as tape:
             clock = tape.now()
             if asks:
                 asyncio.run(tape.around(deck.model, "any")(says("a"), print))
@@ -322,8 +322,8 @@ def recordings(count):
     """Different recordings that share messages."""
     texts = ["one", "two", "three", "four"]
     return [
-        Recorded(
-            take=Take(config="ab"[number % 2], epoch=1 + number // 2), repeat=1, answer={"text": str(number)},
+        RecordedCall(
+            take=RecordedTrial(config="ab"[number % 2], epoch=1 + number // 2), repeat=1, answer={"text": str(number)},
             request={**REQUEST, "messages": [{"role": "user", "text": text} for text in texts[: 1 + number % 3]]},
         ) for number in range(count)
     ]  # fmt: skip
@@ -377,12 +377,12 @@ def test_an_edited_file_is_refused_with_its_line(tmp_path, line):
 _RECORD = """
 import sys
 from pathlib import Path
-from kestrel_lab.models.cassettes.cassette import Cassette, Recorded, Take
+from kestrel_lab.models.cassettes.cassette import Cassette, RecordedCall, RecordedTrial
 cassette = Cassette(Path(sys.argv[1]))
 cassette.begin()
 for number in range(int(sys.argv[3])):
     request = {"model": "m", "messages": [{"role": "user", "text": f"{sys.argv[2]} {number}"}], "tools": [], "settings": {}}
-    cassette.add(Recorded(take=Take(), repeat=1, request=request, answer={"text": str(number)}))
+    cassette.add(RecordedCall(take=RecordedTrial(), repeat=1, request=request, answer={"text": str(number)}))
     print(number, flush=True)
 cassette.end()
 """
@@ -412,7 +412,7 @@ def test_many_may_record_into_one_file(tmp_path):
         for number in range(30):
             cassette.begin()
             request = {**REQUEST, "messages": [{"role": "user", "text": f"{name} {number}"}]}
-            cassette.add(Recorded(take=Take(), repeat=1, request=request, answer={"text": "x"}))
+            cassette.add(RecordedCall(take=RecordedTrial(), repeat=1, request=request, answer={"text": "x"}))
             cassette.end()
 
     threads = [threading.Thread(target=work, args=(name,)) for name in "cdef"]

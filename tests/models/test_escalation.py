@@ -13,7 +13,7 @@ from openai_server import OpenAIServer, Reply
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import DependencyError, ModelError, UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelDelta, ModelEscalated, RunStarted
-from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest, Tried
+from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest, TriedModel
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.run_state import fold
@@ -86,7 +86,7 @@ def test_the_first_good_answer_is_taken() -> None:
 def test_the_next_one_takes_over(turn: ModelAnswer | Exception, reason: str, used: Usage) -> None:
     """A failure and an answer that will not do lead to the next model; what was tried is told, with what it used."""
     answer, heard = ask(Plays("a", turn), Plays("b", GOOD))
-    assert answer == replace(GOOD, tried=(Tried(model="a", reason=reason, then="b", usage=used),))
+    assert answer == replace(GOOD, tried=(TriedModel(model="a", reason=reason, then="b", usage=used),))
     assert heard == ["good", "answer"]
 
 

@@ -11,16 +11,16 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.events.union import Progress
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
-from kestrel_lab.core.usage import Idle
+from kestrel_lab.core.usage import IdleTime
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.litellm import library
 from kestrel_lab.models.resolve import prepare_in_background
 from kestrel_lab.models.retry import with_retries
-from kestrel_lab.models.wrapper import leaves
+from kestrel_lab.models.wrapper import leaf_models
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.supervision.model_guard import guarded
+from kestrel_lab.runtime.supervision.model_guard import guard_model
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 
 REQUEST = ModelRequest(messages=[Message(role="user", text="hi")])
@@ -54,8 +54,8 @@ class Slow:
 
 def test_what_is_loaded_once_is_announced_and_waited_for() -> None:
     """The time of loading is time of waiting, told to whoever watches; the second call does not load."""
-    model, told, idle = Slow(), [], Idle()
-    around = guarded(with_retries(model), RuntimeSupervisor(), told.append, idle=idle)
+    model, told, idle = Slow(), [], IdleTime()
+    around = guard_model(with_retries(model), RuntimeSupervisor(), told.append, idle=idle)
     asyncio.run(around(REQUEST, lambda _: None))
     assert idle.queued >= 0.3
     assert [event.text for event in told if isinstance(event, Progress)] == ["loading the library", ""]
@@ -68,8 +68,8 @@ def test_an_attempt_that_the_endpoint_lost_is_no_work() -> None:
     for error, lost in ((ModelError("no answer in time", transient=True), True), (ModelError("bad request", caller=True), False)):
         model, back = Slow(error=error), []
         model.ready = True
-        idle = Idle(give_back=back.append)
-        around = guarded(with_retries(model, first_wait_s=0.0), RuntimeSupervisor(), lambda _: None, idle=idle)
+        idle = IdleTime(give_back=back.append)
+        around = guard_model(with_retries(model, first_wait_s=0.0), RuntimeSupervisor(), lambda _: None, idle=idle)
         if lost:
             assert asyncio.run(around(REQUEST, lambda _: None)).text == "42"
             assert sum(back) >= 0.3
@@ -95,14 +95,14 @@ def test_no_trial_waits_for_what_is_loaded_once(tmp_path) -> None:
 def test_models_inside_others_are_found() -> None:
     """Retries and stand-ins are looked through."""
     one, other = Slow(), Slow()
-    assert list(leaves(EscalatingModel(models=(with_retries(one), other)))) == [one, other]
+    assert list(leaf_models(EscalatingModel(models=(with_retries(one), other)))) == [one, other]
 
 
 def test_loading_in_the_background_begins_once_and_only_for_hosted_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a key nothing is loaded; with one a thread begins, once."""
     loaded = threading.Event()
     monkeypatch.setattr(library, "_begun", threading.Event())
-    monkeypatch.setattr(library, "_imported", loaded.set)
+    monkeypatch.setattr(library, "_import_quietly", loaded.set)
     assert not prepare_in_background({})
     assert not loaded.is_set()
     assert prepare_in_background({"OPENAI_API_KEY": "k"})

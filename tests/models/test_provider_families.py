@@ -160,9 +160,9 @@ def test_tokens_of_cache_and_reasoning_are_counted(serve: Any, family: str, body
     assert (usage.tokens_in, usage.tokens_out, usage.tokens_cached, usage.tokens_cache_written) == (1010, 50, 900, written)
     assert usage.tokens_reasoning > 0
     if family != "own":
-        from kestrel_lab.models.litellm.library import library
+        from kestrel_lab.models.litellm.library import litellm_library
 
-        price = library().get_model_info(NAMES[family])
+        price = litellm_library().get_model_info(NAMES[family])
         fresh = (110 - written) * price["input_cost_per_token"] + 50 * price["output_cost_per_token"]
         cached = 900 * (price.get("cache_read_input_token_cost") or price["input_cost_per_token"])
         assert usage.cost_usd == pytest.approx(fresh + cached + written * (price.get("cache_creation_input_token_cost") or 0.0))

@@ -13,7 +13,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.evals.summaries.result_table import summarise, summary_table
+from kestrel_lab.evals.summaries.result_table import summarise_configurations, summary_table
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.views.run_view import view_of
 
@@ -151,7 +151,8 @@ def test_it_replays_elsewhere(recorded, elsewhere):
     assert all(note in text for text in (str(result), result._repr_html_(), result.markdown(), page))
     assert set(result.frame["model_kind"]) == {"replay"}
     assert [
-        name.endswith("(replay)") for name in (row[0] for row in summary_table(summarise(result.rows, result.suite.count_errors))[1])
+        name.endswith("(replay)")
+        for name in (row[0] for row in summary_table(summarise_configurations(result.rows, result.suite.count_errors))[1])
     ] == [True] * 3
 
 

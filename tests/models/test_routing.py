@@ -9,7 +9,7 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered
 from kestrel_lab.core.messages import Message, ModelRequest
-from kestrel_lab.models.router import kind_of_work, read_routes, routed
+from kestrel_lab.models.router import classify_goal, model_router, read_routes
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
@@ -41,12 +41,12 @@ def choose(name):
 @pytest.mark.parametrize(("kind", "goal"), [(kind, goal) for kind, goals in GOALS.items() for goal in goals])
 def test_kinds(kind, goal):
     """Goals as people write them have the kind that a person would give them."""
-    assert kind_of_work(goal)[0] == kind
+    assert classify_goal(goal)[0] == kind
 
 
 def test_a_conversation_stays_with_its_model():
     """The first question decides, whatever is said later; the answer says who and why."""
-    model = routed({"code": "big", "simple": "small", "otherwise": "middle"}, choose)
+    model = model_router({"code": "big", "simple": "small", "otherwise": "middle"}, choose)
 
     async def answers():
         first = await model(asked("Where is Rome?"), lambda _: None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec
 from kestrel_lab.core.protocols import ModelKind, OnDelta
-from kestrel_lab.models.prompted_tools import AnswerText, TextToolModel, read_said, reply_schema, tool_prompt
+from kestrel_lab.models.prompted_tools import AnswerText, TextToolModel, parse_reply, reply_schema, tool_prompt
 
 READ = ToolSpec(
     name="read_file",
@@ -247,7 +247,7 @@ JSONS: st.SearchStrategy[Json] = st.recursive(
 def test_every_well_formed_call_is_read_back(args: dict[str, Json], escaped: bool, before: str) -> None:
     """Whatever the arguments are and whatever words stand before, a written call is the call that is read."""
     said = before + json.dumps({"tool": "t", "arguments": args}, ensure_ascii=escaped)
-    assert read_said(said, tools=["t"], call_id="c") == ("", (ToolRequest(id="c", name="t", args=args),))
+    assert parse_reply(said, tools=["t"], call_id="c") == ("", (ToolRequest(id="c", name="t", args=args),))
 
 
 @given(st.text(), st.booleans(), st.lists(st.integers(1, 7), min_size=1))
@@ -268,7 +268,7 @@ def test_streaming_shows_the_answer_once(text: str, escaped: bool, sizes: list[i
 @given(st.text(alphabet='{}[]":,\\ antools1'))
 def test_any_babble_is_read(said: str) -> None:
     """No output of a model makes reading it fail."""
-    text, calls = read_said(said, tools=["t"], call_id="c")
+    text, calls = parse_reply(said, tools=["t"], call_id="c")
     assert isinstance(text, str)
     assert len(calls) <= 1
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kestrel_lab.core.messages import ToolRequest
-from kestrel_lab.models.written_calls import ThinkingText, expanded, read_calls
+from kestrel_lab.models.written_calls import ThinkingText, expand_calls, read_calls
 
 OFFERED = {"grep", "read_file"}
 GREP = ToolRequest(id="call_1", name="grep", args={"pattern": "a"})
@@ -48,7 +48,7 @@ def test_several_calls() -> None:
         id="c", name="multi_tool_use.parallel", args={"tool_uses": [{"recipient_name": "functions.grep", "parameters": {}}, 3]}
     )
     assert [(call.id, call.name) for call in written] == [("call_1.1", "grep"), ("call_1.2", "read_file")]
-    assert [call.name for call in expanded([asked], OFFERED)] == ["grep", ""]
+    assert [call.name for call in expand_calls([asked], OFFERED)] == ["grep", ""]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.timeparse.parse import parse_relative
-from kestrel_lab.tools.timeparse.session_time import handshake
+from kestrel_lab.tools.timeparse.session_time import session_time
 from kestrel_lab.views.thought_tree import plot_thoughts, thoughts_of
 
 TRAP = "$x_1+y_2$"
@@ -209,7 +209,7 @@ def _remembered(lab: Lab, folder: Path) -> dict[str, Any]:
         "no memory graph": lab.memory.at(folder / "home").graph(),
         "questions": memory.questions(),
         "forgotten": memory.forget("tag:none"),
-        "now": handshake(now),
+        "now": session_time(now),
         "time": parse_relative("next monday at 9:00", now),
         "times": parse_relative("last week", now),
     }

@@ -14,7 +14,7 @@ from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import ModelKind, OnDelta
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.notebook.panel import Panel
 from kestrel_lab.notebook.suite_board import NotebookReporter
@@ -99,7 +99,7 @@ def hostile_lab(texts: Sequence[str]) -> Lab:
 
 async def follow_plan(lab: Lab, texts: Sequence[str]) -> None:
     """Show a plan that is named, worded and answered by `texts`, live."""
-    steps = [Step(id=f"{number} {plain(text)}", goal=f"do {text}") for number, text in enumerate(texts)]
+    steps = [Step(id=f"{number} {sanitize_text(text)}", goal=f"do {text}") for number, text in enumerate(texts)]
     panel = Panel(user="tester", fallback=None)
     said = ScriptedModel(lambda request: request.messages[-1].text or "nothing")
     run = lab.start("a plan", plan=Plan(steps=tuple(steps)), model=said, approver=panel)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kestrel_lab.notebook.command_line import LONGEST, filled
+from kestrel_lab.notebook.command_line import LONGEST, fill_variables
 
 VARIABLES = {
     "name": "Ada",
@@ -35,26 +35,26 @@ VARIABLES = {
 )
 def test_only_known_names_are_filled_in(goal: str, text: str) -> None:
     """A known variable's text goes in; braces, unknown names, addresses, functions and modules stay as written."""
-    assert filled(goal, VARIABLES) == text
+    assert fill_variables(goal, VARIABLES) == text
 
 
 def test_tables_and_long_texts_are_cut() -> None:
     """A large table gives its size, schema, statistics and head, in less than a thousand tokens; a long text its beginning and end."""
-    table = filled("@frame", VARIABLES)
+    table = fill_variables("@frame", VARIABLES)
 
-    assert filled("@small", VARIABLES).split() == ["n", "0", "0", "1", "1"]
+    assert fill_variables("@small", VARIABLES).split() == ["n", "0", "0", "1", "1"]
     assert table.splitlines()[0] == "frame: DataFrame, 1,000,000 rows × 1 columns"
     assert "n: int64, min 0, mean 500000, max 999999" in table
     assert table.splitlines()[-5:] == ["  0", "  1", "  2", "  3", "  4"]
     assert len(table) < 3_500
-    assert len(filled("@long", VARIABLES)) < LONGEST + 100
+    assert len(fill_variables("@long", VARIABLES)) < LONGEST + 100
 
 
 def test_a_value_of_several_lines_stands_below_the_sentence_that_names_it() -> None:
     """It breaks no sentence and is there once, however often it is named; at the end of a line it stays there."""
-    told = filled("Plot @small by n, and @small again for @name.\nThe table:\n  @small", VARIABLES)
+    told = fill_variables("Plot @small by n, and @small again for @name.\nThe table:\n  @small", VARIABLES)
     table = VARIABLES["small"].to_string()  # type: ignore[union-attr]
     assert told == f"Plot small by n, and small again for Ada.\nThe table:\n  {table}\n\nsmall:\n{table}"
 
-    large = filled("Plot @frame by month", VARIABLES)
+    large = fill_variables("Plot @frame by month", VARIABLES)
     assert large.startswith("Plot frame by month\n\nframe: DataFrame, 1,000,000 rows")

@@ -16,7 +16,7 @@ from holdings import TRAP, Holdings, hold
 from IPython.core.formatters import DisplayFormatter
 
 import kestrel_lab
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 
 pytestmark = pytest.mark.slow
 
@@ -107,10 +107,10 @@ def test_frames_say_units_and_whole_texts(held: Holdings) -> None:
     }
     units |= {"families": "working_time, working_time_low, working_time_high", "stored": "working_time, s (95 %)"}
     assert [name for name, said in units.items() if said not in str(shown(held.objects[name])["text/html"])] == []
-    long = shown_frame({"text": ["x" * 200, f"{TRAP} <img src=x>\u202e"]})
+    long = unit_frame({"text": ["x" * 200, f"{TRAP} <img src=x>\u202e"]})
     table = str(shown(long)["text/html"])
     assert ("x" * 200 in table, "<img" in table, "\u202e" in table) == (True, False, False)
-    assert "no rows" in str(shown(shown_frame([], columns=["a"]))["text/html"])
+    assert "no rows" in str(shown(unit_frame([], columns=["a"]))["text/html"])
 
 
 def test_frames_are_frames_to_everybody_else(held: Holdings) -> None:

@@ -19,7 +19,7 @@ from kestrel_lab.cli.app import app
 from kestrel_lab.core.errors import ApprovalRequired, ModelError
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.notebook.command_line import root_command
-from kestrel_lab.notebook.completion import completions
+from kestrel_lab.notebook.completion import complete_line
 from kestrel_lab.notebook.magics import AwaitRewriter
 from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.runtime.run import Run
@@ -239,16 +239,16 @@ def test_help_and_tables(shell: InteractiveShell) -> None:
 
 def test_words_and_options_complete() -> None:
     """Completion knows commands, sub-commands and the options of a command."""
-    assert completions("%kestrel r") == ["resume", "router", "rules", "run", "runs"]
-    assert completions("%kestrel eval c") == ["calibration", "compare"]
-    assert completions("%kestrel macros a") == ["accept"]
-    assert completions("%kestrel --app") == ["--approval-timeout", "--approve"]
-    assert completions("%kestrel --approve x --to") == completions("%kestrel run --to")
-    assert completions("%kestrel run --app") == ["--approval-timeout", "--approve"]
-    assert "--workspace" in completions("%%kestrel ")
-    assert completions("%kestrel memory --re") == ["--replaced"]
-    assert completions("%kestrel time --z") == ["--zone"]
-    assert completions("%kestrel compare --suite-") == ["--suite-at-commit"]
+    assert complete_line("%kestrel r") == ["resume", "router", "rules", "run", "runs"]
+    assert complete_line("%kestrel eval c") == ["calibration", "compare"]
+    assert complete_line("%kestrel macros a") == ["accept"]
+    assert complete_line("%kestrel --app") == ["--approval-timeout", "--approve"]
+    assert complete_line("%kestrel --approve x --to") == complete_line("%kestrel run --to")
+    assert complete_line("%kestrel run --app") == ["--approval-timeout", "--approve"]
+    assert "--workspace" in complete_line("%%kestrel ")
+    assert complete_line("%kestrel memory --re") == ["--replaced"]
+    assert complete_line("%kestrel time --z") == ["--zone"]
+    assert complete_line("%kestrel compare --suite-") == ["--suite-at-commit"]
 
 
 def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_values_complete(shell: InteractiveShell, monkeypatch: pytest.MonkeyPatc
     lab.session.env = {"OPENAI_API_KEY": "x", "OLLAMA_HOST": "127.0.0.1:9"}
 
     def found(line: str) -> list[str]:
-        return completions(line, lambda: lab)
+        return complete_line(line, lambda: lab)
 
     assert [found(line) for line in ("%kestrel show ", "%kestrel diff x ", "%kestrel run --resume ")] == [ids] * 3
     assert found(f"%kestrel show {ids[0]}") == [ids[0]]

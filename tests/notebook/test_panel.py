@@ -8,7 +8,7 @@ from waits import PATIENCE_S
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 from kestrel_lab.lab import Lab
 from kestrel_lab.notebook.frontend import LOOKED_AT, Notebook
-from kestrel_lab.notebook.panel import Panel, Still
+from kestrel_lab.notebook.panel import Panel, StaticPicture
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
@@ -88,7 +88,7 @@ class Shown:
     def __init__(self) -> None:
         self.pictures: list[str] = []
 
-    def update(self, still: Still) -> None:
+    def update(self, still: StaticPicture) -> None:
         """Another picture."""
         self.pictures.append(still.bundle["text/html"])
 

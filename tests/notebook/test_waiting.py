@@ -11,7 +11,7 @@ from waits import FOREVER_S
 
 from kestrel_lab.core.errors import RunCancelled
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
-from kestrel_lab.notebook.cell_interrupt import Ask, PromptApprover, interruptible, run_on_thread
+from kestrel_lab.notebook.cell_interrupt import Ask, PromptApprover, run_interruptible, run_on_thread
 
 ASKED = ApprovalAsked(call="c", step="s", tool="ba\x1b[2Ksh", args={"command": "rm -r x\u202e"}, danger="HIGH", key="k")
 
@@ -27,7 +27,7 @@ def test_stopping_cancels_the_work_and_says_so() -> None:
             ended.append("wound up")
 
     async def cell() -> None:
-        waiting = asyncio.ensure_future(interruptible(work(), "the job"))
+        waiting = asyncio.ensure_future(run_interruptible(work(), "the job"))
         await asyncio.sleep(0.02)
         waiting.cancel()
         await waiting
@@ -56,7 +56,7 @@ def test_stop_reaches_work_on_a_thread() -> None:
 
     async def work(_: Ask) -> None:
         threading.Timer(0.1, signal.raise_signal, (signal.SIGINT,)).start()
-        await interruptible(asyncio.sleep(FOREVER_S))
+        await run_interruptible(asyncio.sleep(FOREVER_S))
 
     with pytest.raises(RunCancelled):
         run_on_thread(work)

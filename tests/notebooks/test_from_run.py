@@ -19,17 +19,17 @@ from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, KernelChanged, KernelUndone, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.evals.notebooks.run import run_notebook_sync
-from kestrel_lab.language.numbers import origins
+from kestrel_lab.language.numbers import number_origins
 from kestrel_lab.runtime import recomputation
-from kestrel_lab.runtime.recomputation import CodeCall, comparable, needed
+from kestrel_lab.runtime.recomputation import CodeCall, comparable_output, needed_names
 from kestrel_lab.testing import RecordingReporter, ScriptedModel
-from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebook"))
 from typist import typist
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-in_kernel = pytest.mark.skipif(bool(impossible()), reason=impossible())
+in_kernel = pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
 LOAD = "import csv\nrows = list(csv.DictReader(open('orders.csv')))\namounts = [int(row['amount']) for row in rows]\nlen(amounts)"
 SUM = "print(f'{sum(amounts):,} in all')\nmax(amounts)"
 ORDERS = "amount\n" + "\n".join(map(str, range(100, 133)))
@@ -111,7 +111,7 @@ def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path,
         in_copy = asyncio.run(lab.evals.recompute(run, copy=True, reporter=(told := RecordingReporter())))
         (tmp_path / "work" / "orders.csv").write_text(ORDERS.replace("132", "133"))
         after = asyncio.run(lab.evals.recompute(run))
-        monkeypatch.setattr(recomputation, "comparable", lambda text, error: "1")
+        monkeypatch.setattr(recomputation, "comparable_output", lambda text, error: "1")
         mutant = asyncio.run(lab.evals.recompute(run))
 
     assert [call.outcome for call in before.calls] == ["same", "same", "differs"]
@@ -241,7 +241,7 @@ def test_undone_and_stopped_calls_of_a_log_are_no_part_of_what_was_executed() ->
 )
 def test_numbers_are_linked_only_where_they_are_equal(answer: str, outputs: list[str], found: dict[str, list[int]]) -> None:
     """Signs between thousands do not count; dates, versions, ranges, list numbers and rounded values are never linked."""
-    assert origins(answer, outputs) == found
+    assert number_origins(answer, outputs) == found
 
 
 def code_call(code: str, *, live: bool = True, error: str = "") -> CodeCall:
@@ -268,20 +268,27 @@ def code_call(code: str, *, live: bool = True, error: str = "") -> CodeCall:
 )
 def test_names_of_the_users_own_variables(codes: list[str], names: list[str]) -> None:
     """Names that code reads before any code bound them are the user's; nothing that Python or an earlier call gives."""
-    assert needed([code_call(code) for code in codes]) == names
+    assert needed_names([code_call(code) for code in codes]) == names
 
 
 def test_a_fresh_kernel_and_an_undefined_name_need_nothing() -> None:
     """Off the notebook no variables were there before; a name that was not defined when the code ran is not the user's either."""
-    assert needed([code_call("df", live=False), code_call("dff", error="NameError: name 'dff' is not defined. Did you mean: 'df'?")]) == []
+    assert (
+        needed_names([code_call("df", live=False), code_call("dff", error="NameError: name 'dff' is not defined. Did you mean: 'df'?")])
+        == []
+    )
 
 
 def test_outputs_are_compared_without_what_differs_in_each_process() -> None:
     """Addresses, sizes of figures and tracebacks do not count; the exception and what was printed before do."""
     trace = f"2\n{'-' * 75}\nValueError   Traceback (most recent call last)\nCell In[{{}}], line 1\nValueError: no"
-    assert comparable(trace.format(3), "ValueError: no") == comparable(trace.format(9), "ValueError: no") == "2\nValueError: no"
-    assert comparable("<f at 0x7f01>\n[figure 1: image/png, 1,234 bytes, shown to the user]", "") == "<f at 0x…>\n[figure 1: image/png]"
-    assert comparable("", "") == comparable("[no output]", "") == "[no output]"
+    assert (
+        comparable_output(trace.format(3), "ValueError: no") == comparable_output(trace.format(9), "ValueError: no") == "2\nValueError: no"
+    )
+    assert (
+        comparable_output("<f at 0x7f01>\n[figure 1: image/png, 1,234 bytes, shown to the user]", "") == "<f at 0x…>\n[figure 1: image/png]"
+    )
+    assert comparable_output("", "") == comparable_output("[no output]", "") == "[no output]"
 
 
 @in_kernel

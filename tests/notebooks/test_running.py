@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from waits import FOREVER_S
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.notebooks.parameters import assignments, inject, parse_parameters
+from kestrel_lab.evals.notebooks.parameters import inject_parameters, parameter_source, parse_parameters
 from kestrel_lab.evals.notebooks.run import run_notebook, run_notebook_sync
 
 NAMES = st.from_regex(r"[a-z_][a-z0-9_]{0,8}_", fullmatch=True)
@@ -48,7 +48,7 @@ def texts(path: Path) -> list[str]:
 @given(st.dictionaries(NAMES, VALUES, max_size=4))
 def test_what_is_injected_is_what_was_given(parameters: dict[str, object]) -> None:
     """Executing the injected source gives exactly the values, and the source is nothing but assignments of literals."""
-    source = assignments(parameters)
+    source = parameter_source(parameters)
     found: dict[str, object] = {}
     exec(compile(source, "cell", "exec"), {}, found)
     assert json.dumps(found) == json.dumps(parameters)
@@ -60,7 +60,7 @@ def test_what_is_injected_is_what_was_given(parameters: dict[str, object]) -> No
 def test_a_name_that_is_no_name_is_refused(name: str) -> None:
     """Nothing but a Python name comes to stand before the equals sign."""
     with pytest.raises(UsageError, match="Python name"):
-        assignments({name: 1})
+        parameter_source({name: 1})
 
 
 def test_values_are_json_or_text() -> None:
@@ -90,9 +90,9 @@ def test_parameters_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     """A misspelt name, a notebook without the tag, and overwriting the source are told before a kernel starts."""
     tagged = written(tmp_path / "tagged.ipynb", "epochs: int = 1", tags=("parameters",))
     with pytest.raises(UsageError, match="no parameter 'epoch'; did you mean 'epochs'"):
-        inject(nbformat.read(tagged, as_version=4), {"epoch": 2}, "tagged")
+        inject_parameters(nbformat.read(tagged, as_version=4), {"epoch": 2}, "tagged")
     with pytest.raises(UsageError, match="no cells tagged 'parameters'"):
-        inject(nbformat.read(written(tmp_path / "bare.ipynb", "epochs = 1"), as_version=4), {"epochs": 2}, "bare")
+        inject_parameters(nbformat.read(written(tmp_path / "bare.ipynb", "epochs = 1"), as_version=4), {"epochs": 2}, "bare")
     with pytest.raises(UsageError, match="--out"):
         run_notebook_sync(tagged, parameters={"epochs": 2})
     with pytest.raises(UsageError, match="above 0"):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.retrieval.explain import explain
+from kestrel_lab.retrieval.explain import explain_rank
 from kestrel_lab.retrieval.indexing import index as indexing
-from kestrel_lab.retrieval.indexing.chunks import cut
+from kestrel_lab.retrieval.indexing.chunks import cut_chunks
 from kestrel_lab.retrieval.indexing.file_list import files_of
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import Search
@@ -78,8 +78,8 @@ def test_an_index_that_follows_edits_is_one_made_afresh(
 def test_an_index_that_misses_deletions_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deliberate bug, deleted files stay, makes the law above fail."""
     (tmp_path / "work").mkdir()
-    remove = indexing.remove
-    monkeypatch.setattr(indexing, "remove", lambda connection, paths: remove(connection, []))
+    remove = indexing.remove_files
+    monkeypatch.setattr(indexing, "remove_files", lambda connection, paths: remove(connection, []))
     assert differs_after([("a.py", ["alpha"]), ("b.md", ["beta"]), ("a.py", None)], tmp_path / "work")
 
 
@@ -123,7 +123,7 @@ def test_every_file_has_an_explanation(tmp_path: Path, repository: bool) -> None
         subprocess.run(["git", "init", "-q", str(folder)], check=True)
     index = CodeIndex(folder, tmp_path / "home")
     index.refresh()
-    said = {name: explain(index, "sandbox", name) for name in [*PLACES, "link.py", "no/such.py", "deploy", "/etc/passwd"]}
+    said = {name: explain_rank(index, "sandbox", name) for name in [*PLACES, "link.py", "no/such.py", "deploy", "/etc/passwd"]}
     states = {
         **dict.fromkeys(("image.bin", ".env", "deploy/id_rsa", "large.txt", "link.py"), "unread"),
         **dict.fromkeys(("ignored.log", "node_modules/m.js"), "ignored"),
@@ -174,8 +174,8 @@ def test_repositories_within_one_are_indexed_by_their_own_rules(tmp_path: Path) 
     ]
     index = CodeIndex(folder, tmp_path / "home")
     index.refresh()
-    assert "ignored by the rule" in explain(index, "heron", "ignored/x.py").reason
-    assert "symbolic link" in explain(index, "heron", "loop/kept.py").reason
+    assert "ignored by the rule" in explain_rank(index, "heron", "ignored/x.py").reason
+    assert "symbolic link" in explain_rank(index, "heron", "loop/kept.py").reason
     index.close()
 
 
@@ -191,7 +191,7 @@ def guesses(index: CodeIndex, query: str) -> list[str]:
     return wrong
 
 
-explaining = explain
+explaining = explain_rank
 
 
 def test_an_explanation_never_guesses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_an_explanation_never_guesses(tmp_path: Path, monkeypatch: pytest.Monkey
     assert guesses(index, "grammar") == []
 
     def guessing(index: CodeIndex, query: str, path: str) -> object:
-        said = explain(index, query, path)
+        said = explain_rank(index, query, path)
         return (
             said if said.state == "found" and said.place == 1 else type(said)(path=path, state="unmatched", reason="no word of it is there")
         )
@@ -322,7 +322,7 @@ def test_every_line_is_in_exactly_one_chunk(path: str, text: str) -> None:
     """Whatever the text and the language, also where the code is wrong."""
     lines = text.split("\n")
     count = len(lines) - (lines[-1] == "")
-    assert sorted(n for chunk in cut(path, text).chunks for n in range(chunk.first, chunk.last + 1)) == list(range(1, count + 1))
+    assert sorted(n for chunk in cut_chunks(path, text).chunks for n in range(chunk.first, chunk.last + 1)) == list(range(1, count + 1))
 
 
 SOURCES = {
@@ -372,7 +372,7 @@ SOURCES = {
 def test_each_language_gives_its_symbols(path: str) -> None:
     """Functions, classes and methods of every language that is parsed, under their full names."""
     text, names = SOURCES[path]
-    assert {symbol.qualified for symbol in cut(path, text).symbols} == names
+    assert {symbol.qualified for symbol in cut_chunks(path, text).symbols} == names
 
 
 def test_a_refresh_without_changes_is_quick(tmp_path: Path) -> None:

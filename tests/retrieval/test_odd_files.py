@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.retrieval.cascade import Cascade
-from kestrel_lab.retrieval.explain import explain
+from kestrel_lab.retrieval.explain import explain_rank
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.workspace_indexes import Indexes
-from kestrel_lab.runtime.workspace.search import Searching
+from kestrel_lab.retrieval.workspace_indexes import WorkspaceIndexes
+from kestrel_lab.runtime.workspace.search import WorkspaceSearch
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_a_word_that_every_file_has_finds_none(folder: Path) -> None:
     index.refresh()
     found = Cascade(index)("quagga37", 5)
     assert found.paths == ("quagga37.md",)
-    said = explain(index, "quagga37", "quagga5.md", found, 5)
+    said = explain_rank(index, "quagga37", "quagga5.md", found, 5)
     assert (said.state, "under 0.5% of the best score" in said.reason) == ("dropped", True)
     assert "quagga5.md" in found.steps[0].dropped
     index.close()
@@ -50,7 +50,7 @@ def test_what_cannot_be_indexed_is_named(folder: Path) -> None:
     """A file whose name is not UTF-8 is told among those that are not read."""
     (folder / "a.py").write_text("wombat = 1\n")
     Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).write_text("wombat\n")
-    searching = Searching(Indexes(folder.parent / "home", None), folder)
+    searching = WorkspaceSearch(WorkspaceIndexes(folder.parent / "home", None), folder)
     assert len(searching.search("wombat").retrieval.hits) == 1
     assert searching.status().left_out[0][0] == "caf\\xe9.txt"
     assert "its name is not UTF-8" in repr(searching.status())
@@ -70,7 +70,7 @@ def test_a_folder_that_may_not_be_read_is_said_to_be_one(folder: Path, monkeypat
         return listed(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    said = explain(index, "wombat", "locked/b.py")
+    said = explain_rank(index, "wombat", "locked/b.py")
     assert (said.state, "the folder locked may not be read by you" in said.reason) == ("unread", True)
     index.close()
 
@@ -78,7 +78,7 @@ def test_a_folder_that_may_not_be_read_is_said_to_be_one(folder: Path, monkeypat
 def test_what_is_missing_is_told_in_a_sentence(folder: Path) -> None:
     """Which words of the question no file has, as words of the question."""
     (folder / "a.py").write_text("wombat = 1\n")
-    searching = Searching(Indexes(folder.parent / "home", None), folder)
+    searching = WorkspaceSearch(WorkspaceIndexes(folder.parent / "home", None), folder)
     assert "1 file found" in (said := searching.search("wombat burrows").told())
     assert said.endswith("none of them has the word 'burrows', which the question has")
     assert searching.search("burrows").told() == "nothing has to do with that: no file has the word 'burrows'"

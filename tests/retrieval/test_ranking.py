@@ -19,10 +19,10 @@ from kestrel_lab.retrieval.code_graph import Graph
 from kestrel_lab.retrieval.file_search_loop import ResourceMap, find_files
 from kestrel_lab.retrieval.hits import Retriever
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.mentions import ask
-from kestrel_lab.retrieval.search import Grep, Search, checked_hits
-from kestrel_lab.retrieval.semantic import Meaning
-from kestrel_lab.retrieval.trace_events import events_of, retrievals
+from kestrel_lab.retrieval.mentions import parse_question
+from kestrel_lab.retrieval.search import Grep, Search, check_hits
+from kestrel_lab.retrieval.semantic import SemanticScorer
+from kestrel_lab.retrieval.trace_events import events_of, retrievals_in
 
 TRACEBACK = """Crash with a proxy
 
@@ -82,7 +82,7 @@ def test_the_file_that_matters_is_among_the_first(index: CodeIndex, query: str, 
 def test_a_traceback_counts_its_last_file_most_and_its_form_not_at_all(index: CodeIndex) -> None:
     """The files of the stack come first, although their paths are of another machine."""
     assert set(Search(index)(TRACEBACK, 2).paths) == {"httpx/_client.py", "httpx/_decoders.py"}
-    asked = ask(
+    asked = parse_question(
         "Fails\n\n<!-- Thanks for writing! -->\n**Describe the bug**\nredirect lost\n**Environment**\n - OS: Linux\n - Python version: 3.12\n"
     )
     assert (asked.head, sorted(asked.weights)) == ("Fails", ["fails", "lost", "redirect"])
@@ -91,9 +91,9 @@ def test_a_traceback_counts_its_last_file_most_and_its_form_not_at_all(index: Co
 
 def test_a_word_counts_by_where_it_stands() -> None:
     """In the first line twice what it counts below, in code less than in prose, and as often as it stands there."""
-    weights = ask("cart\n\ntotal total\n\n```\nprice = 1\n```\n").weights
-    assert weights["cart"] == weights["total"] == 2 * ask("x\ntax").weights["tax"] > 0
-    assert 0 < weights["price"] < ask("x\ntax").weights["tax"]
+    weights = parse_question("cart\n\ntotal total\n\n```\nprice = 1\n```\n").weights
+    assert weights["cart"] == weights["total"] == 2 * parse_question("x\ntax").weights["tax"] > 0
+    assert 0 < weights["price"] < parse_question("x\ntax").weights["tax"]
 
 
 def test_a_hit_is_what_it_says(index: CodeIndex) -> None:
@@ -147,7 +147,7 @@ def test_a_cascade_looks_again_until_it_has_enough(index: CodeIndex) -> None:
 def test_hits_are_read_before_they_are_given(index: CodeIndex) -> None:
     """One whose file is gone or has other lines now is dropped with the reason."""
     good = Search(index)("digest authentication", 1).hits[0]
-    kept, dropped = checked_hits(index.workspace, [good, replace(good, path="gone.py"), replace(good, path="README.md")], "digest")
+    kept, dropped = check_hits(index.workspace, [good, replace(good, path="gone.py"), replace(good, path="README.md")], "digest")
     assert [hit.path for hit in kept] == [good.path]
     assert set(dropped) == {"gone.py", "README.md"}
 
@@ -172,7 +172,7 @@ def test_no_question_is_taken_for_a_command(index: CodeIndex, query: str) -> Non
 def test_a_trace_survives_the_log(index: CodeIndex) -> None:
     """Steps, hits, coverage and gaps come back from the events as they were; only the text of hits is left to the files."""
     found = Cascade(index)("digest authentication zebrafish", 2)
-    (again,) = retrievals(replace(event, step="s", call="c") for event in events_of(found))
+    (again,) = retrievals_in(replace(event, step="s", call="c") for event in events_of(found))
     assert again.steps == found.steps
     assert (again.query, again.coverage, again.gaps, again.stopped) == (found.query, found.coverage, found.gaps, found.stopped)
     assert [(hit.place, hit.hash, hit.why) for hit in again.hits] == [(hit.place, hit.hash, hit.why) for hit in found.hits]
@@ -201,7 +201,7 @@ def test_vectors_are_one_more_signal_and_kept(index: CodeIndex) -> None:
     """With them a ranking has a part for meaning; a second question makes no vector twice."""
     load = default_embedder()
     assert load is not None
-    search = Search(index, meaning=Meaning(load))
+    search = Search(index, meaning=SemanticScorer(load))
     ranked = search.ranking("digest authentication").files
     count = index.rows("SELECT count(*) FROM vectors")[0][0]
     assert any("alike" in one.parts for one in ranked)

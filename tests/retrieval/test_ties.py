@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from bench.retrieval import Counts
-from kestrel_lab.retrieval.explain import explain
+from kestrel_lab.retrieval.explain import explain_rank
 from kestrel_lab.retrieval.indexing import git_history as history
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.ranking import Weights, is_peripheral, ties
+from kestrel_lab.retrieval.ranking import Weights, file_ties, is_peripheral
 from kestrel_lab.retrieval.search import Search
 
 QUESTION = "the turbine controller starts the rotor too early"
@@ -80,15 +80,15 @@ def test_what_is_said_of_a_place_adds_up(index: CodeIndex) -> None:
     one = next(one for one in Search(index).ranking(QUESTION).files if one.path == tied)
     total = sum(getattr(Weights(), name) * part for name, part in one.parts.items()) * one.factor
     assert one.score == pytest.approx(total)
-    assert "changes together with the best" in explain(index, QUESTION, tied).reason
+    assert "changes together with the best" in explain_rank(index, QUESTION, tied).reason
 
 
 def test_a_share_is_of_the_file_that_follows(index: CodeIndex) -> None:
     """Three of a file's commits with the leader and one sweep count nearly in full, its twin's only the sweep, and a file without commits nothing."""
     alone, tied = PAIRS["together"]
     with index.reading() as connection:
-        shares = history.shares(connection, [LEADER], [alone, tied, "none.py"])[LEADER]
-        found = ties(connection, {LEADER: 1.0}, [LEADER, alone, tied])
+        shares = history.co_change_shares(connection, [LEADER], [alone, tied, "none.py"])[LEADER]
+        found = file_ties(connection, {LEADER: 1.0}, [LEADER, alone, tied])
     assert 0.4 < shares[tied] < 1
     assert shares[alone] < 0.1
     assert "none.py" not in shares

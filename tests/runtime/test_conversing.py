@@ -6,7 +6,7 @@ from pathlib import Path
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.events.union import Prompted
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.runtime.operations.intake import conversation
+from kestrel_lab.runtime.operations.intake import conversation_plan
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
@@ -45,7 +45,7 @@ def test_each_turn_follows_the_answer_before(tmp_path: Path) -> None:
         return play(request)
 
     session = Session(home=tmp_path, approve="auto")
-    run = asyncio.run(session.run("talk", model=ScriptedModel(watched), tools=[noting(notes)], plan=conversation(SAYS, ("note",))))
+    run = asyncio.run(session.run("talk", model=ScriptedModel(watched), tools=[noting(notes)], plan=conversation_plan(SAYS, ("note",))))
     assert (run.outcome, run.answer) == ("complete", "One and two.")
     assert notes == list(SAYS[:2])
     assert told(requests[-1]) == list(SAYS)
@@ -69,7 +69,7 @@ def test_what_was_said_is_not_said_again(tmp_path: Path) -> None:
     async def both() -> tuple[str, str, list[str]]:
         session = Session(home=tmp_path, approve="auto")
         kept = noting(notes)
-        first = await session.start("talk", model=ScriptedModel(breaks), tools=[kept], plan=conversation(SAYS, ("note",))).wait()
+        first = await session.start("talk", model=ScriptedModel(breaks), tools=[kept], plan=conversation_plan(SAYS, ("note",))).wait()
         again = await session.fork(first.id, model=ScriptedModel(goes_on), tools=[kept])
         return first.outcome, again.answer, [event.text for event in again.events() if isinstance(event, Prompted)]
 

@@ -20,7 +20,7 @@ from kestrel_lab.cli.attach import TerminalClient
 from kestrel_lab.cli.terminal import TerminalDisplay
 from kestrel_lab.server.client import Link
 from kestrel_lab.server.controller import Control
-from kestrel_lab.server.serve import serving
+from kestrel_lab.server.serve import serve_control
 from kestrel_lab.server.stdio import LineTransport
 
 Message = dict[str, Any]
@@ -302,7 +302,7 @@ class Place:
             person: Person = TRANSPORTS[name](self.control)  # type: ignore[abstract,call-arg]
         else:
             if self._opened is None:
-                address, _ = await self._stack.enter_async_context(serving(self.control))
+                address, _ = await self._stack.enter_async_context(serve_control(self.control))
                 self._opened = (address.url, address.token)
             person = OnHttp(self.control, *self._opened)
         self._stack.push_async_callback(_leave, person)

@@ -11,7 +11,7 @@ from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.hash_chain import Damage
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.server.actions import stop
+from kestrel_lab.server.actions import cancel_run
 from kestrel_lab.server.protocol import Cancel
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
@@ -35,7 +35,7 @@ def test_stopping_hashes_no_events_on_the_loop(session: Session, workspace: Path
         with pytest.raises(ApprovalRequired) as waits:
             await session.run("go", model=ScriptedModel([[("launch", {})], "up"]), tools=[launch], workspace=workspace)
         monkeypatch.setattr(SessionStore, "damage", hashed)
-        reply = await stop(session, Cancel(run=waits.value.run_id), by="ann")
+        reply = await cancel_run(session, Cancel(run=waits.value.run_id), by="ann")
         assert reply.type == "accepted"
         monkeypatch.undo()
         return waits.value.run_id

@@ -24,12 +24,12 @@ from kestrel_lab.core.events.union import Progress, RunFinished, RunStarted
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.server.actions import decide
+from kestrel_lab.server.actions import decide_question
 from kestrel_lab.server.auth import Guard, new_token
 from kestrel_lab.server.controller import Control
 from kestrel_lab.server.http import FILES, make_app
 from kestrel_lab.server.protocol import MESSAGE_BYTES, ApprovalWanted, Approve, Refused, read_message
-from kestrel_lab.server.serve import serving, token_for
+from kestrel_lab.server.serve import serve_control, token_for
 from kestrel_lab.testing import ScriptedModel
 
 PORT = 8765
@@ -214,7 +214,7 @@ def test_a_real_server_is_for_this_machine_and_leaves_no_secret(
     """It listens on loopback, sends its safety headers with everything, takes one message from the owner, and logs no token."""
 
     async def body() -> None:
-        async with waiting(session, workspace) as (control, approve), serving(control) as (address, _):
+        async with waiting(session, workspace) as (control, approve), serve_control(control) as (address, _):
             assert stat.S_IMODE(address.token_file.stat().st_mode) == 0o600
             assert address.token_file.read_text() == address.token and len(address.token) >= 43
             async with httpx.AsyncClient(base_url=address.url) as client:
@@ -269,9 +269,9 @@ def test_a_port_that_is_taken_is_named(session: Session) -> None:
     """Two servers on one port: the second says which port, and what to do."""
 
     async def body() -> None:
-        async with Control(session) as control, serving(control) as (address, _):
+        async with Control(session) as control, serve_control(control) as (address, _):
             with pytest.raises(UsageError, match=f"port {address.port} is not available .*leave --port out"):
-                await serving(control, port=address.port).__aenter__()
+                await serve_control(control, port=address.port).__aenter__()
 
     asyncio.run(body())
 
@@ -297,7 +297,7 @@ def test_a_decision_is_on_exactly_what_was_asked(session: Session, workspace: Pa
 
             def obey(message: dict[str, Any]) -> Any:
                 read = read_message(json.dumps(message))
-                return read if isinstance(read, Refused) else decide(session, read, by="ann", how="command")  # type: ignore[arg-type]
+                return read if isinstance(read, Refused) else decide_question(session, read, by="ann", how="command")  # type: ignore[arg-type]
 
             codes = {"another call": "changed", "another question": "unknown_question", "another run": "unknown_run", "words": "refused"}
             expected = {**codes, "a field too many": "bad_message", "another version": "bad_message"}
@@ -344,7 +344,7 @@ def test_who_reads_nothing_is_dropped_and_holds_up_nobody(session: Session) -> N
 
     async def body() -> None:
         run = long_run(session.store, 600)
-        async with Control(session, always=True) as control, serving(control, slow_s=0.2) as (address, _):
+        async with Control(session, always=True) as control, serve_control(control, slow_s=0.2) as (address, _):
             reader, writer = await asyncio.open_connection("127.0.0.1", address.port, limit=1_024)
             writer.write(
                 f"GET /v1/runs/{run}/events HTTP/1.1\r\nHost: 127.0.0.1:{address.port}\r\nAuthorization: Bearer {address.token}\r\n\r\n".encode()

@@ -16,7 +16,7 @@ from waits import PATIENCE_S
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server import serve as module
 from kestrel_lab.server.controller import Control
-from kestrel_lab.server.serve import Address, serving
+from kestrel_lab.server.serve import Address, serve_control
 from kestrel_lab.testing import ScriptedModel
 
 pytestmark = pytest.mark.slow
@@ -78,7 +78,7 @@ def test_a_client_is_served_beside_400_connections_that_do_nothing(session: Sess
     async def body() -> None:
         async with (
             Control(session, always=True) as control,
-            serving(control) as (address, _),
+            serve_control(control) as (address, _),
             httpx.AsyncClient(timeout=PATIENCE_S) as client,
         ):
             token = {"Authorization": f"Bearer {address.token}"}
@@ -100,7 +100,7 @@ def test_mutant_uvicorn_alone_is_silenced(session: Session, monkeypatch: pytest.
     monkeypatch.setattr(module, "_Connection", H11Protocol)
 
     async def body() -> None:
-        async with Control(session, always=True) as control, serving(control) as (address, _), crowd(address, b""):
+        async with Control(session, always=True) as control, serve_control(control) as (address, _), crowd(address, b""):
             assert await listed(address) == 503
 
     asyncio.run(body())
@@ -111,7 +111,7 @@ def test_a_request_that_does_not_come_is_not_waited_for(session: Session, how: s
     """The server ends each such connection by itself; one that is answered may ask again."""
 
     async def body() -> None:
-        async with Control(session, always=True) as control, serving(control, request_s=0.3) as (address, _):
+        async with Control(session, always=True) as control, serve_control(control, request_s=0.3) as (address, _):
             async with crowd(address, said_by(how, address), 3) as found:
                 for reader, _ in found:
                     with pytest.raises((EOFError, ConnectionError)):

@@ -17,7 +17,7 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server.controller import Control
-from kestrel_lab.server.serve import serving
+from kestrel_lab.server.serve import serve_control
 from kestrel_lab.testing import ScriptedModel
 
 pytest.importorskip("playwright.sync_api")
@@ -65,7 +65,7 @@ class Server:
 
         async def work() -> None:
             control = Control(self._session, user="ann", can_start=True, workspace=self._workspace, always=True)
-            async with control, serving(control, port=self._port, heartbeat_s=0.5) as (address, _):
+            async with control, serve_control(control, port=self._port, heartbeat_s=0.5) as (address, _):
                 self._port = address.port
                 self.link, self._stop, self._loop = address.link, asyncio.Event(), asyncio.get_running_loop()
                 ready.set()

@@ -13,7 +13,7 @@ from waits import PATIENCE_S
 from kestrel_lab.core.events.union import Progress, RunStarted
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.server import run_stream
-from kestrel_lab.server.run_stream import Tail
+from kestrel_lab.server.run_stream import LogWatcher
 
 
 async def _never(*_: object) -> None:
@@ -25,7 +25,7 @@ def test_a_commit_of_this_process_needs_no_poll(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(run_stream, "wait_until", _never)
 
     async def body(store: SessionStore) -> None:
-        async with Tail(store) as tail:
+        async with LogWatcher(store) as tail:
             for number in range(3):
                 count = tail.count
                 store.create_run(f"r{number}", RunStarted(goal="g", workspace="w", model="m"))
@@ -39,19 +39,19 @@ def test_a_commit_of_this_process_needs_no_poll(tmp_path: Path, monkeypatch: pyt
 def test_while_this_process_writes_others_are_polled_for_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A poll that finds nothing doubles the pause; only one that finds another process's commit makes it short again."""
     polls: list[bool] = []
-    look = Tail._look
+    look = LogWatcher._look
 
-    def counted(self: Tail, *, own: bool = False) -> bool:
+    def counted(self: LogWatcher, *, own: bool = False) -> bool:
         found = look(self, own=own)
         if not own:
             polls.append(found)
         return found
 
-    monkeypatch.setattr(Tail, "_look", counted)
+    monkeypatch.setattr(LogWatcher, "_look", counted)
 
     async def body(store: SessionStore) -> None:
         store.create_run("r", RunStarted(goal="g", workspace="w", model="m"))
-        async with Tail(store) as tail:
+        async with LogWatcher(store) as tail:
             await asyncio.sleep(0.3)
             polls.clear()
             count, began = tail.count, time.monotonic()
@@ -70,7 +70,7 @@ def test_a_poll_leaves_own_commits_to_their_notification(tmp_path: Path, monkeyp
 
     async def body(store: SessionStore) -> None:
         store.create_run("r", RunStarted(goal="g", workspace="w", model="m"))
-        async with Tail(store) as tail:
+        async with LogWatcher(store) as tail:
             await asyncio.sleep(0.05)
             looked: list[bool] = []
             monkeypatch.setattr(tail, "_look", lambda *, own=False: looked.append(own))
@@ -89,7 +89,7 @@ def test_a_commit_of_another_store_is_seen_while_this_one_writes(tmp_path: Path)
 
     async def body(store: SessionStore, other: SessionStore) -> None:
         store.create_run("r", RunStarted(goal="g", workspace="w", model="m"))
-        async with Tail(store) as tail:
+        async with LogWatcher(store) as tail:
             await asyncio.sleep(0.6)
             count = tail.count
             other.create_run("o", RunStarted(goal="g", workspace="w", model="m"))

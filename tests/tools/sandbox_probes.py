@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 import kestrel_lab
-from kestrel_lab.tools.sandbox.canary import why_not
+from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import launch_for
 from kestrel_lab.tools.sandbox.launcher_client import run_blocking
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
@@ -198,7 +198,7 @@ def matrix() -> dict[str, list[str]]:
         nothing_refused = struct.pack("HBBI", 0x06, 0, 0, 0x7FFF0000)
         return replace(at(Level.S1)(argv, workspace), program=nothing_refused)
 
-    starts = {level.name: at(level) for level in Level if not why_not(level, Sandbox())}
+    starts = {level.name: at(level) for level in Level if not probe_level(level, Sandbox())}
     if "S3" in starts:
         starts |= {"S3, network": at(Level.S3, Sandbox(network=True)), "S3, Unix sockets": open_to_unix}
     if "S1" in starts:

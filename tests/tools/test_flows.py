@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.retrieval.workspace_indexes import Indexes
+from kestrel_lab.retrieval.workspace_indexes import WorkspaceIndexes
 from kestrel_lab.tools.builtin import native_tools, web_tools
 from kestrel_lab.tools.code_search import retrieval_tools
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
@@ -23,7 +23,7 @@ KEYS = {"GITHUB_TOKEN": "t", "JIRA_URL": "https://j.example", "JIRA_API_TOKEN": 
 
 def test_every_tool_of_the_package_says_what_goes_in_and_out(tmp_path: Path) -> None:
     """No tool is left to a suggestion, so that a new one has to say it; what each says is here."""
-    indexes = Indexes(tmp_path)
+    indexes = WorkspaceIndexes(tmp_path)
     tools = [*native_tools(), *task_tools(), *memory_tools(), *retrieval_tools(indexes), *web_tools(Reach(env=KEYS)), read_result, delegate]
     assert [made.name for made in tools if made.reads is None or made.reaches is None] == []
     told: dict[tuple[str, ...], set[str]] = {}

@@ -12,13 +12,13 @@ import pytest
 
 from kestrel_lab.tools.files.tools import preview_edit, preview_write
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.sandbox.autorun_watch import who_runs
-from kestrel_lab.tools.sandbox.canary import why_not
+from kestrel_lab.tools.sandbox.autorun_watch import autorun_reason
+from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.launcher_process import MAX_FILE
-from kestrel_lab.tools.sandbox.levels import Level, Sandbox, denial
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox, denial_cause
 from kestrel_lab.tools.shell.bash import bash
 from kestrel_lab.tools.tool import ToolContext
-from kestrel_lab.views.diffs import changed, tells_all
+from kestrel_lab.views.diffs import diff_stat, is_complete_diff
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
 HELD = ["S3", "S1"]
@@ -26,7 +26,7 @@ HELD = ["S3", "S1"]
 
 def shell(root: Path, level: str, command: str, *, network: bool = False) -> Any:
     """A command at a level."""
-    if problem := why_not(Level[level], Sandbox()):
+    if problem := probe_level(Level[level], Sandbox()):
         pytest.skip(problem)
     context = ToolContext(workspace=Workspace(root), sandbox=Sandbox(level=Level[level], network=network))
     return asyncio.run(bash.run(bash.validate({"command": command}), context))
@@ -79,9 +79,9 @@ def test_nothing_gets_out_and_the_sandbox_says_so(level: str, tmp_path: Path) ->
 def test_only_what_sounds_like_the_sandbox_is_said_to_be_its_doing() -> None:
     """Other errors, no sandbox, and a network that is open are left alone."""
     refused, missing = "curl: (7) Failed to connect to example.org", "ls: cannot access 'x': No such file or directory"
-    held = [denial(Level.S3, Sandbox(), said) != "" for said in (refused, "touch: /x: Read-only file system", missing)]
+    held = [denial_cause(Level.S3, Sandbox(), said) != "" for said in (refused, "touch: /x: Read-only file system", missing)]
     assert held == [True, True, False]
-    assert (denial(Level.S0, Sandbox(), refused), denial(Level.S3, Sandbox(network=True), refused)) == ("", "")
+    assert (denial_cause(Level.S0, Sandbox(), refused), denial_cause(Level.S3, Sandbox(network=True), refused)) == ("", "")
 
 
 @linux
@@ -120,13 +120,13 @@ def test_a_change_to_a_file_that_runs_itself_is_shown_as_that(path: str, who: st
     shown = preview_write({"path": path, "content": "a\nb\n"}, context)
     assert shown.splitlines()[-1].startswith("Note: ")
     assert who in shown.splitlines()[-1]
-    assert (tells_all(shown), changed(shown)) == (True, "+2 \u22120 lines")
+    assert (is_complete_diff(shown), diff_stat(shown)) == (True, "+2 \u22120 lines")
 
 
 def test_ordinary_files_have_no_such_word(tmp_path: Path) -> None:
     """Nor has an edit that would fail."""
     context = ToolContext(workspace=Workspace(tmp_path))
-    assert [who_runs(path) for path in ("a.py", "conftest.py.txt", "github/workflows/x.yml", "my.json", "docs/setup.md")] == [""] * 5
+    assert [autorun_reason(path) for path in ("a.py", "conftest.py.txt", "github/workflows/x.yml", "my.json", "docs/setup.md")] == [""] * 5
     assert "Note:" not in preview_write({"path": "a.py", "content": "x"}, context)
     assert "Note:" not in preview_write({"path": "b/conftests.py", "content": "x"}, context)
     (tmp_path / "conftest.py").write_text("a = 1\n")

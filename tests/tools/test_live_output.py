@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.redaction import REDACTED, Redactor
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.shell.bash import KEPT_STDOUT, bash
 from kestrel_lab.tools.shell.output import INTERVAL_S, KEPT, MOST, Capture, LiveOutput
@@ -104,7 +104,7 @@ def test_pieces_together_are_the_whole(parts: list[bytes], cuts: list[int]) -> N
     asyncio.run(main())
     expected = REDACTOR.text(whole.decode("utf-8", "replace")).replace("\r\n", "\n").replace("\r", "\n")
     assert "".join(told) == expected
-    assert "".join(map(plain, told)) == plain(expected)
+    assert "".join(map(sanitize_text, told)) == sanitize_text(expected)
 
 
 def test_memory_is_bounded_while_nobody_listens() -> None:

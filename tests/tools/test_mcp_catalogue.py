@@ -15,7 +15,7 @@ from waits import PATIENCE_S
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.mcp.registry.catalogue import WORKSPACE, read_catalogue, read_entries, read_entry
 from kestrel_lab.mcp.registry.client import Registry
-from kestrel_lab.mcp.registry.scoring import judge, lookalike
+from kestrel_lab.mcp.registry.scoring import imitated_name, score_entry
 from kestrel_lab.tools.web.fetch import Reach
 
 
@@ -83,7 +83,7 @@ def test_arguments_and_variables_are_words() -> None:
     package = entry.package
     assert package is not None
     assert (package.args, package.variables, package.settings) == (("--mode", "a b; c", WORKSPACE), ("B_TOKEN",), (("B_MODE", "x"),))
-    against = {point.criterion: point.why for point in judge(entry, "b").points if point.points < 0}
+    against = {point.criterion: point.why for point in score_entry(entry, "b").points if point.points < 0}
     assert against == {"secrets": "is given B_TOKEN of your environment; not set: B_TOKEN"}
 
 
@@ -113,15 +113,15 @@ def test_what_is_no_entry_is_left_out_or_named(tmp_path: Path) -> None:
 )
 def test_a_name_that_is_nearly_a_known_one_is_told(name: str, near: str) -> None:
     """One letter more, less, other or swapped, a digit for a letter, another separator: a warning that costs half of all points."""
-    assert lookalike(name, ["mcp-server-git", "mcp-server-time"]) == near
+    assert imitated_name(name, ["mcp-server-git", "mcp-server-time"]) == near
     entry = read_entry(server(identifier=name), "here")
-    assert ("name" in [point.criterion for point in judge(entry, "b", ["mcp-server-time"]).points]) == bool(near)
+    assert ("name" in [point.criterion for point in score_entry(entry, "b", ["mcp-server-time"]).points]) == bool(near)
 
 
 def test_points_follow_from_the_entry_alone() -> None:
     """The whole rubric of one entry; a registry's word for a namespace counts less, a deprecated server much less."""
     entry = read_entry(server(name="io.github.modelcontextprotocol/b", fileSha256="a" * 64), "catalogue")
-    judged = judge(entry, "do b")
+    judged = score_entry(entry, "do b")
     assert [(point.criterion, point.points, point.most) for point in judged.points] == [
         ("match", 30, 30),
         ("namespace", 20, 20),
@@ -133,7 +133,7 @@ def test_points_follow_from_the_entry_alone() -> None:
     ]
     assert (judged.score, judged.usable) == (85, True)
     told = {"server": server(), "_meta": {"io.modelcontextprotocol.registry/official": {"status": "deprecated"}}}
-    again = judge(read_entry(told, "https://example.org/v0.1"), "do b")
+    again = score_entry(read_entry(told, "https://example.org/v0.1"), "do b")
     assert (again.score, again.warnings) == (15, ("the registry says that it is deprecated",))
 
 

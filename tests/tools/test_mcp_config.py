@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.mcp.approvals import Approvals, Definition, vetted
+from kestrel_lab.mcp.approvals import Approvals, Definition, check_definitions
 from kestrel_lab.mcp.config import ServerConfig, Trust, read_server
 from kestrel_lab.runtime.settings import mcp_servers
 
@@ -146,7 +146,7 @@ def test_pins_cover_every_field_and_no_order(tmp_path: Path) -> None:
 )
 def test_no_definition_breaks_the_vetting(name: str, value: Any) -> None:
     """Whatever a server says of a tool, it is offered or refused with a reason, and what is offered has no hidden characters."""
-    kept, refused = vetted([Definition(name=name, fields={"name": name, "inputSchema": value, "x": value})])
+    kept, refused = check_definitions([Definition(name=name, fields={"name": name, "inputSchema": value, "x": value})])
     assert len(kept) + len(refused) == 1
     assert all(refused.values())
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.mcp.sandboxing import _places, installation, program_path
+from kestrel_lab.mcp.sandboxing import _places, installation_folder, program_path
 
 
 @pytest.fixture
@@ -53,11 +53,11 @@ def test_a_folder_of_unrelated_things_is_not_shown(machine: Path) -> None:
     """Neither as the place where it starts nor as that of a program."""
     assert seen(machine, folder=".") == (["base", "python", "tool"], [])
     (machine / "serve").write_text("")
-    assert installation(machine / "serve") == machine / "serve"
-    assert installation(machine / "tool/bin/serve") == machine / "tool"
-    assert installation(machine / "tool/other/serve") == machine / "tool/other"
-    assert installation(machine / "x/node_modules/y/bin/z") == machine / "x"
-    assert installation(Path("/usr/bin/env")) is None
+    assert installation_folder(machine / "serve") == machine / "serve"
+    assert installation_folder(machine / "tool/bin/serve") == machine / "tool"
+    assert installation_folder(machine / "tool/other/serve") == machine / "tool/other"
+    assert installation_folder(machine / "x/node_modules/y/bin/z") == machine / "x"
+    assert installation_folder(Path("/usr/bin/env")) is None
 
 
 @pytest.mark.parametrize(

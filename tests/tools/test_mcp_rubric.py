@@ -12,7 +12,7 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.mcp.config import ServerConfig, Trust, read_server
 from kestrel_lab.mcp.registry.catalogue import Entry, Package
-from kestrel_lab.mcp.registry.scoring import FITTING, OFFERED, judge, lookalike
+from kestrel_lab.mcp.registry.scoring import FITTING, OFFERED, imitated_name, score_entry
 from kestrel_lab.tools.sandbox.levels import Level
 
 PLAIN = Package(kind="pypi", name="mcp-notes", version="1.0")
@@ -21,7 +21,7 @@ ENTRY = Entry(name="io.github.ann/notes", description="keeps notes", package=PLA
 
 def points(entry: Entry, need: str = "notes", **more: Any) -> dict[str, tuple[int, int, str]]:
     """Of each criterion the points, the most of them, and why."""
-    return {one.criterion: (one.points, one.most, one.why) for one in judge(entry, need, **more).points}
+    return {one.criterion: (one.points, one.most, one.why) for one in score_entry(entry, need, **more).points}
 
 
 @pytest.mark.parametrize(
@@ -77,17 +77,20 @@ def test_what_it_needs_of_the_environment_costs_points_and_is_named() -> None:
 def test_a_server_is_offered_from_so_many_points_on() -> None:
     """And only if it can be installed; the score stays within 0 and 100, warnings are what subtracts."""
     best = replace(ENTRY, name="io.modelcontextprotocol/notes", package=replace(PLAIN, sha256="a"), repository="https://x", licence="MIT")
-    assert (judge(best, "notes").score, judge(best, "notes").usable, judge(best, "notes").warnings) == (100, True, ())
-    worst = judge(replace(ENTRY, hidden=True, status="deleted"), "weather")
+    assert (score_entry(best, "notes").score, score_entry(best, "notes").usable, score_entry(best, "notes").warnings) == (100, True, ())
+    worst = score_entry(replace(ENTRY, hidden=True, status="deleted"), "weather")
     assert (worst.score, worst.usable, len(worst.warnings)) == (0, False, 2)
-    assert judge(ENTRY, "weather notes").score == OFFERED == 40 and judge(ENTRY, "weather notes").usable
-    assert judge(ENTRY, "weather of tomorrow, notes").score < OFFERED and not judge(ENTRY, "weather of tomorrow, notes").usable
-    none = judge(replace(best, package=None), "notes")
+    assert score_entry(ENTRY, "weather notes").score == OFFERED == 40 and score_entry(ENTRY, "weather notes").usable
+    assert score_entry(ENTRY, "weather of tomorrow, notes").score < OFFERED and not score_entry(ENTRY, "weather of tomorrow, notes").usable
+    none = score_entry(replace(best, package=None), "notes")
     assert none.score >= OFFERED and not none.usable
-    assert judge(best, "notes").match == 30
-    headings, rows = judge(replace(ENTRY, status="old"), "notes").table()
+    assert score_entry(best, "notes").match == 30
+    headings, rows = score_entry(replace(ENTRY, status="old"), "notes").table()
     assert headings == ("criterion", "points", "why") and rows[0][1] == "30 of 30"
-    assert rows[-2][:2] == ("status", "-40") and rows[-1][:2] == ("in all", f"{judge(replace(ENTRY, status='old'), 'notes').score} of 100")
+    assert rows[-2][:2] == ("status", "-40") and rows[-1][:2] == (
+        "in all",
+        f"{score_entry(replace(ENTRY, status='old'), 'notes').score} of 100",
+    )
 
 
 def apart(one: str, other: str) -> int:
@@ -109,10 +112,10 @@ def apart(one: str, other: str) -> int:
 def test_names_look_alike_up_to_so_many_changes(name: str, known: str) -> None:
     """One change of a short name, two of one of twelve letters or more; the known name itself imitates nothing, wherever it stands."""
     near = name != known and apart(name, known) <= (1 if len(known) < 12 else 2)
-    assert lookalike(name, [known]) == (known if near else "")
-    assert lookalike(name, ["xyz-very-different", known]) == (known if near else "")
-    assert lookalike(name, [known, name]) == ""
-    assert lookalike(f"{name}_-", [f"{name}xyzxyz", name]) == name  # separators do not make another name
+    assert imitated_name(name, [known]) == (known if near else "")
+    assert imitated_name(name, ["xyz-very-different", known]) == (known if near else "")
+    assert imitated_name(name, [known, name]) == ""
+    assert imitated_name(f"{name}_-", [f"{name}xyzxyz", name]) == name  # separators do not make another name
 
 
 # Configuration

@@ -21,7 +21,7 @@ from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.results import to_json
-from kestrel_lab.tools.tool import Tool, ToolArgumentsError, Toolbox, ToolContext, render
+from kestrel_lab.tools.tool import Tool, ToolArgumentsError, Toolbox, ToolContext, render_result
 
 
 @tool
@@ -134,9 +134,9 @@ def test_a_value_without_json_form_says_so() -> None:
 
 def test_what_a_model_is_shown() -> None:
     """Text stays as it is, objects with long text are shown in blocks, everything else as JSON."""
-    assert render("a\nb") == "a\nb"
-    assert render({"a": 1, "é": None}) == '{"a": 1, "é": null}'
-    assert render({"out": "x\ny", "code": 0, "name": "n"}) == "code: 0\nname: n\nout:\nx\ny"
+    assert render_result("a\nb") == "a\nb"
+    assert render_result({"a": 1, "é": None}) == '{"a": 1, "é": null}'
+    assert render_result({"out": "x\ny", "code": 0, "name": "n"}) == "code: 0\nname: n\nout:\nx\ny"
 
 
 def test_arguments_known_only_by_schema(tmp_path: Path) -> None:

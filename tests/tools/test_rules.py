@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.permissions.command_patterns import offer
+from kestrel_lab.permissions.command_patterns import offered_pattern
 from kestrel_lab.permissions.policy import Policy, Ruling
-from kestrel_lab.permissions.rulebook import Rulebook, rulebook
+from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
 
 
 def call(tool: str = "write_file", *, danger: Danger = Danger.HIGH, sandbox: str = "", **args: Any) -> Call:
@@ -69,14 +69,17 @@ def place(tmp_path: Path) -> Path:
 def test_paths_are_compared_by_where_they_lead(pattern: str, path: str, allow: str, deny: str, place: Path) -> None:
     """To be allowed a path must fit as it is written and where it leads; to be forbidden, either is enough."""
     one = call(path=path.replace("ROOT", str(place)).replace("NAME", place.name))
-    assert (said(rulebook([rule(path=pattern)]), one, place), said(rulebook([rule("deny", path=pattern)]), one, place)) == (allow, deny)
+    assert (said(read_rulebook([rule(path=pattern)]), one, place), said(read_rulebook([rule("deny", path=pattern)]), one, place)) == (
+        allow,
+        deny,
+    )
 
 
 def test_of_several_values_all_are_allowed_or_one_forbidden(place: Path) -> None:
     """A list is allowed if every value is, and forbidden if one is; patterns of a rule are alternatives."""
-    allow = rulebook([rule(path=["docs/**", "*.md"])])
+    allow = read_rulebook([rule(path=["docs/**", "*.md"])])
     assert [said(allow, call(paths=paths), place) for paths in (["docs/a", "x.md"], ["docs/a", "b"], [])] == ["allow", "-", "-"]
-    deny = rulebook([rule("deny", path="*.pem")])
+    deny = read_rulebook([rule("deny", path="*.pem")])
     assert [said(deny, call(paths=paths), place) for paths in (["a", "k.pem"], ["a"], [])] == ["deny", "-", "-"]
 
 
@@ -109,7 +112,7 @@ def test_of_several_values_all_are_allowed_or_one_forbidden(place: Path) -> None
 def test_addresses_are_compared_by_their_parts(pattern: str, url: str, allow: str, deny: str) -> None:
     """Host, port, path and query are compared as they are asked; what can be read in two ways is never allowed."""
     one = call("http_get", url=url)
-    assert (said(rulebook([rule(url=pattern)]), one), said(rulebook([rule("deny", url=pattern)]), one)) == (allow, deny)
+    assert (said(read_rulebook([rule(url=pattern)]), one), said(read_rulebook([rule("deny", url=pattern)]), one)) == (allow, deny)
 
 
 @pytest.mark.parametrize(
@@ -135,13 +138,13 @@ def test_addresses_are_compared_by_their_parts(pattern: str, url: str, allow: st
 def test_other_values(pattern: Any, value: Any, fits: bool) -> None:
     """Texts are whole texts with stars, numbers are numbers, and an argument that is not there fits nothing."""
     for verdict in ("allow", "deny"):
-        assert said(rulebook([rule(verdict, args={"x": pattern})]), call(x=value)) == (verdict if fits else "-")
-        assert said(rulebook([rule(verdict, args={"y": pattern})]), call(x=value)) == "-"
+        assert said(read_rulebook([rule(verdict, args={"x": pattern})]), call(x=value)) == (verdict if fits else "-")
+        assert said(read_rulebook([rule(verdict, args={"y": pattern})]), call(x=value)) == "-"
 
 
 def test_arguments_of_other_names_and_tools_of_servers() -> None:
     """A kind of pattern can be given for any argument; tools of servers are named with their server."""
-    book = rulebook([rule(tool="files:*", args={"source": {"path": "docs/**"}, "cmd": {"command": "git status"}})])
+    book = read_rulebook([rule(tool="files:*", args={"source": {"path": "docs/**"}, "cmd": {"command": "git status"}})])
     assert said(book, call("files:move", source="docs/a", cmd="git status"), "/w") == "allow"
     assert said(book, call("files:move", source="docs/a", cmd="git status; ls"), "/w") == "-"
     assert said(book, call("files:move", source="x", cmd="git status"), "/w") == "-"
@@ -158,27 +161,27 @@ def test_deny_wins_over_ask_over_allow(file: list[str], run: list[str], random: 
     rules = [rule(verdict, tool=random.choice(["bash", "*", "b?sh"])) for verdict in (*file, *run)]
     random.shuffle(rules)
     strictest = next((verdict for verdict in ("deny", "ask", "allow") if verdict in (*file, *run)), "-")
-    assert said(rulebook(rules), call("bash", command="ls")) == strictest
-    assert said(rulebook(rules[:2]) + rulebook(rules[2:]), call("bash", command="ls")) == strictest
+    assert said(read_rulebook(rules), call("bash", command="ls")) == strictest
+    assert said(read_rulebook(rules[:2]) + read_rulebook(rules[2:]), call("bash", command="ls")) == strictest
 
 
 def test_a_mutant_in_which_the_last_rule_wins_is_caught() -> None:
     """The law above tells this book from one that takes the last rule that fits."""
     rules = [rule("deny"), rule("allow")]
     last = [one["verdict"] for one in rules][-1]
-    assert (last, said(rulebook(rules), call())) == ("allow", "deny")
+    assert (last, said(read_rulebook(rules), call())) == ("allow", "deny")
 
 
 def test_no_rule_allows_a_command_without_a_sandbox() -> None:
     """A rule that allows a command was written for one that is held in; where none can be, the danger decides."""
-    book = rulebook([rule(command="ls")])
+    book = read_rulebook([rule(command="ls")])
     assert said(book, call("bash", command="ls", sandbox="S3")) == "allow"
     assert said(book, call("bash", command="ls", sandbox="S0: no sandbox works here")) == "-"
 
 
 def test_rules_and_the_level_of_danger(tmp_path: Path) -> None:
     """The policy's level decides where no rule does; under `deny` nobody is asked, so what a rule wants asked is refused."""
-    book = rulebook([rule("ask", tool="low"), rule("deny", tool="bad", reason="no"), rule(tool="good")])
+    book = read_rulebook([rule("ask", tool="low"), rule("deny", tool="bad", reason="no"), rule(tool="good")])
     rules = book.within(tmp_path)
 
     def policy(text: str) -> Policy:
@@ -231,14 +234,14 @@ def test_what_is_wrong_with_a_file_is_named(text: str, message: str, tmp_path: P
     monkeypatch.chdir(tmp_path)
     Path("rules.toml").write_text(text)
     with pytest.raises(UsageError) as failure:
-        rulebook("rules.toml")
+        read_rulebook("rules.toml")
     assert message in str(failure.value).replace(": did you", "; did you")
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """A file of rules that cannot be read is an error, never an empty book."""
     with pytest.raises(UsageError, match="name a file with"):
-        rulebook(tmp_path / "none.toml")
+        read_rulebook(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
@@ -261,4 +264,4 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 )
 def test_what_is_offered_for_the_rest_of_a_run(line: str, pattern: str) -> None:
     """Only for one plain command of a program whose first word says what it does is more than the same call offered."""
-    assert offer(call("bash", command=line)) == pattern
+    assert offered_pattern(call("bash", command=line)) == pattern

@@ -15,10 +15,10 @@ from waits import PATIENCE_S
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.permissions.command_patterns import CommandPattern, Match
-from kestrel_lab.permissions.rulebook import Rulebook, rulebook
+from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
 from kestrel_lab.shell_syntax.parser import MAX_CHARS, Word, read_line
 
-BOOK = rulebook(RULES)
+BOOK = read_rulebook(RULES)
 Judge = Callable[[str], str]
 
 
@@ -269,7 +269,7 @@ def test_bash_runs_nothing_else(tmp_path: Path) -> None:
     for name in ("good", "fine", "evil", "x"):
         (tmp_path / name).write_text(f'#!/bin/sh\necho {name} >> "{tmp_path}/ran"\n')
         (tmp_path / name).chmod(0o755)
-    book = rulebook(
+    book = read_rulebook(
         [{"tool": "bash", "verdict": "allow", "command": ["good ...", "fine ..."]}, {"tool": "bash", "verdict": "deny", "command": "evil"}]
     )
     chance = random.Random(20261122)
@@ -298,4 +298,4 @@ def test_bash_runs_nothing_else(tmp_path: Path) -> None:
 @given(st.permutations(RULES), st.sampled_from([line for line, _ in PLAIN] + [line for line, _ in LINES[::5]]))
 def test_the_order_of_rules_does_not_matter(rules: list[dict[str, object]], line: str) -> None:
     """Rules in any order give the same verdict on a line."""
-    assert judged(line, rulebook(rules)) == judged(line)
+    assert judged(line, read_rulebook(rules)) == judged(line)

@@ -13,10 +13,10 @@ from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalGiven
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.permissions.command_patterns import CommandPattern, covers, offer
+from kestrel_lab.permissions.command_patterns import CommandPattern, offered_pattern, pattern_covers
 from kestrel_lab.permissions.policy import Policy, Ruling
-from kestrel_lab.permissions.rulebook import Rulebook, rulebook
-from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave
+from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
+from kestrel_lab.runtime.approvals.scope import decision_applies, decision_binding, is_allowed_for_run
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox
@@ -109,7 +109,7 @@ def test_the_strictest_rule_that_is_surely_or_maybe_about_it_stands(given_rules:
     tables = [
         {"tool": tool, "verdict": verdict, **({} if command is None else {"command": command})} for tool, verdict, command in given_rules
     ]
-    book = rulebook(tables)
+    book = read_rulebook(tables)
     mine = [(verdict, command) for tool, verdict, command in given_rules if fnmatchcase("bash", tool)]
     ruling, commands = book.ruling(bash(line), "/w"), clear(line)
     sure = {verdict for verdict, command in mine if command is None or any(stands_for(command, one) for one in commands or [])}
@@ -132,11 +132,11 @@ def test_the_strictest_rule_that_is_surely_or_maybe_about_it_stands(given_rules:
 
 def test_what_may_be_about_it_is_asked_about_with_the_reason() -> None:
     """A part that only running it would tell: the rule that may be meant is named, and a sure one comes before it."""
-    maybe = rulebook([{"tool": "bash", "verdict": "deny", "command": "rm ...", "reason": "never"}])
+    maybe = read_rulebook([{"tool": "bash", "verdict": "deny", "command": "rm ...", "reason": "never"}])
     found = maybe.ruling(bash("$x -rf y"), "/w")
     assert found is not None and found.verdict == "ask"
     assert found.why.endswith("it may be what the rule is about: deny bash `rm ...`: never") and found.by == "rule 1 of the rules given"
-    both = maybe + rulebook([{"tool": "*", "verdict": "ask"}], "more")
+    both = maybe + read_rulebook([{"tool": "*", "verdict": "ask"}], "more")
     found = both.ruling(bash("$x -rf y"), "/w")
     assert found is not None and (found.verdict, found.by) == ("ask", "rule 1 of more")
 
@@ -145,7 +145,7 @@ def test_several_rules_together_allow_a_line_and_name_what_all_of_them_name() ->
     """Each command by one of them: the ruling names them all, and only the arguments that each of them has a pattern for."""
     git = {"tool": "bash", "verdict": "allow", "command": "git ...", "args": {"folder": "a"}}
     ls = {"tool": "bash", "verdict": "allow", "command": "ls ...", "args": {"folder": "a", "who": "me"}}
-    book = rulebook([git, ls])
+    book = read_rulebook([git, ls])
     both = Call(id="c", kind="tool", target="bash", args={"command": "git status; ls", "folder": "a", "who": "me"})
     assert book.ruling(both, "/w") == Ruling(
         "allow",
@@ -160,20 +160,20 @@ def test_several_rules_together_allow_a_line_and_name_what_all_of_them_name() ->
     )
     assert book.ruling(Call(id="c", kind="tool", target="bash", args={"command": 3, "folder": "a", "who": "me"}), "/w") is None
     assert book.ruling(Call(id="c", kind="tool", target="bash", args={"command": " ", "folder": "a", "who": "me"}), "/w") is None
-    plain = rulebook([{"tool": "b*", "verdict": "allow", "args": {"who": "me"}}]).ruling(both, "/w")
+    plain = read_rulebook([{"tool": "b*", "verdict": "allow", "args": {"who": "me"}}]).ruling(both, "/w")
     assert plain is not None and plain.args == frozenset({"who"})
 
 
 def test_why_no_rule_can_allow_a_line() -> None:
     """It cannot be told, or a word is not what `...` stands for; of rules for other tools and lines without either nothing is said."""
-    book = rulebook(
+    book = read_rulebook(
         [{"tool": "bash", "verdict": "allow", "command": "git diff ..."}, {"tool": "bash", "verdict": "deny", "command": "rm ..."}]
     )
     assert book.unclear(bash("(")) != ""
     assert "does not cover --output=x" in book.unclear(bash("git diff --stat; git diff --output=x"))
     assert book.unclear(bash("git diff --stat")) == book.unclear(bash("ls")) == book.unclear(bash(7)) == ""
-    assert rulebook([{"tool": "zsh", "verdict": "allow", "command": "git ..."}]).unclear(bash("(")) == ""
-    assert rulebook([{"tool": "bash", "verdict": "ask", "command": "git ..."}]).unclear(bash("(")) == ""
+    assert read_rulebook([{"tool": "zsh", "verdict": "allow", "command": "git ..."}]).unclear(bash("(")) == ""
+    assert read_rulebook([{"tool": "bash", "verdict": "ask", "command": "git ..."}]).unclear(bash("(")) == ""
     assert "no rules" in repr(Rulebook()) and "no rules" not in repr(book)
 
 
@@ -188,7 +188,7 @@ def test_why_no_rule_can_allow_a_line() -> None:
 def test_what_is_offered_covers_the_call_and_no_other_program(program: str, word: str, rest: str) -> None:
     """The pattern begins with the program and what it is to do, covers this line, and neither another one nor two."""
     line = " ".join(filter(None, (program, word, rest)))
-    found = offer(bash(line))
+    found = offered_pattern(bash(line))
     if program in ("rm", "python") or word in ("Test", "-x") or rest in ("; ls", "> x"):
         assert found == ""
         return
@@ -196,32 +196,36 @@ def test_what_is_offered_covers_the_call_and_no_other_program(program: str, word
     if not found:  # an option that may do more
         assert not pattern.allows((program, word, rest))
         return
-    assert found == f"{program} {word} ..." and covers(pattern, bash(line))
-    assert covers(pattern, bash(f"{line}; {line}")) and not covers(pattern, bash(f"{line}; ls")) and not covers(pattern, bash("ls"))
-    assert not any(covers(pattern, bash(other)) for other in ("", "(", 3, f"{line} $(x)"))
+    assert found == f"{program} {word} ..." and pattern_covers(pattern, bash(line))
+    assert (
+        pattern_covers(pattern, bash(f"{line}; {line}"))
+        and not pattern_covers(pattern, bash(f"{line}; ls"))
+        and not pattern_covers(pattern, bash("ls"))
+    )
+    assert not any(pattern_covers(pattern, bash(other)) for other in ("", "(", 3, f"{line} $(x)"))
 
 
 def test_a_yes_is_for_the_call_that_it_was_given_for() -> None:
     """Bound to its key or, in logs of earlier versions, to the call; a no, an answer and an edit bind nobody."""
     one, given = bash(), ApprovalGiven(call="c", granted=True, by="p", how="click")
     state = RunState(decisions={"q": given}, bound={"q": "key"})
-    assert is_for(state, "q", one, "key") and not is_for(state, "q", one, "another")
-    assert is_for(RunState(decisions={"q": given}, bound={"q": one.key}), "q", one, "another")
-    assert is_for(RunState(decisions={"q": given}), "q", one, "any") and is_for(state, "unknown", one, "another")
+    assert decision_applies(state, "q", one, "key") and not decision_applies(state, "q", one, "another")
+    assert decision_applies(RunState(decisions={"q": given}, bound={"q": one.key}), "q", one, "another")
+    assert decision_applies(RunState(decisions={"q": given}), "q", one, "any") and decision_applies(state, "unknown", one, "another")
     for other in ({"granted": False}, {"args": {"command": "ls"}}, {"answer": ["blue"]}):
         told = ApprovalGiven(**{"call": "c", "granted": True, "by": "p", "how": "click", **other})  # type: ignore[arg-type]
-        assert is_for(RunState(decisions={"q": told}, bound={"q": "key"}), "q", one, "another")
+        assert decision_applies(RunState(decisions={"q": told}, bound={"q": "key"}), "q", one, "another")
 
 
 def test_standing_leave_is_for_a_tool_a_call_or_calls_like_it() -> None:
     """Calls like it only while commands are held in; nothing that was said of another tool."""
-    assert not standing_leave(RunState(), bash(), "key")
-    assert standing_leave(RunState(always={"bash"}), bash(), "key") and not standing_leave(RunState(always={"zsh"}), bash(), "key")
-    assert standing_leave(RunState(same={"key"}), bash(), "key") and not standing_leave(RunState(same={"other"}), bash(), "key")
+    assert not is_allowed_for_run(RunState(), bash(), "key")
+    assert is_allowed_for_run(RunState(always={"bash"}), bash(), "key") and not is_allowed_for_run(RunState(always={"zsh"}), bash(), "key")
+    assert is_allowed_for_run(RunState(same={"key"}), bash(), "key") and not is_allowed_for_run(RunState(same={"other"}), bash(), "key")
     like = RunState(like={"bash": ["ls ...", "git status ..."]})
-    assert standing_leave(like, bash(), "key") and not standing_leave(like, bash("git diff"), "key")
-    assert not standing_leave(like, bash(sandbox="S0: none works here"), "key")
-    assert not standing_leave(RunState(like={"zsh": ["git status ..."]}), bash(), "key")
+    assert is_allowed_for_run(like, bash(), "key") and not is_allowed_for_run(like, bash("git diff"), "key")
+    assert not is_allowed_for_run(like, bash(sandbox="S0: none works here"), "key")
+    assert not is_allowed_for_run(RunState(like={"zsh": ["git status ..."]}), bash(), "key")
 
 
 def test_a_decision_is_bound_to_tool_version_arguments_folder_and_sandbox(tmp_path: Path) -> None:
@@ -233,14 +237,14 @@ def test_a_decision_is_bound_to_tool_version_arguments_folder_and_sandbox(tmp_pa
         return command
 
     one, box, place = bash(), Toolbox([run]), Workspace(tmp_path)
-    key = binding(one, box, place)
+    key = decision_binding(one, box, place)
     (tmp_path / "in").mkdir()
     others = [
-        binding(one, Toolbox([replace(run, version="another")]), place),
-        binding(one, Toolbox([]), place),
-        binding(bash("ls"), box, place),
-        binding(one, box, Workspace(tmp_path / "in")),
-        binding(bash(sandbox="S3"), box, place),
+        decision_binding(one, Toolbox([replace(run, version="another")]), place),
+        decision_binding(one, Toolbox([]), place),
+        decision_binding(bash("ls"), box, place),
+        decision_binding(one, box, Workspace(tmp_path / "in")),
+        decision_binding(bash(sandbox="S3"), box, place),
     ]
     assert len({key, *others}) == 6
-    assert binding(replace(one, id="d", step="s", danger=Danger.SAFE, attempt=2), box, place) == key
+    assert decision_binding(replace(one, id="d", step="s", danger=Danger.SAFE, attempt=2), box, place) == key

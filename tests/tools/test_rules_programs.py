@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.permissions.rulebook import Rulebook, rulebook
+from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
 from kestrel_lab.shell_syntax.parser import read_line
 
 
@@ -17,7 +17,7 @@ def call(line: str) -> Call:
 
 def book(verdict: str, pattern: str) -> Rulebook:
     """One rule about commands."""
-    return rulebook([{"tool": "bash", "verdict": verdict, "command": pattern}])
+    return read_rulebook([{"tool": "bash", "verdict": verdict, "command": pattern}])
 
 
 def judged(verdict: str, pattern: str, line: str) -> str:

@@ -22,17 +22,17 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox import launcher_process
 from kestrel_lab.tools.sandbox import select as choosing
-from kestrel_lab.tools.sandbox.canary import PROBES, leaks, why_not
-from kestrel_lab.tools.sandbox.command_lines import bwrap_path, launch_among, launch_for
-from kestrel_lab.tools.sandbox.landlock import HAS_SCOPES, version
-from kestrel_lab.tools.sandbox.launcher_client import Launch, run_blocking, unshifted
+from kestrel_lab.tools.sandbox.canary import PROBES, find_leaks, probe_level
+from kestrel_lab.tools.sandbox.command_lines import bwrap_path, launch_for, launch_with_places
+from kestrel_lab.tools.sandbox.landlock import HAS_SCOPES, landlock_version
+from kestrel_lab.tools.sandbox.launcher_client import Launch, run_blocking, signal_exit_code
 from kestrel_lab.tools.sandbox.launcher_process import MAX_PROCESSES, MemoryBound
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox, parse_level
 from kestrel_lab.tools.sandbox.mounts import linked_repository
-from kestrel_lab.tools.sandbox.select import Choice, choose
+from kestrel_lab.tools.sandbox.select import Choice, choose_level
 from kestrel_lab.tools.shell.bash import bash
 from kestrel_lab.tools.shell.environment import clean_environment
-from kestrel_lab.tools.shell.process import Ended, run_launched, run_process
+from kestrel_lab.tools.shell.process import ProcessEnd, run_launched, run_process
 from kestrel_lab.tools.tool import ToolContext
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
@@ -47,7 +47,7 @@ KNOWN_OF_S1 = {
     "log of the lab",
     "mode of a file in home",
     "processes of the host",
-} | (set() if version() >= HAS_SCOPES else {"signal to the parent", "abstract Unix socket"})
+} | (set() if landlock_version() >= HAS_SCOPES else {"signal to the parent", "abstract Unix socket"})
 SURELY_OUT_OF_S0 = KNOWN_OF_S1 | {
     "settings of the kernel",
     *("kernel connection file", "ssh key", "TCP to the host", "UDP to the host", "Unix socket", "abstract Unix socket"),
@@ -57,7 +57,7 @@ SURELY_OUT_OF_S0 = KNOWN_OF_S1 | {
 
 def needs(level: str) -> Level:
     """The level, or a skip where it cannot be had."""
-    if problem := why_not(Level[level], Sandbox()):
+    if problem := probe_level(Level[level], Sandbox()):
         pytest.skip(problem)
     return Level[level]
 
@@ -86,7 +86,7 @@ def test_nothing_gets_out_of_bubblewrap(user: str, level: str) -> None:
     """Of 28 ways out none leads out: keys, network, sockets, processes, writes, mounts, what git runs later; as root and as a user."""
     found = matrix(user)
     if level not in found:
-        pytest.skip(why_not(Level[level], Sandbox()))
+        pytest.skip(probe_level(Level[level], Sandbox()))
     assert found[level] == []
 
 
@@ -95,7 +95,7 @@ def test_what_gets_out_of_landlock_is_known(user: str) -> None:
     """Without namespaces nothing gets out but what the level says of itself."""
     found = matrix(user)
     if "S1" not in found:
-        pytest.skip(why_not(Level.S1, Sandbox()))
+        pytest.skip(probe_level(Level.S1, Sandbox()))
     assert set(found["S1"]) - {"root's number"} == KNOWN_OF_S1
 
 
@@ -113,15 +113,15 @@ def test_the_probes_can_get_out(user: str) -> None:
 
 def test_the_canary_can_fail() -> None:
     """Against no sandbox it reports every probe; it is silent about levels that hold."""
-    assert leaks(Level.S0, Sandbox()) == list(PROBES)
-    assert [leaks(level, Sandbox()) for level in (Level.S1, Level.S2, Level.S3) if not why_not(level, Sandbox())].count([]) >= 1
+    assert find_leaks(Level.S0, Sandbox()) == list(PROBES)
+    assert [find_leaks(level, Sandbox()) for level in (Level.S1, Level.S2, Level.S3) if not probe_level(level, Sandbox())].count([]) >= 1
 
 
 def without_words(*words: str) -> Any:
     """A mutant: bubblewrap without some of its words."""
 
     def start(*args: Any, **options: Any) -> Launch:
-        launch = launch_among(*args, **options)
+        launch = launch_with_places(*args, **options)
         text = "\0".join(launch.argv)
         left = text.replace("\0".join(words) + "\0", "")
         assert left != text
@@ -132,14 +132,14 @@ def without_words(*words: str) -> Any:
 
 def with_repository(*args: Any, **options: Any) -> Launch:
     """A mutant: the repository's own folder in the place of the private one."""
-    launch = launch_among(*args, **options)
+    launch = launch_with_places(*args, **options)
     real = {private: gitdir for gitdir, private, _ in launch.repositories}
     return replace(launch, repositories=launch.repositories[1:], sources=tuple(real.get(source, source) for source in launch.sources))
 
 
 def with_links(*args: Any, **options: Any) -> Launch:
     """A mutant: what the repository of a worktree calls its logs is shown, wherever that leads."""
-    launch = launch_among(*args, **options)
+    launch = launch_with_places(*args, **options)
     elsewhere = str(options["write"][1].parent / "elsewhere")
     if launch.write:
         return replace(launch, write=(*launch.write, elsewhere))
@@ -162,7 +162,7 @@ HOLES = [
 def test_the_canary_notices_a_hole(level: str, start: Any, hole: str) -> None:
     """The mutants: a recipe that lacks one protection is found out, and by that probe alone."""
     held = needs(level)
-    assert (leaks(held, Sandbox(), start), leaks(held, Sandbox())) == ([hole], [])
+    assert (find_leaks(held, Sandbox(), start), find_leaks(held, Sandbox())) == ([hole], [])
 
 
 @pytest.mark.parametrize("level", ["S3", "S2", "S1"])
@@ -271,7 +271,7 @@ def test_landlock_alone_does_not_hold_a_workspace_with_the_log(tmp_path: Path) -
     with pytest.raises(PermissionError, match="level S1 cannot hide a part of a workspace: set home to a folder outside"):
         launch_for(Level.S1, ["true"], workspace=tmp_path, env={}, sandbox=Sandbox(hidden=(home,)))
     with pytest.raises(UsageError, match="set home to a folder outside"):
-        choose(Sandbox(level=Level.S1, hidden=(home,)), tmp_path)
+        choose_level(Sandbox(level=Level.S1, hidden=(home,)), tmp_path)
 
 
 @pytest.fixture
@@ -306,33 +306,33 @@ def test_bubblewrap_that_does_not_hold_is_not_relied_on(programs: Path, tmp_path
     """Missing, forbidden, or one that runs commands without holding them in: the next level is chosen, and a named one is refused."""
     if text:
         put_bwrap(programs, text)
-    choice = choose(Sandbox(), tmp_path)
-    assert (choice.level, choice.wanted) == ((Level.S1, True) if not why_not(Level.S1, Sandbox()) else (Level.S0, False))
+    choice = choose_level(Sandbox(), tmp_path)
+    assert (choice.level, choice.wanted) == ((Level.S1, True) if not probe_level(Level.S1, Sandbox()) else (Level.S0, False))
     assert [level for level, reason in choice.reasons if problem in reason][:2] == [Level.S3, Level.S2]
     with pytest.raises(UsageError, match=f"sandbox level S3 is not available: .*{problem}"):
-        choose(Sandbox(level=Level.S3), tmp_path)
+        choose_level(Sandbox(level=Level.S3), tmp_path)
     with pytest.raises(UsageError, match=r"no sandbox of level S2 or above is available"):
-        choose(Sandbox(), tmp_path, minimum=Level.S2)
+        choose_level(Sandbox(), tmp_path, minimum=Level.S2)
 
 
 def test_without_any_sandbox_the_choice_says_so(programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A workspace with keys cannot be held by S1, and without bubblewrap nothing else is left; S0 that was named is as wanted."""
     (tmp_path / "runtime").mkdir()
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "runtime"))
-    choice = choose(Sandbox(), tmp_path)
+    choice = choose_level(Sandbox(), tmp_path)
     assert (choice.level, choice.wanted) == (Level.S0, False)
     assert str(choice).startswith("S0: no sandbox; S3 and S2: bubblewrap is not installed (apt install bubblewrap")
     assert f"S1: the workspace contains {tmp_path / 'runtime'}" in str(choice)
-    assert choose(Sandbox(level=Level.S0), tmp_path) == Choice(level=Level.S0)
+    assert choose_level(Sandbox(level=Level.S0), tmp_path) == Choice(level=Level.S0)
     with pytest.raises(UsageError, match="below S1, the least this tool may run at"):
-        choose(Sandbox(level=Level.S0), tmp_path, minimum=Level.S1)
+        choose_level(Sandbox(level=Level.S0), tmp_path, minimum=Level.S1)
 
 
 def test_the_whole_machine_is_no_workspace() -> None:
     """Around a command that works in `/` nothing can be put: it is refused when a level was named."""
     with pytest.raises(UsageError, match="contains system folders"):
-        choose(Sandbox(level=Level.S3), Path("/"))
-    assert choose(Sandbox(), Path("/")).level is Level.S0
+        choose_level(Sandbox(level=Level.S3), Path("/"))
+    assert choose_level(Sandbox(), Path("/")).level is Level.S0
 
 
 def test_levels_are_read_in_any_case() -> None:
@@ -347,7 +347,7 @@ def quiet(_: bytes) -> bool:
     return True
 
 
-def run_at(level: Level, workspace: Path, command: str, timeout_s: float = PATIENCE_S) -> Ended:
+def run_at(level: Level, workspace: Path, command: str, timeout_s: float = PATIENCE_S) -> ProcessEnd:
     """A command at a level, to its end."""
     argv = ["bash", "--noprofile", "--norc", "-c", command]
     launch = launch_for(level, argv, workspace=workspace, env=clean_environment(), sandbox=Sandbox())
@@ -586,4 +586,4 @@ def test_an_exit_code_is_told_whenever_the_command_ends(monkeypatch: pytest.Monk
 
 def test_codes_of_signals_are_told_from_codes() -> None:
     """Only what ends programs is a signal: 129 is git's own."""
-    assert [unshifted(code) for code in (0, 1, 128, 129, 130, 137, 139, 143)] == [0, 1, 128, 129, 130, -9, -11, -15]
+    assert [signal_exit_code(code) for code in (0, 1, 128, 129, 130, 137, 139, 143)] == [0, 1, 128, 129, 130, -9, -11, -15]

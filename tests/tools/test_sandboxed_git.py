@@ -13,13 +13,13 @@ import pytest
 from waits import PATIENCE_S
 
 from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch, _read
-from kestrel_lab.tools.sandbox.canary import why_not
+from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import launch_for
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.private_gitdir import PREFIX, PrivateGit, remove_tree, shown_names
+from kestrel_lab.tools.sandbox.private_gitdir import PREFIX, PrivateGit, mounted_names, remove_tree
 from kestrel_lab.tools.shell.environment import clean_environment
-from kestrel_lab.tools.shell.process import Ended, run_launched
+from kestrel_lab.tools.shell.process import ProcessEnd, run_launched
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
 
@@ -28,7 +28,7 @@ ME = {f"GIT_{who}_{what}": "a@example.org" for who in ("AUTHOR", "COMMITTER") fo
 
 def needs(level: str) -> Level:
     """The level, or a skip where it cannot be had."""
-    if problem := why_not(Level[level], Sandbox()):
+    if problem := probe_level(Level[level], Sandbox()):
         pytest.skip(problem)
     return Level[level]
 
@@ -56,7 +56,7 @@ def launched(level: Level, root: Path, command: str) -> Launch:
     return launch_for(level, ["bash", "-c", command], workspace=root, env=clean_environment() | ME, sandbox=Sandbox())
 
 
-def run(launch: Launch) -> tuple[Ended, str]:
+def run(launch: Launch) -> tuple[ProcessEnd, str]:
     """It, to its end, and what it wrote."""
     pieces: list[bytes] = []
     ended = asyncio.run(run_launched(launch, stdout=lambda piece: not pieces.append(piece), stderr=lambda _: True, timeout_s=PATIENCE_S))
@@ -162,7 +162,7 @@ def test_both_sides_see_each_other_while_a_command_works(repository: Path) -> No
 def test_a_file_that_both_changed_stays_as_the_person_left_it(repository: Path) -> None:
     """What was changed on both sides is told, and the real file stands."""
     (repository / ".git/ORIG_HEAD").write_text("old\n")
-    one = PrivateGit(str(repository / ".git"), str(repository / f".git/{PREFIX}x"), frozenset(shown_names(str(repository / ".git"))))
+    one = PrivateGit(str(repository / ".git"), str(repository / f".git/{PREFIX}x"), frozenset(mounted_names(str(repository / ".git"))))
     one.make()
     for place, text in ((Path(one.private), "command\n"), (repository / ".git", "person\n")):
         (place / "new").write_text(text)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from waits import PATIENCE_S, until
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.mcp.stdio_transport import start
+from kestrel_lab.mcp.stdio_transport import start_server
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.shell import process
@@ -189,7 +189,7 @@ def test_a_program_whose_input_stays_open_is_talked_to_and_ended(monkeypatch: py
     echo = f"import subprocess, sys\n{left}\nfor line in sys.stdin: print(line.upper(), end='', flush=True)"
 
     async def talk() -> tuple[bytes, int | None, int | None]:
-        program = await start(Launch(argv=(sys.executable, "-c", echo), cwd=str(tmp_path), env=clean_environment()))
+        program = await start_server(Launch(argv=(sys.executable, "-c", echo), cwd=str(tmp_path), env=clean_environment()))
         await program.write(b"abc\n")
         said, running = await program.stdout.readline(), await program.code(0.05)
         assert alive(mark)

@@ -111,7 +111,7 @@ def test_values_put_in_as_they_are_are_caught(tmp_path: Path) -> None:
     for number, value in enumerate(HOSTILE):
         folder = tmp_path / str(number)
         folder.mkdir()
-        run(str(template.render(SAFE[0], {"w": value})), folder)
+        run(str(template.render_template(SAFE[0], {"w": value})), folder)
         ran += (folder / "PWNED").exists()
     assert ran > 4
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.durations import normalize_timezone, time_arithmetic
-from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES, WEEKDAY_NAMES, canonical, ordinal
+from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES, WEEKDAY_NAMES, canonical_text, ordinal
 from kestrel_lab.tools.timeparse.parse import parse_relative
 from kestrel_lab.tools.timeparse.types import Reading
 from kestrel_lab.tools.timeparse.zones import ABBREVIATIONS, AMBIGUOUS, Zone, at_clock, day_start, zone_named
@@ -382,5 +382,5 @@ def test_numbers_in_words(number: int, place: bool) -> None:
     if place:
         words[-1] = special.get(words[-1], words[-1].removesuffix("y") + ("ieth" if words[-1].endswith("y") else "th"))
     expected = ordinal(number) if place else str(number)
-    assert canonical(" ".join(["March", *words])) == f"march {expected}"
-    assert canonical("march " + "-".join(words)) == f"march {expected}"
+    assert canonical_text(" ".join(["March", *words])) == f"march {expected}"
+    assert canonical_text("march " + "-".join(words)) == f"march {expected}"

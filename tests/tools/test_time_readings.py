@@ -10,7 +10,7 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.durations import normalize_timezone, time_arithmetic
 from kestrel_lab.tools.timeparse.parse import parse_relative
-from kestrel_lab.tools.timeparse.session_time import Handshake, from_json, handshake
+from kestrel_lab.tools.timeparse.session_time import Handshake, from_json, session_time
 from kestrel_lab.tools.timeparse.types import Reading
 from kestrel_lab.tools.timeparse.zones import _keys, local_zone, zone_named
 
@@ -252,7 +252,7 @@ def test_counting_says_what_it_settled() -> None:
 
 def test_the_handshake() -> None:
     """Now, zone, weekday, date and ISO week of a moment that is given; a moment without a zone is refused; JSON leads back to it."""
-    met = handshake(NOON)
+    met = session_time(NOON)
     assert met.as_json() == {
         "now_iso": "2026-11-18T12:00:00+01:00",
         "timezone": "Europe/Vienna",
@@ -264,9 +264,9 @@ def test_the_handshake() -> None:
     assert isinstance(again, Handshake)
     assert (again.now, again.zone.rules, again.as_json()) == (met.now, met.zone.rules, met.as_json())
     assert from_json({}) is None
-    assert handshake(NOON, zone_named("Asia/Tokyo", "a test")).as_json()["now_iso"] == "2026-11-18T20:00:00+09:00"
+    assert session_time(NOON, zone_named("Asia/Tokyo", "a test")).as_json()["now_iso"] == "2026-11-18T20:00:00+09:00"
     with pytest.raises(UsageError, match="has no time zone"):
-        handshake(NOON.replace(tzinfo=None))
+        session_time(NOON.replace(tzinfo=None))
 
 
 def test_the_zone_of_the_machine_is_its_present_one() -> None:

@@ -3,13 +3,13 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kestrel_lab.tools.tool_search import Described, ToolIndex, covered, described
+from kestrel_lab.tools.tool_search import ToolDescription, ToolIndex, count_covered, tool_from_definition
 
 TOOLS = [
-    Described(name="convertTimezone", description="Change a clock time from one place to another."),
-    Described(name="get_current_weather", description="Temperature and wind at a place.", parameters="unit celsius fahrenheit"),
-    Described(name="math.factorial", description="Product of all numbers up to one."),
-    Described(name="zz", description="Send mail.", server="mailbox post"),
+    ToolDescription(name="convertTimezone", description="Change a clock time from one place to another."),
+    ToolDescription(name="get_current_weather", description="Temperature and wind at a place.", parameters="unit celsius fahrenheit"),
+    ToolDescription(name="math.factorial", description="Product of all numbers up to one."),
+    ToolDescription(name="zz", description="Send mail.", server="mailbox post"),
 ]
 INDEX = ToolIndex(TOOLS)
 
@@ -32,14 +32,14 @@ def test_names_are_found_by_their_words_and_words_by_names() -> None:
 
 def test_pairs_of_words_count_as_one_also_when_it_is_said_what_is_covered() -> None:
     """`timezone` covers `time zones`, and the other way round."""
-    assert covered("convert time zones", "timezone conversion") == (2, 3)
-    assert covered("timezone", "between time zones") == (1, 1)
-    assert covered("", "anything") == (0, 0)
+    assert count_covered("convert time zones", "timezone conversion") == (2, 3)
+    assert count_covered("timezone", "between time zones") == (1, 1)
+    assert count_covered("", "anything") == (0, 0)
 
 
 def test_the_order_of_tools_does_not_matter() -> None:
     """Equal tools in any order, equal answers; equally good ones by name."""
-    twins = [Described(name=name, description="Send mail.") for name in ("b", "a", "c")]
+    twins = [ToolDescription(name=name, description="Send mail.") for name in ("b", "a", "c")]
     assert ToolIndex(twins).search("mail", 3) == ToolIndex(reversed(twins)).search("mail", 3) == ("a", "b", "c")
 
 
@@ -57,8 +57,8 @@ def test_nested_parameters_are_read_and_a_schema_without_end_is_not() -> None:
     """Names and descriptions at every level near the top; depth and length are bounded."""
     inner = {"type": "object", "properties": {"postcode": {"type": "string", "description": "of the town"}}}
     schema = {"type": "object", "properties": {"places": {"type": "array", "items": inner}}}
-    assert described("a", "b", schema).parameters == "places postcode of the town"
+    assert tool_from_definition("a", "b", schema).parameters == "places postcode of the town"
     deep: dict[str, object] = {}
     for _ in range(50):
         deep = {"properties": {"a" * 1000: deep}}
-    assert len(described("a", "b", deep).parameters) <= 4_000  # type: ignore[arg-type]
+    assert len(tool_from_definition("a", "b", deep).parameters) <= 4_000  # type: ignore[arg-type]

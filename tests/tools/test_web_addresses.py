@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.tools.web.fetch import Reach
-from kestrel_lab.tools.web.urls import Url, joined, read_url, refusal
+from kestrel_lab.tools.web.urls import Url, address_refusal, join_url, read_url
 
 BAD = (
     *("0.0.0.0", "10.1.2.3", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.255.254", "169.254.169.254", "172.16.0.1"),
@@ -23,10 +23,10 @@ GOOD = ("1.1.1.1", "8.8.8.8", "93.184.216.34", "172.15.255.255", "172.32.0.1", "
 
 def test_every_address_that_is_not_of_the_public_internet_is_refused() -> None:
     """Private, link-local, metadata, multicast, documentation, and each way to hide IPv4 in IPv6."""
-    assert {text for text in BAD if not refusal(text)} == set()
-    assert {text: refusal(text) for text in GOOD} == dict.fromkeys(GOOD, "")
-    assert refusal("169.254.169.254") == "is link-local, not a public address"
-    assert refusal("example.org") == "is not a numeric address"
+    assert {text for text in BAD if not address_refusal(text)} == set()
+    assert {text: address_refusal(text) for text in GOOD} == dict.fromkeys(GOOD, "")
+    assert address_refusal("169.254.169.254") == "is link-local, not a public address"
+    assert address_refusal("example.org") == "is not a numeric address"
 
 
 def test_what_python_calls_global_would_not_do() -> None:
@@ -38,15 +38,15 @@ def test_what_python_calls_global_would_not_do() -> None:
 def test_ipv4_hidden_in_ipv6_is_no_way_around(number: int) -> None:
     """A mapped address is judged as what it maps; Teredo, 6to4 and NAT64 are refused whatever they hide."""
     plain = IPv4Address(number)
-    assert bool(refusal(f"::ffff:{plain}")) == bool(refusal(str(plain)))
+    assert bool(address_refusal(f"::ffff:{plain}")) == bool(address_refusal(str(plain)))
     for network in (0x2002 << 112 | number << 80, 0x64FF9B << 96 | number, 0x20010000 << 96 | number):
-        assert refusal(str(IPv6Address(network)))
+        assert address_refusal(str(IPv6Address(network)))
 
 
 @given(st.ip_addresses())
 def test_nothing_is_reached_that_python_calls_private(address: IPv4Address | IPv6Address) -> None:
     """Never more generous than the library."""
-    assert refusal(str(address)) or address.is_global
+    assert address_refusal(str(address)) or address.is_global
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_what_is_accepted_is_stable_and_printable(text: str) -> None:
 def test_links_are_read_as_strictly() -> None:
     """Relative ones lead on from where they stand, others are refused like any URL."""
     base = Url("https", "example.org", 443, "/a/b?c")
-    assert [str(joined(base, text)) for text in ("d", "/d", "?e", "//other.org/x")] == [
+    assert [str(join_url(base, text)) for text in ("d", "/d", "?e", "//other.org/x")] == [
         *("https://example.org/a/d", "https://example.org/d", "https://example.org/a/b?e", "https://other.org/x")
     ]
     for text in ("javascript:alert(1)", "//user@other.org", "data:text/html,x"):
         with pytest.raises(ValueError, match=r"must begin|user name"):
-            joined(base, text)
+            join_url(base, text)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from waits import FOREVER_S
 from webserver import Send, WebServer, answer, serving
 
-from kestrel_lab.tools.web.fetch import Answer, Reach, Resolve, ask
+from kestrel_lab.tools.web.fetch import Answer, Reach, Resolve, request
 
 
 def resolving(*answers: list[str]) -> Resolve:
@@ -29,7 +29,7 @@ def resolving(*answers: list[str]) -> Resolve:
 
 def get(reach: Reach, url: str, **options: Any) -> Answer:
     """One GET."""
-    return asyncio.run(ask(reach, "GET", url, **options))
+    return asyncio.run(request(reach, "GET", url, **options))
 
 
 def here(server: WebServer, **options: Any) -> Reach:
@@ -202,7 +202,7 @@ def test_an_answer_has_its_time(route: Callable[[Send], None]) -> None:
     with serving({"/": route}) as server:
         for seconds in (0.4, 4.0, 40.0):  # a busy machine may not have sent it within the first
             with pytest.raises(TimeoutError, match=rf"within {seconds:g} seconds") as late:
-                asyncio.run(ask(here(server, seconds=seconds), "POST", server.url(), body=b"x"))
+                asyncio.run(request(here(server, seconds=seconds), "POST", server.url(), body=b"x"))
             if "took effect" in str(late.value):
                 break
     assert "whether the POST took effect is not known" in str(late.value)
@@ -337,7 +337,7 @@ def test_many_ask_at_once() -> None:
     """Requests share nothing: each gets its own answer."""
 
     async def all_of_them(server: WebServer) -> list[bytes]:
-        asked: list[Coroutine[Any, Any, Answer]] = [ask(here(server), "GET", server.url(f"/{number}")) for number in range(20)]
+        asked: list[Coroutine[Any, Any, Answer]] = [request(here(server), "GET", server.url(f"/{number}")) for number in range(20)]
         return [got.body for got in await asyncio.gather(*asked)]
 
     with serving({f"/{number}": answer(str(number)) for number in range(20)}) as server:

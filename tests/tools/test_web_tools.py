@@ -28,9 +28,9 @@ from kestrel_lab.tools.builtin import native_tools, web_tools
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox, ToolContext
 from kestrel_lab.tools.web.fetch import Reach
-from kestrel_lab.tools.web.page_text import Page, readable
-from kestrel_lab.tools.web.search_engines import reached, search_tools
-from kestrel_lab.tools.web.tools import foreign
+from kestrel_lab.tools.web.page_text import Page, article_text
+from kestrel_lab.tools.web.search_engines import is_reachable, search_tools
+from kestrel_lab.tools.web.tools import mark_foreign
 
 ARTICLE = "".join(
     f"<p>Paragraph {number} tells at some length how kestrels hover over meadows before they dive.</p>" for number in range(8)
@@ -137,7 +137,7 @@ def test_bytes_become_text_that_hides_nothing(kind: str, body: bytes, text: str)
 @given(st.text(max_size=200))
 def test_foreign_text_cannot_end_its_own_mark(text: str) -> None:
     """The closing line is nowhere in what it closes, even if that quotes the mark of any other text."""
-    lines = foreign(foreign(text, "a"), "a").split("\n")
+    lines = mark_foreign(mark_foreign(text, "a"), "a").split("\n")
     assert lines[-1].startswith("--- end a ")
     assert lines.count(lines[-1]) == 1
 
@@ -158,7 +158,7 @@ def test_a_hostile_page_takes_its_two_seconds_at_most(html: str) -> None:
 
 def test_deep_pages_are_kept_from_the_article_finder() -> None:
     """What nests deeper than any page for people is read plainly."""
-    assert readable("<b>" * 3_000 + "deep" + "</b>" * 3_000, "http://example.org/") == "deep"
+    assert article_text("<b>" * 3_000 + "deep" + "</b>" * 3_000, "http://example.org/") == "deep"
 
 
 def test_requests_tell_all_there_is() -> None:
@@ -215,10 +215,10 @@ sys.modules["ddgs"] = sys.modules["trafilatura"] = None
 from pathlib import Path
 from kestrel_lab.tools.builtin import web_tools
 from kestrel_lab.tools.tool import ToolContext
-from kestrel_lab.tools.web.page_text import readable
+from kestrel_lab.tools.web.page_text import article_text
 from kestrel_lab.tools.files.workspace import Workspace
 tool = web_tools().get("web_search")
-print(readable("<title>T</title><p>text", "http://example.org/"))
+print(article_text("<title>T</title><p>text", "http://example.org/"))
 try:
     asyncio.run(tool.run(tool.validate({"query": "a"}), ToolContext(workspace=Workspace(Path(".")))))
 except Exception as error:
@@ -242,14 +242,14 @@ def test_whether_anything_answers_is_known_soon() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_server(("127.0.0.1", 0)) as closed:
         place, nobody = listening.getsockname(), closed.getsockname()
         closed.close()
-        assert [reached([nobody, place], PATIENCE_S), reached([nobody], PATIENCE_S)] == [True, False]
+        assert [is_reachable([nobody, place], PATIENCE_S), is_reachable([nobody], PATIENCE_S)] == [True, False]
     hanging = threading.Event()
 
     def hangs(*_: object, **__: object) -> None:
         hanging.wait(FOREVER_S)
         raise OSError
 
-    assert not reached([("example.org", 443)], 0.1, hangs)
+    assert not is_reachable([("example.org", 443)], 0.1, hangs)
     hanging.set()
 
 

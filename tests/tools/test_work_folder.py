@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.sandbox.canary import why_not
+from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.shell.bash import bash, ending_folder
 from kestrel_lab.tools.tool import ToolContext
@@ -38,7 +38,7 @@ class Shell:
 @pytest.mark.parametrize("level", ["S0", "S1", "S3"])
 def test_the_next_command_begins_where_the_last_one_ended(tmp_path: Path, level: str) -> None:
     """Through exits and errors, not through a subshell; code, lines and messages are those of the command; variables are not kept."""
-    if problem := why_not(Level[level], Sandbox()):
+    if problem := probe_level(Level[level], Sandbox()):
         pytest.skip(problem)
     run = Shell(tmp_path.resolve(), Level[level])
     assert run("mkdir -p a/b && cd a/b && exit 3")["exit_code"] == 3

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kestrel_lab.core.citations import answered, citations, digest, resolve, standing
+from kestrel_lab.core.citations import answer_spans, citations_in, is_current, resolve_citation, text_digest
 from kestrel_lab.core.events.union import RunFinished, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
-from kestrel_lab.verification.claims import claims_of, pieces
-from kestrel_lab.verification.evidence import cited_share, evidence_of, summary, wrong_citations
-from kestrel_lab.verification.subject import Made, Subject
+from kestrel_lab.verification.claims import answer_pieces, claims_of
+from kestrel_lab.verification.evidence import cited_share, evidence_of, states_summary, wrong_citations
+from kestrel_lab.verification.subject import AnsweredCall, Subject
 from kestrel_lab.verification.workspace_files import Files
 
 ROOF = "The roof is red.\nThe roof is 7 m high.\nThe door is green.\n"
@@ -51,12 +51,12 @@ def workspace(tmp_path: Path) -> Path:
 )
 def test_places_are_read_as_models_write_them(text: str, found: list[tuple[str, int, int]]) -> None:
     """The forms that are natural are citations, times and ratios are not."""
-    assert [(one.path, one.first, one.last) for one in citations(text)] == found
+    assert [(one.path, one.first, one.last) for one in citations_in(text)] == found
 
 
 def test_calls_and_pages_are_cited_too() -> None:
     """A call by its id in brackets, a page by its address."""
-    assert [(one.call, one.page) for one in citations("It is so [main.2.1], see https://a.test/x.")] == [
+    assert [(one.call, one.page) for one in citations_in("It is so [main.2.1], see https://a.test/x.")] == [
         ("main.2.1", ""),
         ("", "https://a.test/x"),
     ]
@@ -64,25 +64,25 @@ def test_calls_and_pages_are_cited_too() -> None:
 
 def test_a_citation_resolves_to_what_the_run_saw(tmp_path: Path) -> None:
     """Lines come from what was read at the time, and are stale, moved or gone when the file is not the same any more."""
-    spans = answered("main.1.1", "read_file", {"path": "roof.txt", "offset": 1}, f"{ROOF}[lines 1 to 3 of 9, go on with offset=4]")
+    spans = answer_spans("main.1.1", "read_file", {"path": "roof.txt", "offset": 1}, f"{ROOF}[lines 1 to 3 of 9, go on with offset=4]")
     assert [(span.id, span.text.strip()) for span in spans[1:]] == [("roof.txt:1-3", ROOF.strip())]
-    (cited,) = citations("see roof.txt:2")
-    span = resolve(cited, spans, lambda _: None)
+    (cited,) = citations_in("see roof.txt:2")
+    span = resolve_citation(cited, spans, lambda _: None)
     assert span is not None
     assert (span.id, span.text, spans[0].text[span.start : span.end], span.digest) == (
-        "roof.txt:2", "The roof is 7 m high.", "The roof is 7 m high.", digest("The roof is 7 m high."),
+        "roof.txt:2", "The roof is 7 m high.", "The roof is 7 m high.", text_digest("The roof is 7 m high."),
     )  # fmt: skip
     now = {"same": ROOF, "moved": f"A line.\n{ROOF}", "stale": ROOF.replace("7", "8"), "gone": None}
-    assert [standing(span, lambda _, text=text: text) for text in now.values()] == ["current", "moved", "stale", "gone"]
+    assert [is_current(span, lambda _, text=text: text) for text in now.values()] == ["current", "moved", "stale", "gone"]
 
 
 def test_grep_and_several_files_give_lines() -> None:
     """Each line that grep found, and each file of several that were read, is a span of its own in the answer's text."""
     text = "a.py:3: x = 1\nsub/b.py:10: y = 2"
-    found = answered("c", "grep", {"pattern": "="}, text)
+    found = answer_spans("c", "grep", {"pattern": "="}, text)
     assert [(span.id, text[span.start : span.end]) for span in found[1:]] == [("a.py:3", "x = 1"), ("sub/b.py:10", "y = 2")]
     text = "=== a.py ===\nx = 1\n=== b.py ===\n[not read: no such file]"
-    assert [span.id for span in answered("c", "batch_read", {}, text)[1:]] == ["a.py:1"]
+    assert [span.id for span in answer_spans("c", "batch_read", {}, text)[1:]] == ["a.py:1"]
 
 
 def test_an_answer_is_split_where_its_claims_end() -> None:
@@ -108,7 +108,7 @@ def test_an_answer_is_split_where_its_claims_end() -> None:
 @given(st.text(alphabet='ab .`\n-|#>~1\t"“”[](', max_size=120))
 def test_pieces_stand_where_they_say(answer: str) -> None:
     """Every piece begins where it says in the answer, in order, whatever the answer is."""
-    found = list(pieces(answer))
+    found = list(answer_pieces(answer))
     starts = [said.at for said in found]
     assert starts == sorted(starts)
     for said in found:
@@ -147,9 +147,9 @@ def test_citations_are_resolved_exactly(workspace: Path, cites: list[dict[str, s
     """By the files as they are now, whatever was read before; a claim is as good as its worst citation."""
     (workspace / "logo.png").write_bytes(b"\0\1")
     (workspace / "new.txt").write_text("second\n")
-    read = [answered("m.1.1", "read_file", {"path": "roof.txt"}, ROOF), answered("m.1.2", "read_file", {"path": "old.txt"}, "x\n")]
-    read.append(answered("m.1.3", "read_file", {"path": "new.txt"}, "first\n"))
-    calls = [Made(call=f"m.1.{number}", tool="read_file", args={}, ok=True) for number in (1, 2, 3)]
+    read = [answer_spans("m.1.1", "read_file", {"path": "roof.txt"}, ROOF), answer_spans("m.1.2", "read_file", {"path": "old.txt"}, "x\n")]
+    read.append(answer_spans("m.1.3", "read_file", {"path": "new.txt"}, "first\n"))
+    calls = [AnsweredCall(call=f"m.1.{number}", tool="read_file", args={}, ok=True) for number in (1, 2, 3)]
     subject = Subject(answer="", spans=[span for spans in read for span in spans], calls=calls, ground=Files(workspace))
     (claim,) = evidence_of(subject, [{"text": "So it is.", "citations": cites}])
     assert (claim.state, next((one.why for one in claim.cited if one.why), "")) == (state, why)
@@ -160,7 +160,7 @@ def test_prose_has_claims_too(workspace: Path) -> None:
     """Each sentence with what it cites in brackets; blocks of code are none."""
     subject = Subject(answer="It is red [roof.txt:1]. It is high.\n\n```py\nx = 1\n```\n", ground=Files(workspace))
     backed = evidence_of(subject)
-    assert summary([one.state for one in backed]) == "2 claims: 1 cited, 1 uncited"
+    assert states_summary([one.state for one in backed]) == "2 claims: 1 cited, 1 uncited"
     assert cited_share(backed) == 0.5
 
 
@@ -177,7 +177,7 @@ def test_a_resolver_that_believes_would_be_seen(workspace: Path, monkeypatch: py
     """The mutant: where any quote is anywhere, a made-up one is cited."""
     claims = [{"text": "So it is.", "citations": [entry("roof.txt:1", "is gold")]}]
     assert evidence_of(Subject(answer="", ground=Files(workspace)), claims)[0].state == "wrong"
-    monkeypatch.setattr("kestrel_lab.verification.evidence._has", lambda *_: True)
+    monkeypatch.setattr("kestrel_lab.verification.evidence._contains_quote", lambda *_: True)
     assert evidence_of(Subject(answer="", ground=Files(workspace)), claims)[0].state == "cited"
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.core.citations import answered, citations, resolve, spans_of, standing
+from kestrel_lab.core.citations import answer_spans, citations_in, is_current, resolve_citation, spans_of
 from kestrel_lab.core.events.union import ModelAnswered, ToolAnswered
 from kestrel_lab.verification.claims import MOST_CHARS, claims_of
 from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import Files
-from kestrel_lab.views.evidence import cites_of
+from kestrel_lab.views.evidence import cited_places
 
 HIT = "src/app.py:7-9  (function roof: has roof)\n     7  def roof():\n     8      height = 7\n     9  \n\nb.py:3  (text)\n     3  roof()"
 USES = "src/app.py:7: definition: def roof():\nsrc/app.py:12: call: roof()\n[2 more: use grep with a path]"
@@ -22,30 +22,30 @@ USES = "src/app.py:7: definition: def roof():\nsrc/app.py:12: call: roof()\n[2 m
 def test_the_file_of_exactly_that_path_is_meant() -> None:
     """`src/app.py:1` is never resolved to `lib/src/app.py`, even if that was read later; `app.py:1` may mean it."""
     spans = [
-        *answered("m.1.1", "read_file", {"path": "src/app.py"}, "right = 1\n"),
-        *answered("m.1.2", "read_file", {"path": "lib/src/app.py"}, "wrong = 1\n"),
+        *answer_spans("m.1.1", "read_file", {"path": "src/app.py"}, "right = 1\n"),
+        *answer_spans("m.1.2", "read_file", {"path": "lib/src/app.py"}, "wrong = 1\n"),
     ]
-    found = [resolve(citations(name)[0], spans, lambda _: None) for name in ("src/app.py:1", "./src/app.py:1", "app.py:1")]
+    found = [resolve_citation(citations_in(name)[0], spans, lambda _: None) for name in ("src/app.py:1", "./src/app.py:1", "app.py:1")]
     assert [span.text.strip() for span in found if span] == ["right = 1", "right = 1", "wrong = 1"]
 
 
 @pytest.mark.parametrize(("tool", "text", "cited"), [("search_code", HIT, "src/app.py:8"), ("find_definition", HIT, "b.py:3"), ("find_references", USES, "src/app.py:12")])  # fmt: skip
 def test_what_an_index_showed_was_seen(tool: str, text: str, cited: str) -> None:
     """Lines that the search tools showed resolve to what they showed, with the tool that found them, and are current."""
-    span = resolve(citations(cited)[0], answered("m.1.1", tool, {}, text), lambda _: None)
+    span = resolve_citation(citations_in(cited)[0], answer_spans("m.1.1", tool, {}, text), lambda _: None)
     assert span is not None
     assert (span.id, span.found, span.text.strip()) in {
         ("src/app.py:8", "search_code", "height = 7"), ("b.py:3", "find_definition", "roof()"), ("src/app.py:12", "find_references", "roof()")
     }  # fmt: skip
     file = "\n" * (span.first - 1) + f"    {span.text.strip()}  \n"
-    assert [standing(span, lambda _: now) for now in (file, file.replace("o", "u").replace("7", "8"))] == ["current", "stale"]
+    assert [is_current(span, lambda _: now) for now in (file, file.replace("o", "u").replace("7", "8"))] == ["current", "stale"]
 
 
 def test_a_line_that_was_shown_cut_is_current() -> None:
     """A search shows the first 300 characters of a line: the rest of it is not a change, a change of what was shown is one."""
     line = "x = " + "7, " * 200
-    (_, span) = answered("m.1.1", "search_code", {}, f"a.py:2  (text)\n     2  {line[:300]}")
-    assert [standing(span, lambda _, now=now: f"\n{now}\n") for now in (line, line.replace("7", "8"))] == ["current", "stale"]
+    (_, span) = answer_spans("m.1.1", "search_code", {}, f"a.py:2  (text)\n     2  {line[:300]}")
+    assert [is_current(span, lambda _, now=now: f"\n{now}\n") for now in (line, line.replace("7", "8"))] == ["current", "stale"]
 
 
 def test_what_the_cache_answered_is_cited_too() -> None:
@@ -56,7 +56,7 @@ def test_what_the_cache_answered_is_cited_too() -> None:
     )  # fmt: skip
     said = ToolAnswered(call="m.1.1", step="m", tool="read_file", text="one\ntwo\n", cached=True)
     backed = evidence_of(Subject(answer="It is so [a.py:2].", spans=spans_of([asked, said])))
-    assert cites_of(backed)[0][:2] == ["a.py:2", "two"]
+    assert cited_places(backed)[0][:2] == ["a.py:2", "two"]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_what_the_cache_answered_is_cited_too() -> None:
 )
 def test_lists_and_subscripts(text: str, found: list[tuple[int, int]]) -> None:
     """Several lines after one path are several citations; a subscript in code is none."""
-    assert [(one.first, one.last) for one in citations(text)] == found
+    assert [(one.first, one.last) for one in citations_in(text)] == found
 
 
 @pytest.mark.parametrize("cite", ["[my notes.md:2]", "`my notes.md:2`", "[see notes.md:2]", "[my notes.md#L2]", "[a b/my notes.md:2]"])
@@ -82,8 +82,8 @@ def test_paths_with_spaces_are_cited_in_brackets(tmp_path: Path, cite: str) -> N
     (tmp_path / meant).parent.mkdir(exist_ok=True)
     (tmp_path / meant).write_text(f"one\n{meant} it is\n")
     ground = Files(tmp_path, 5.0)
-    (cited,) = citations(f"It is so {cite}.")
-    span = resolve(cited, [], ground.read)
+    (cited,) = citations_in(f"It is so {cite}.")
+    span = resolve_citation(cited, [], ground.read)
     assert span is not None
     assert (span.id, span.text) == (f"{meant}:2", f"{meant} it is")
     assert check_answer(Subject(answer=f"It is so {cite}.", ground=ground)) == ()

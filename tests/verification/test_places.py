@@ -9,7 +9,7 @@ import pytest
 
 from kestrel_lab.verification import places
 from kestrel_lab.verification.engine import check_answer
-from kestrel_lab.verification.subject import Made, Subject
+from kestrel_lab.verification.subject import AnsweredCall, Subject
 from kestrel_lab.verification.workspace_files import Files
 
 CART = '''"""The cart."""
@@ -93,7 +93,7 @@ def checks(subject: Subject) -> set[str]:
 )
 def test_a_place_is_right_or_accused(shop: Files, answer: str, accused: str) -> None:
     """A place that does not exist is accused however the sentence puts it; what is proposed, denied or another's is not."""
-    calls = (Made(call="main.1.1", tool="bash", args={"command": "ls"}, ok=True),)
+    calls = (AnsweredCall(call="main.1.1", tool="bash", args={"command": "ls"}, ok=True),)
     assert checks(Subject(answer=answer, calls=calls, ground=shop)) == ({accused} if accused else set())
 
 
@@ -109,7 +109,7 @@ def test_what_the_run_itself_touched_is_not_missing(shop: Files) -> None:
     subject = Subject(answer="See shop/basket.py.", ground=shop, calls=())
     assert checks(subject) == {"files_exist"}
     assert checks(replace(subject, goal="Delete shop/basket.py.")) == set()
-    made = Made(call="main.1.1", tool="delete_file", args={"path": "shop/basket.py"}, ok=True)
+    made = AnsweredCall(call="main.1.1", tool="delete_file", args={"path": "shop/basket.py"}, ok=True)
     assert checks(replace(subject, calls=(made,))) == set()
 
 

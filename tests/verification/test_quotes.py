@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kestrel_lab.core.citations import Span
 from kestrel_lab.verification.engine import check_answer
 from kestrel_lab.verification.evidence import evidence_of
-from kestrel_lab.verification.quotes import changed_in, coded_in, nearly_in, quoted_in
-from kestrel_lab.verification.subject import Made, Subject
+from kestrel_lab.verification.quotes import changed_code, changed_quote, contains_code, contains_quote
+from kestrel_lab.verification.subject import AnsweredCall, Subject
 from kestrel_lab.verification.workspace_files import Files
 
 CODE = '''"""Read the settings file and apply what it says."""
@@ -66,7 +66,7 @@ def ground(tmp_path: Path) -> Files:
 def test_a_quote_is_exact_or_accused(ground: Files, answer: str, *, exact: bool) -> None:
     """A quote with another word than its source is accused; one that is of no source, or of the person, is not."""
     span = Span(id="main.1.1", source="bash", text="12 rows were read from the file\n", call="main.1.1")
-    sent = Made(call="main.1.2", tool="send", args={"body": "Dear all, the report is attached here."}, ok=True)
+    sent = AnsweredCall(call="main.1.2", tool="send", args={"body": "Dear all, the report is attached here."}, ok=True)
     subject = Subject(answer=answer, goal="Show me all rows of the first file", spans=(span,), calls=(sent,), ground=ground)
     assert [one.check for one in check_answer(subject)] == ([] if exact else ["quotes_are_exact"])
 
@@ -83,18 +83,18 @@ def test_a_quote_is_found_as_it_is_and_as_changed_with_another_word(words: list[
     text = " ".join(["begin", *words, "end"])
     quote = " ".join(words)
     changed = " ".join([*words[:at], "other", *words[at + 1 :]])
-    assert quoted_in(quote, [text])
-    assert not quoted_in(changed, [text])
-    assert nearly_in(changed, [text])
+    assert contains_quote(quote, [text])
+    assert not contains_quote(changed, [text])
+    assert changed_quote(changed, [text])
 
 
 def test_code_is_compared_by_tokens() -> None:
     """White space, kinds of quotation marks and commas at ends make no difference; a value does."""
     text = "def load(path, size=16):\n    return read(path, size, 'utf-8')\n"
-    assert coded_in('return read( path,size,"utf-8" )', [text])
-    assert not coded_in("return read(path, size, 'utf-16')", [text])
-    assert changed_in("return read(path, size, 'utf-16')", [text]) == 'return read ( path , size , "utf-8" )'
-    assert changed_in("return read(path, length, 'utf-8')", [text], frozenset({"length"})) == ""
+    assert contains_code('return read( path,size,"utf-8" )', [text])
+    assert not contains_code("return read(path, size, 'utf-16')", [text])
+    assert changed_code("return read(path, size, 'utf-16')", [text]) == 'return read ( path , size , "utf-8" )'
+    assert changed_code("return read(path, length, 'utf-8')", [text], frozenset({"length"})) == ""
 
 
 @pytest.mark.parametrize(

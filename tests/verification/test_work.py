@@ -11,7 +11,7 @@ from kestrel_lab.core.citations import Span
 from kestrel_lab.verification import workspace_files as work
 from kestrel_lab.verification.engine import UNFINISHED, check_answer
 from kestrel_lab.verification.evidence import evidence_of
-from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.subject import MOST_BLOCK, MOST_CHARS, MOST_CLAIMS, Subject
 from kestrel_lab.verification.workspace_files import Files
 
@@ -69,13 +69,13 @@ def test_a_check_that_has_spent_its_work_stops_and_what_was_found_stays(ground: 
     seen: list[int] = []
 
     def endless(subject: Subject) -> Iterator[Issue]:
-        yield issue("major", "", "found before", "")
+        yield make_issue("major", "", "found before", "")
         while True:
             seen.append(1)
             subject.pay(work.MOST / 10)
 
     def later(subject: Subject) -> Iterator[Issue]:
-        yield issue("major", "", "found later", "")
+        yield make_issue("major", "", "found later", "")
 
     found = check_answer(Subject(answer="It is in app.py.", ground=ground), checks={"files": (endless, later)})
     assert [one.what for one in found if one.refuses] == ["found before"]
@@ -87,14 +87,14 @@ def test_a_check_that_has_spent_its_work_stops_and_what_was_found_stays(ground: 
 def test_the_counting_notices_work_that_nobody_stops(ground: Files) -> None:
     """The mutant: where spending stops nothing, the same check goes on to its end, and nothing says that it should not have."""
 
-    class Careless(work.Work):
+    class Careless(work.WorkAllowance):
         def spend(self, cost: float) -> None:
             pass
 
     def long(subject: Subject) -> Iterator[Issue]:
         for number in range(100):
             subject.pay(work.MOST / 10)
-            yield issue("minor", "", f"found {number}", "")
+            yield make_issue("minor", "", f"found {number}", "")
 
     subject = Subject(answer="It is in app.py.", ground=ground)
     kept = check_answer(subject, {"files": (long,)})

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.events import union as e
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.verification.claims import claims_of
-from kestrel_lab.verification.evidence import Backed, evidence_of
-from kestrel_lab.verification.subject import Made, Subject
-from kestrel_lab.views.evidence import cites_of, claims_shown
+from kestrel_lab.verification.evidence import CitedClaim, evidence_of
+from kestrel_lab.verification.subject import AnsweredCall, Subject
+from kestrel_lab.views.evidence import cited_places, claim_ranges
 from kestrel_lab.views.html.markdown import markdown_html
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.run_view import RunView
@@ -78,18 +78,18 @@ def test_a_claim_whose_marks_would_change_the_markdown_has_none_and_others_have(
 @given(st.text("ab 1.*_`[](){}|>-#\n\\$⸨⸩", max_size=80), st.text("ab<>\"'&\n", max_size=20))
 def test_marks_change_nothing_but_the_line(text: str, told: str) -> None:
     """Of any text, the HTML with marks is the HTML without them once the marks are taken away, and evidence in it is never markup."""
-    said = [Backed(text=one.text) for one in claims_of(text) if one.kind != "code"]
+    said = [CitedClaim(text=one.text) for one in claims_of(text) if one.kind != "code"]
     found = [[*place, "wrong", told] for place in _places(text, said)]
     html = markdown_html(text, claims=found)
 
     assert re.sub(r'</?span(?: class="kst-claim[^>]*)?>', "", html) == re.sub(r"</?span>", "", markdown_html(text))
 
 
-def _places(text: str, said: list[Backed]) -> list[Any]:
+def _places(text: str, said: list[CitedClaim]) -> list[Any]:
     at, found = 0, []
     for one in said:
-        if one.text and (start := plain(text).find(plain(one.text), at)) >= 0:
-            at = start + len(plain(one.text))
+        if one.text and (start := sanitize_text(text).find(sanitize_text(one.text), at)) >= 0:
+            at = start + len(sanitize_text(one.text))
             found.append([start, at])
     return found
 
@@ -105,17 +105,17 @@ def test_evidence_is_text_in_an_attribute() -> None:
 
 def test_who_denied_a_cited_call_is_said() -> None:
     """A claim that cites a denied call is not known to be true, and says by whom the call was denied."""
-    calls = [Made(call="main.1.1", tool="shell", args={}, ok=False, denied="denied by ada")]
+    calls = [AnsweredCall(call="main.1.1", tool="shell", args={}, ok=False, denied="denied by ada")]
     backed = evidence_of(Subject(answer="It passed [main.1.1].", calls=calls))
 
-    (claim,) = claims_shown("It passed [main.1.1].", backed)
+    (claim,) = claim_ranges("It passed [main.1.1].", backed)
     assert claim == [0, 21, "unknown", "? [main.1.1]: unknown, the call of shell was denied by ada"]
-    assert cites_of(backed) == [["[main.1.1]", "the call of shell was denied by ada", "unknown"]]
+    assert cited_places(backed) == [["[main.1.1]", "the call of shell was denied by ada", "unknown"]]
 
 
 def test_nothing_is_underlined_where_nothing_is_cited() -> None:
     """An answer that points at nothing is shown as it is written."""
-    assert claims_shown("One. Two.", evidence_of(Subject(answer="One. Two."))) == []
+    assert claim_ranges("One. Two.", evidence_of(Subject(answer="One. Two."))) == []
 
 
 def test_a_number_leads_to_the_call_that_gave_it() -> None:

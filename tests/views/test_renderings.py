@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import plain
-from kestrel_lab.views.diffs import changed, diff_lines, shown_diff, split_diff
-from kestrel_lab.views.formatting import duration, ends, usage_line, value_text, visible_json
-from kestrel_lab.views.html.elements import page, table_html
+from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.views.diffs import diff_lines, diff_stat, sanitize_diff, split_diff
+from kestrel_lab.views.formatting import first_and_last, format_duration, usage_line, value_text, visible_json
+from kestrel_lab.views.html.elements import html_page, table_html
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.notices import notice_of
 from kestrel_lab.views.run_text import run_text
@@ -174,7 +174,7 @@ def test_foreign_text_is_never_markup(hostile: str) -> None:
 
     assert set(markup.tags) <= ALLOWED | MARKDOWN
     assert markup.attributes <= {"class", "style", "scope", "open", "aria-label", "id"} | MARKDOWN_ATTRIBUTES | SVG_ATTRIBUTES
-    assert plain(markup.words) == markup.words
+    assert sanitize_text(markup.words) == markup.words
 
 
 def test_a_result_that_is_not_from_a_real_model_says_so() -> None:
@@ -305,7 +305,7 @@ def test_visible_json_is_the_same_value_with_nothing_hidden(value: object) -> No
     text = visible_json(value)  # type: ignore[arg-type]
 
     assert json.loads(text) == value
-    assert plain(text) == text
+    assert sanitize_text(text) == text
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_an_argument_is_shown_so_that_it_cannot_be_mistaken(value: str | int, te
 
 def test_durations_and_usage_read_well() -> None:
     """Units fit the size; unknown prices are not called zero."""
-    assert [duration(s) for s in (0.0123, 3.44, 59.96, 125)] == ["12 ms", "3.4 s", "1 min 00 s", "2 min 05 s"]
+    assert [format_duration(s) for s in (0.0123, 3.44, 59.96, 125)] == ["12 ms", "3.4 s", "1 min 00 s", "2 min 05 s"]
     assert usage_line(Usage(tokens_in=1500, unpriced=2, model_calls=2)) == "1,500 tokens · 2 model calls · 0 tool calls"
 
 
@@ -331,7 +331,7 @@ def test_tables_align_numbers_and_escape_cells() -> None:
 
 def test_a_page_forbids_scripts_and_remote_loads() -> None:
     """The document's own policy allows inline style and nothing else from outside."""
-    text = page("<t>", "<p>x</p>")
+    text = html_page("<t>", "<p>x</p>")
 
     assert "default-src &#x27;none&#x27;" in text
     assert "<title>&lt;t&gt;</title>" in text
@@ -377,7 +377,7 @@ def test_a_run_of_ordinary_length_is_saved_whole() -> None:
 @given(st.lists(st.text(max_size=20), max_size=30), st.none() | st.integers(0, 300))
 def test_ends_leave_out_a_middle_and_nothing_else(items: list[str], limit: int | None) -> None:
     """Head, the number left out, and tail make up the whole; the last is always there, the rest keeps to the limit."""
-    head, left_out, tail = ends(items, str, limit)
+    head, left_out, tail = first_and_last(items, str, limit)
     middle = items[len(head) : len(items) - len(tail)]
     assert [*head, *middle, *tail] == items
     assert left_out == len(middle)
@@ -403,11 +403,11 @@ def test_a_diff_is_shown_by_its_lines() -> None:
     text, diff = split_diff("replaced f (1 line)\n--- f\n+++ f\n@@ -1,2 +1,2 @@\n--- old\n+new\x1b[2J\n same")
     assert text == "replaced f (1 line)"
     assert [kind for kind, _ in diff_lines(diff)] == ["", "", "place", "removed", "added", ""]
-    assert shown_diff(diff).splitlines()[4] == "+new\\u{1b}[2J"
-    assert changed(diff) == "+1 \u22121 lines"
+    assert sanitize_diff(diff).splitlines()[4] == "+new\\u{1b}[2J"
+    assert diff_stat(diff) == "+1 \u22121 lines"
     assert split_diff("no diff\n--- at all") == ("no diff\n--- at all", "")
-    assert shown_diff("--- f\n+++ f\n@@ -1 +1 @@\n-a\r\n+b\r") == "--- f\n+++ f\n@@ -1 +1 @@\n-a\n+b"
-    assert shown_diff("--- f\n+++ f\n@@ -1 +1 @@\n-a\r\n+a") == "--- f\n+++ f\n@@ -1 +1 @@\n-a\\u{d}\n+a"
+    assert sanitize_diff("--- f\n+++ f\n@@ -1 +1 @@\n-a\r\n+b\r") == "--- f\n+++ f\n@@ -1 +1 @@\n-a\n+b"
+    assert sanitize_diff("--- f\n+++ f\n@@ -1 +1 @@\n-a\r\n+a") == "--- f\n+++ f\n@@ -1 +1 @@\n-a\\u{d}\n+a"
 
 
 def test_no_machine_is_named_in_what_is_saved() -> None:

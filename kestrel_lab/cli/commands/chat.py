@@ -18,8 +18,8 @@ from kestrel_lab.cli.frontend import (
     ShowOptions,
     WorkOptions,
     frontend_of,
-    grouped,
     limits_of,
+    option_groups,
     run_options,
 )
 from kestrel_lab.core.errors import ApprovalRequired, RunCancelled, UsageError
@@ -36,7 +36,7 @@ Ask = Callable[[], Awaitable[str]]
 
 
 @chatting.command(epilog='Example: kestrel chat --follow RUN. "/exit", Ctrl-D, or Ctrl-C on an empty line leaves.')
-@grouped
+@option_groups
 def chat(
     ctx: typer.Context,
     *,

@@ -20,13 +20,13 @@ from kestrel_lab.core.redaction import REDACTED, Redactor, secret_values
 from kestrel_lab.core.version import __version__
 from kestrel_lab.host.filesystem import is_shared, kind_of_filesystem
 from kestrel_lab.host.git import git_program
-from kestrel_lab.host.vector_tables import unloadable
+from kestrel_lab.host.vector_tables import load_problem
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.resolve import available_models
 from kestrel_lab.models.router import RoutedModel
 from kestrel_lab.runtime.context.guidance import guidance_in
-from kestrel_lab.runtime.mcp.servers import watched_as
+from kestrel_lab.runtime.mcp.servers import dependency_name
 from kestrel_lab.runtime.options import guidance_names
 from kestrel_lab.runtime.settings import Settings
 from kestrel_lab.runtime.supervision.health import HealthRow, HealthState
@@ -38,8 +38,8 @@ from kestrel_lab.tools.kernel.documents import NextInput, document_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.sandbox.canary import PROBES
 from kestrel_lab.tools.sandbox.levels import Level
-from kestrel_lab.tools.sandbox.select import choose, verdict
-from kestrel_lab.tools.web.urls import refusal
+from kestrel_lab.tools.sandbox.select import choose_level, level_problem
+from kestrel_lab.tools.web.urls import address_refusal
 from kestrel_lab.views.html.table_view import TableView
 
 _LOOK_S, _NAMED = 3.0, 5
@@ -77,11 +77,11 @@ class Doctor(TableView):
         return _COLUMNS, [(marks[f.ok], f.what, f.found, f.advice) for f in self.findings]
 
 
-def examine(lab: Lab) -> Doctor:
+def run_diagnostics(lab: Lab) -> Doctor:
     """Look at everything a run needs; starts no model and talks to nothing but this machine and a server of your own that is set."""
     python = Finding(True, "kestrel_lab", f"{__version__} on Python {platform.python_version()}, {sys.platform}")
     own = (python, _log(lab), _events(lab), _model(lab), *_dependencies(lab), *_servers(lab), *_providers(lab))
-    return Doctor((*own, _vectors(), _ripgrep(), *_sandbox(lab), *barriers(lab), _git(), *_notebook()))
+    return Doctor((*own, _vectors(), _ripgrep(), *_sandbox(lab), *probe_barriers(lab), _git(), *_notebook()))
 
 
 def known_models(lab: Lab) -> Doctor:
@@ -139,7 +139,7 @@ def _dependency(lab: Lab, row: HealthRow, *, optional: bool) -> Finding:
 
 def _servers(lab: Lab) -> list[Finding]:
     """The MCP servers that are configured; none is started."""
-    rows = [row for row in lab.session.mcp.table() if lab.session.supervisor.get(watched_as(row.name)) is None]  # else a dependency
+    rows = [row for row in lab.session.mcp.table() if lab.session.supervisor.get(dependency_name(row.name)) is None]  # else a dependency
     held = {row.name: f", sandbox {row.sandbox}" if row.sandbox else "" for row in rows}
     well = {"not started", "ready", "off"}
     return [
@@ -156,7 +156,7 @@ def _providers(lab: Lab) -> list[Finding]:
 
 
 def _vectors() -> Finding:
-    if why := unloadable():
+    if why := load_problem():
         advice = "search compares every vector instead, which is slower"
         return Finding(False, "sqlite-vec", f"cannot be loaded: {why}", advice, optional=True)
     return Finding(True, "sqlite-vec", version("sqlite-vec"))
@@ -173,7 +173,7 @@ def _sandbox(lab: Lab) -> list[Finding]:
     """The level that commands run at here, and what the canary of each level says."""
     what = f"sandbox ({lab.session.sandbox.name}{', with network' if lab.session.sandbox.network else ''})"
     try:
-        choice = choose(lab.session.sandbox, Path.cwd())
+        choice = choose_level(lab.session.sandbox, Path.cwd())
     except UsageError as error:
         return [Finding(False, what, "none", str(error)), *_canaries(lab)]
     asked = "" if choice.wanted else "each command needs approval as CRITICAL; install what is missing below, or set sandbox = S0"
@@ -182,7 +182,7 @@ def _sandbox(lab: Lab) -> list[Finding]:
 
 
 def _canaries(lab: Lab) -> list[Finding]:
-    tried = {level: verdict(level, lab.session.sandbox) for level in sorted(Level, reverse=True) if level > Level.S0}
+    tried = {level: level_problem(level, lab.session.sandbox) for level in sorted(Level, reverse=True) if level > Level.S0}
     passed = f"canary passed ({', '.join(PROBES)})"
     return [Finding(not why, f"  {level.name}", "no" if why else passed, why, optional=True) for level, why in tried.items()]
 
@@ -194,12 +194,12 @@ _OPEN = "93.184.215.14"
 _PROBE = "a-secret-that-nobody-has"
 
 
-def barriers(lab: Lab) -> list[Finding]:
+def probe_barriers(lab: Lab) -> list[Finding]:
     """Try each barrier but the sandbox, which has a canary of its own; talks to nothing, and starts nothing."""
-    return [secrets_hidden(lab), web_closed(), paths_held(), log_place(lab.session.store.path)]
+    return [probe_redaction(lab), probe_web_barrier(), probe_path_barrier(), log_place(lab.session.store.path)]
 
 
-def secrets_hidden(lab: Lab) -> Finding:
+def probe_redaction(lab: Lab) -> Finding:
     """Check that the redactor hides the values of secret variables, or a made-up secret where there are none."""
     known = secret_values(lab.session.env)
     redactor = lab.session.redactor if known else Redactor.of({"PROBE_API_KEY": _PROBE})
@@ -209,14 +209,14 @@ def secrets_hidden(lab: Lab) -> Finding:
     return _barrier("secrets", found, "" if not leaks else "do not run agents: keys would be written into the log. Please report this")
 
 
-def web_closed() -> Finding:
+def probe_web_barrier() -> Finding:
     """Check that the web tools refuse this machine, its network and a cloud's metadata, and not a public address."""
-    let_in = [address for address in _CLOSED if not refusal(address)]
+    let_in = [address for address in _CLOSED if not address_refusal(address)]
     found = f"{len(_CLOSED)} private addresses refused" if not let_in else f"would reach {', '.join(let_in)}"
-    return _barrier("web tools", found, "do not let agents use the web. Please report this" if let_in or refusal(_OPEN) else "")
+    return _barrier("web tools", found, "do not let agents use the web. Please report this" if let_in or address_refusal(_OPEN) else "")
 
 
-def paths_held() -> Finding:
+def probe_path_barrier() -> Finding:
     """Say how links in a workspace are followed: by the kernel's own rules, or not at all."""
     found = "kept inside the workspace by the kernel (openat2)" if has_openat2() else "links are refused (the kernel has no openat2)"
     return _barrier("paths", found, "")

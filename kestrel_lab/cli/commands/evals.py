@@ -15,13 +15,13 @@ from kestrel_lab.cli.eval_options import (
     Execution,
     Margin,
     Parts,
-    Reports,
+    ReportOptions,
     Suite,
     SuiteAtCommit,
-    measured,
-    save,
+    run_measurement,
+    save_outputs,
 )
-from kestrel_lab.cli.frontend import frontend_of, group, grouped
+from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from kestrel_lab.lab import Lab
 
 
-evals = group("Measure agents: run suites of scenarios, compare two commits, decide gates.", no_args_is_help=True)
+evals = command_group("Measure agents: run suites of scenarios, compare two commits, decide gates.", no_args_is_help=True)
 
 
 @evals.command("run", epilog="Example: kestrel eval run evals/smoke.yaml --epochs 3 --report out/smoke.html")
-@grouped
+@option_groups
 def run_suite(
     ctx: typer.Context,
     suite: Suite,
@@ -47,7 +47,7 @@ def run_suite(
     epochs: Epochs = None,
     parts: Parts,
     execution: Execution,
-    reports: Reports,
+    reports: ReportOptions,
     csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
     commits: Annotated[str, typer.Option(metavar="A..B", help="Run at these commits, where results are missing: A..B, or A,B,C.")] = "",
     every: Annotated[int, typer.Option(metavar="N", help="Of --commits only every N-th, counted from the newest.")] = 1,
@@ -79,11 +79,11 @@ def run_suite(
             return lab.evals.eval_commits(suite, commits, configs=chosen, epochs=epochs, reporter=reporter, **line)
         return lab.eval(suite, configs=chosen, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
 
-    return measured(ctx, work, reports.write, csv=csv)  # of commits only --report is asked for, see above
+    return run_measurement(ctx, work, reports.write, csv=csv)  # of commits only --report is asked for, see above
 
 
 @evals.command("compare", epilog="Example: kestrel eval compare evals/smoke.yaml main HEAD --family add")
-@grouped
+@option_groups
 def compare_commits(
     ctx: typer.Context,
     words: Annotated[
@@ -100,7 +100,7 @@ def compare_commits(
     config: Configs = None,
     epochs: Epochs = None,
     parts: Parts,
-    reports: Reports,
+    reports: ReportOptions,
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
 ) -> Any:
@@ -123,14 +123,14 @@ def compare_commits(
             found = await lab.eval(own, configs=chosen, epochs=epochs, reporter=reporter, reuse=True, **asdict(parts))
             return lab.evals.compare_configs(found, *chosen, margin=margin)
 
-        return measured(ctx, tell_apart, reports.write)
-    file, base, head = _compared(words or [], suite)
+        return run_measurement(ctx, tell_apart, reports.write)
+    file, base, head = _parse_comparison(words or [], suite)
     how: Any = {"configs": config, "epochs": epochs, "margin": margin, "own_suite": suite_at_commit, **asdict(parts)}
-    return measured(ctx, lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how), reports.write)
+    return run_measurement(ctx, lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how), reports.write)
 
 
 @evals.command("gate", epilog="Example: kestrel eval gate evals/smoke.yaml --against main --markdown out/gate.md")
-@grouped
+@option_groups
 def decide_gates(
     ctx: typer.Context,
     suite: Suite,
@@ -145,7 +145,7 @@ def decide_gates(
     epochs: Epochs = None,
     parts: Parts,
     execution: Execution,
-    reports: Reports,
+    reports: ReportOptions,
     margin: Margin = 0.05,
 ) -> Any:
     """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not certain; 3: not decided because something is broken.
@@ -172,10 +172,10 @@ def decide_gates(
         reports.write(found)
         return found.gates()
 
-    return measured(ctx, work)
+    return run_measurement(ctx, work)
 
 
-def _compared(words: list[str], suite: str) -> tuple[str, str, str]:
+def _parse_comparison(words: list[str], suite: str) -> tuple[str, str, str]:
     file, commits = _suite_and_words(words, suite)
     if len(commits) > 2:
         raise UsageError(f"two commits are compared, not {len(commits)}: {' '.join(commits)}")
@@ -194,7 +194,7 @@ def _suite_and_words(words: list[str], suite: str) -> tuple[str, list[str]]:
 
 
 @evals.command("ablate", epilog="Example: kestrel eval ablate evals/smoke.yaml --file AGENTS.md --budget 200 --report out/ablation.html")
-@grouped
+@option_groups
 def ablate_guidance(
     ctx: typer.Context,
     suite: Suite,
@@ -220,7 +220,7 @@ def ablate_guidance(
     again with a larger budget it goes on. What the budget does not decide is called "no difference shown".
     """
     how: Any = {"unit": unit, "ref": ref, "budget": budget, "cost": cost, "margin": margin, "resume": resume, "configs": config}
-    return measured(
+    return run_measurement(
         ctx,
         lambda lab, reporter: lab.evals.ablate(suite, file, reporter=reporter, **how, **asdict(parts)),
         report=report,
@@ -231,7 +231,7 @@ def ablate_guidance(
 
 
 @evals.command("rescore", epilog="Example: kestrel eval rescore evals/smoke.yaml --report out/again.html")
-@grouped
+@option_groups
 def rescore_trials(
     ctx: typer.Context,
     suite: Suite,
@@ -239,7 +239,7 @@ def rescore_trials(
     commit: Commit = None,
     config: Configs = None,
     parts: Parts,
-    reports: Reports,
+    reports: ReportOptions,
 ) -> Any:
     """Score the stored trials of a suite by its present checks; no model is asked and no tool is called.
 
@@ -247,11 +247,11 @@ def rescore_trials(
     their old scores, and the report says so. New scores are stored beside the old ones.
     """
     again: Any = {"commit": commit, "configs": config, **asdict(parts)}
-    return measured(ctx, lambda lab, _: lab.evals.rescore(suite, **again), lambda found: reports.write(found.result))
+    return run_measurement(ctx, lambda lab, _: lab.evals.rescore(suite, **again), lambda found: reports.write(found.result))
 
 
 @evals.command("summary", epilog="Example: kestrel eval summary evals/smoke.yaml --by family")
-@grouped
+@option_groups
 def summarise_trials(
     ctx: typer.Context,
     suite: Suite,
@@ -266,7 +266,7 @@ def summarise_trials(
 ) -> Any:
     """Show rates and metrics of the stored trials of a suite with their 95 % intervals; nothing is run."""
     found = frontend_of(ctx).lab().evals.stored(suite, commit=commit, by=by, metrics=metric or [], configs=config, **asdict(parts))
-    save(found, csv=csv)
+    save_outputs(found, csv=csv)
     if plot is not None:
         save_figure(found.plot(*(metric or [])[:1]), plot)
     return found
@@ -288,10 +288,10 @@ def show_calibration(
     ] = False,
 ) -> Any:
     """Show whether stored trials of a suite were right as often as their confidence says; nothing is run."""
-    from kestrel_lab.evals.stored.calibration import keep_calibrations, reliability
+    from kestrel_lab.evals.stored.calibration import keep_calibrations, stored_calibrations
 
     lab = ctx.find_root().obj.lab()
-    found = reliability(lab, suite, commit=commit, configs=config)
+    found = stored_calibrations(lab, suite, commit=commit, configs=config)
     written = [f"written: {path}" for path in found.write(out)] if out is not None else []
     kept = keep_calibrations(lab, found) if keep else []
     return replace(found, notes=(*found.notes, *written, *kept))
@@ -309,10 +309,10 @@ def measure_judge(
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rates with their intervals to this file.")] = None,
 ) -> Any:
     """Measure how often the judge of `--verify judge` and `faithful` is right: sensitivity and specificity against labels, with 95 % intervals."""
-    from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sampled
+    from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sample_claims
 
-    rows = sampled(read_labelled(file), limit)
-    return measured(ctx, lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter), csv=csv)
+    rows = sample_claims(read_labelled(file), limit)
+    return run_measurement(ctx, lambda lab, reporter: judge_accuracy(lab.session.registry.resolve_model(model), rows, reporter), csv=csv)
 
 
 @evals.command("import", epilog="Example: kestrel eval import logs/2026-11-22_task.eval --csv out/trials.csv")
@@ -337,7 +337,7 @@ def import_files(
     Nothing in the files is run, and Inspect need not be installed. Importing a file again adds nothing. A record that cannot be
     read is reported with its place. What broke there counts as its own tool counts it.
     """
-    return measured(ctx, lambda lab, reporter: lab.evals.import_runs(*files, suite=suite, reporter=reporter), csv=csv)
+    return run_measurement(ctx, lambda lab, reporter: lab.evals.import_runs(*files, suite=suite, reporter=reporter), csv=csv)
 
 
 Server = Annotated[
@@ -392,7 +392,7 @@ def measure_injections(
     from kestrel_lab.evals.studies.prompt_injection import measure_injection
 
     chosen: Any = {"model": model, "limit": limit}
-    return measured(ctx, lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen), csv=csv)
+    return run_measurement(ctx, lambda lab, reporter: measure_injection(lab.session, suite, attack, reporter=reporter, **chosen), csv=csv)
 
 
 Metric = Annotated[str, typer.Option("--metric", "-m", help="success_rate, error_rate, score, or a column such as cost_estimate.")]
@@ -419,7 +419,7 @@ def history(
     A history without a change shows one in at most 5 % of cases. `kestrel eval run SUITE --commits A..B` makes the results.
     """
     of: Any = {"commits": commits, "every": every, "last": last, "configs": config, "metric": metric, "any_version": any_version}
-    return measured(ctx, lambda lab, _: lab.evals.history(suite, **of), report=report, csv=csv, plot=plot)
+    return run_measurement(ctx, lambda lab, _: lab.evals.history(suite, **of), report=report, csv=csv, plot=plot)
 
 
 @evals.command("bisect", epilog="Example: kestrel eval bisect evals/smoke.yaml v1.2 HEAD --metric success_rate")
@@ -442,4 +442,4 @@ def bisect(
     where it was.
     """
     how: Any = {"metric": metric, "margin": margin, "max_trials": max_trials, "alpha": alpha, "configs": config}
-    return measured(ctx, lambda lab, reporter: lab.evals.bisect(suite, good, bad, reporter=reporter, **how), plot=plot)
+    return run_measurement(ctx, lambda lab, reporter: lab.evals.bisect(suite, good, bad, reporter=reporter, **how), plot=plot)

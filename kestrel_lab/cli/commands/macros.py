@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of, group, lists
+from kestrel_lab.cli.frontend import command_group, frontend_of, is_listing
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.runtime.workspace.skills import ShownSkill, WorkspaceSkills
 from kestrel_lab.tools.macros import Macro
 
-macros = group("List macros, and sequences of calls that could become macros; accept, disable or remove them.", invoke_without_command=True)
+macros = command_group(
+    "List macros, and sequences of calls that could become macros; accept, disable or remove them.", invoke_without_command=True
+)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The macro, as `kestrel macros` lists it.")]
 Place = Annotated[str, typer.Option(help="The workspace whose macros are meant.")]
@@ -20,7 +22,7 @@ Place = Annotated[str, typer.Option(help="The workspace whose macros are meant."
 @macros.callback()
 def list_macros(ctx: typer.Context, *, workspace: Place = ".") -> WorkspaceMacros | None:
     """List macros, and sequences of calls that could become macros; accept, disable or remove them."""
-    return _macros(ctx, workspace) if lists(ctx, workspace) else None
+    return _macros(ctx, workspace) if is_listing(ctx, workspace) else None
 
 
 @macros.command()
@@ -67,7 +69,7 @@ def _macros(ctx: typer.Context, workspace: str) -> WorkspaceMacros:
     return frontend_of(ctx).lab().macros.at(workspace)
 
 
-skills = group(
+skills = command_group(
     "List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show one.",
     invoke_without_command=True,
 )
@@ -77,7 +79,7 @@ SkillPlace = Annotated[str, typer.Option(help="The workspace whose skills are me
 @skills.callback()
 def list_skills(ctx: typer.Context, *, workspace: SkillPlace = ".") -> WorkspaceSkills | None:
     """List the skills (SKILL.md) that agents here can load, and those that they cannot, with the reason; show one."""
-    return frontend_of(ctx).lab().session.skills.at(workspace) if lists(ctx, workspace) else None
+    return frontend_of(ctx).lab().session.skills.at(workspace) if is_listing(ctx, workspace) else None
 
 
 @skills.command("show", epilog="Example: kestrel skills show pdf-processing")

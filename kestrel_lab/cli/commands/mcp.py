@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of, group
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.cli.frontend import command_group, frontend_of
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.lab import Lab
-from kestrel_lab.mcp.registry.install import InstallError, Locked, install, made_here, refuse_taken
-from kestrel_lab.mcp.registry.installed_servers import Installed, check_seal, folder_of, remove_folder, short_name, start_of
-from kestrel_lab.mcp.registry.scoring import Judged
+from kestrel_lab.mcp.registry.install import InstallError, LockedPackage, check_name_free, install_package, own_installation
+from kestrel_lab.mcp.registry.installed_servers import InstalledServer, check_seal, folder_of, remove_folder, short_name, start_of
+from kestrel_lab.mcp.registry.scoring import ScoredEntry
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.mcp.discovery import Sources
-from kestrel_lab.runtime.mcp.server_table import Checked, ServerTable
+from kestrel_lab.runtime.mcp.server_table import ServerCheck, ServerTable
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.server.mcp_server import serve_stdio
 from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView, TextView
@@ -30,7 +30,7 @@ from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView,
 if TYPE_CHECKING:
     from kestrel_lab.runtime.session import Session
 
-mcp = group(
+mcp = command_group(
     "List MCP servers; check, approve, log in to and withdraw them; find and install others; serve the tools of this lab to other programs.",
     invoke_without_command=True,
 )
@@ -41,7 +41,7 @@ class FoundServers(PartsView):
     """Servers that could be had, with their points."""
 
     need: str
-    judged: tuple[Judged, ...]
+    judged: tuple[ScoredEntry, ...]
     problem: str = ""
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -72,10 +72,10 @@ class FoundServers(PartsView):
 class Offer(TextView):
     """What would be installed, or was."""
 
-    judged: Judged
-    locked: Locked
+    judged: ScoredEntry
+    locked: LockedPackage
     root: Path
-    done: Installed | None = None
+    done: InstalledServer | None = None
     tools: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class Offer(TextView):
         else:
             lines.append(f"installed as {self.done.server}: {', '.join(self.tools)}")
             lines.append(f"a run is offered them with --tools default,{self.done.server}")
-        return plain("\n".join(lines))
+        return sanitize_text("\n".join(lines))
 
 
 class InstalledTable(TableView, tuple[tuple[str, ...], ...]):
@@ -132,7 +132,7 @@ def install_server(
     try:
         locked = run_blocking(lab.session.registry.sources.locked(entry.package))
         offer = Offer(judged=lab.session.registry.sources.judged(entry, ""), locked=locked, root=lab.session.registry.sources.root)
-        return run_blocking(_installed(lab, offer)) if yes else offer
+        return run_blocking(_install_offer(lab, offer)) if yes else offer
     except InstallError as error:
         raise UsageError(str(error)) from error
 
@@ -151,27 +151,27 @@ def remove(
     lab = frontend_of(ctx).lab()
     known = {one.server: one for one in lab.session.registry.sources.installed()}
     if name not in known:
-        raise UsageError(f"no MCP server {name!r} is installed: {nearest(name, known)}")
+        raise UsageError(f"no MCP server {name!r} is installed: {did_you_mean(name, known)}")
     lab.session.mcp.approvals.withdraw(known[name].config(Path.cwd()))
     run_blocking(lab.session.mcp.forget(name))
     remove_folder(known[name].folder)
     return f"{known[name].package.pin} is removed"
 
 
-async def _installed(lab: Lab, offer: Offer) -> Offer:
+async def _install_offer(lab: Lab, offer: Offer) -> Offer:
     sources: Sources = lab.session.registry.sources
     package, entry = offer.locked.package, offer.judged.entry
-    known = await asyncio.to_thread(made_here, folder_of(sources.root, package), sources.env)
+    known = await asyncio.to_thread(own_installation, folder_of(sources.root, package), sources.env)
     server = known.server if known is not None else short_name(package)
     if known is None:
-        refuse_taken(server, lab.session.mcp.names)
-    got = await install(offer.locked, sources.root, server=server, entry=entry.name, env=sources.env)
+        check_name_free(server, lab.session.mcp.names)
+    got = await install_package(offer.locked, sources.root, server=server, entry=entry.name, env=sources.env)
     await lab.session.mcp.adopt(got.config(Path.cwd()))
     await lab.session.mcp.approve(got.server)
     return replace(offer, done=got, tools=tuple(tool.name for tool in lab.session.mcp.tools(got.server)))
 
 
-def _row(one: Installed) -> tuple[str, ...]:
+def _row(one: InstalledServer) -> tuple[str, ...]:
     seal = one.config(Path.cwd()).seal
     assert seal is not None  # an installed server has one
     try:
@@ -189,7 +189,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="The server, as `kestr
 class CheckedText(TextView):
     """What a check found, for reading."""
 
-    checked: Checked
+    checked: ServerCheck
     done: str = ""
     """What was done with it."""
 
@@ -211,7 +211,7 @@ class CheckedText(TextView):
             lines.append(f"changed tools are not called until they are approved: kestrel mcp approve {server.name}")
         else:
             lines.append("approved as it is")
-        return plain("\n".join(lines))
+        return sanitize_text("\n".join(lines))
 
 
 @mcp.callback()
@@ -263,7 +263,7 @@ def login(ctx: typer.Context, name: Name) -> CheckedText:
     """Log in to a server at an address (OAuth): opens its page in a browser and waits for the answer."""
 
     async def ask(text: str, options: tuple[str, ...]) -> str:
-        typer.echo(plain(text), err=True)
+        typer.echo(sanitize_text(text), err=True)
         await asyncio.to_thread(webbrowser.open, text.rsplit("\n", 1)[-1])
         return options[0]
 
@@ -306,7 +306,7 @@ def prompts(
         f"  {one_line(one.description or one.title or '', 200)}"
         for one in found
     ]
-    return plain("\n".join(lines)) or f"{name} has no prompts"
+    return sanitize_text("\n".join(lines)) or f"{name} has no prompts"
 
 
 @mcp.command(epilog="Example for a client's configuration: command kestrel, args mcp serve --approve deny")

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of, group, lists
+from kestrel_lab.cli.frontend import command_group, frontend_of, is_listing
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.runtime.workspace.memory import MemoryDrawing, NoteCard, Notes, WorkspaceMemory
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 
-memory = group("List the notes for later runs; search, add, edit, forget or draw them.", invoke_without_command=True)
+memory = command_group("List the notes for later runs; search, add, edit, forget or draw them.", invoke_without_command=True)
 
 NoteId = Annotated[str, typer.Argument(metavar="ID", help="A note, as `kestrel memory` lists it; the beginning is enough.")]
 Place = Annotated[str, typer.Option(help="The workspace whose notes are meant.")]
@@ -33,7 +33,7 @@ def list_notes(
     workspace: Place = ".",
 ) -> Notes | None:
     """List the notes for later runs; search, add, edit, forget or draw them."""
-    return _memory(ctx, workspace).list(select, replaced=replaced) if lists(ctx, workspace) else None
+    return _memory(ctx, workspace).list(select, replaced=replaced) if is_listing(ctx, workspace) else None
 
 
 @memory.command(epilog='Example: kestrel memory search "how are the tests run"')
@@ -134,7 +134,7 @@ def questions(ctx: typer.Context, *, workspace: Place = ".") -> Any:
     found = _memory(ctx, workspace).questions()
     if not found:
         return "no question was asked here three times"
-    frame = shown_frame([(each.question, len(each.runs), each.runs[0]) for each in found], columns=["question", "times", "last run"])
+    frame = unit_frame([(each.question, len(each.runs), each.runs[0]) for each in found], columns=["question", "times", "last run"])
     return frame.set_index("question")
 
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of, group
+from kestrel_lab.cli.frontend import command_group, frontend_of
 from kestrel_lab.evals.notebooks.parameters import parse_parameters
 from kestrel_lab.evals.notebooks.run import CELL_TIMEOUT_S, run_notebook
 
-notebooks = group(
+notebooks = command_group(
     "Execute notebooks headless, with parameters; make one of the code that a run executed, or run that code again.", no_args_is_help=True
 )
 
@@ -90,7 +90,7 @@ def recompute(
     return frontend.wait(lambda reporter: evals.recompute(run_id, workspace=workspace, copy=copy, reporter=reporter))
 
 
-scenarios = group("Make scenarios for suites.", no_args_is_help=True)
+scenarios = command_group("Make scenarios for suites.", no_args_is_help=True)
 
 
 @scenarios.callback()

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of, group
+from kestrel_lab.cli.frontend import command_group, frontend_of
 from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, loads
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.lab import Lab
 from kestrel_lab.permissions.policy import Ruling
-from kestrel_lab.permissions.rulebook import Rulebook, rulebook
-from kestrel_lab.runtime.approvals.scope import ruled
+from kestrel_lab.permissions.rulebook import Rulebook, read_rulebook
+from kestrel_lab.runtime.approvals.scope import policy_for
 from kestrel_lab.shell_syntax.parser import COMMAND, read_line
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Tool, ToolArgumentsError
@@ -42,7 +42,7 @@ Deny wins over ask, ask over allow, in whatever order and file they stand; where
 A command line is allowed only if each command in it is and nothing hides another; a command is denied wherever it stands, whatever options come before its sub-command.
 """
 
-rules = group("List the rules about calls, or find the rule that decides on a call.", epilog=EPILOG, invoke_without_command=True)
+rules = command_group("List the rules about calls, or find the rule that decides on a call.", epilog=EPILOG, invoke_without_command=True)
 
 RulesFile = Annotated[str | None, typer.Option("--rules", metavar="FILE", help="A TOML file with more rules: see `kestrel rules --help`.")]
 
@@ -54,7 +54,7 @@ def list_rules(ctx: typer.Context) -> Rulebook | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class RuleCheck:
     """What would become of a call."""
 
     call: Call
@@ -68,7 +68,7 @@ class Tried:
             lines.append(f"  no rule can allow it: {self.unclear}")
         if isinstance(line := self.call.args.get(COMMAND), str) and len(commands := read_line(line).commands) > 1:
             lines.append(f"  it runs: {' · '.join(' '.join('…' if word is None else word for word in one) for one in commands)}")
-        return plain("\n".join(lines))
+        return sanitize_text("\n".join(lines))
 
 
 @rules.command("try", epilog="Example: kestrel rules try bash 'git push --force' --approve auto:medium")
@@ -82,13 +82,13 @@ def try_rules(
     approve: Annotated[str | None, typer.Option(help="The approval policy to assume.")] = None,
     rules: RulesFile = None,
     workspace: Annotated[str, typer.Option(help="The folder that the run would work in.")] = ".",
-) -> Tried:
+) -> RuleCheck:
     """Show whether a call would be allowed, asked about or denied, and by which rule; nothing is run."""
     lab = frontend_of(ctx).lab()
     call = _call(lab, tool, " ".join(arguments or ()))
-    own = rulebook(rules)
-    policy = ruled(approve or lab.session.options.approve, lab.session.rules, own, Workspace(Path(workspace)))
-    return Tried(call, policy.ruling(call), (lab.session.rules + own).unclear(call))
+    own = read_rulebook(rules)
+    policy = policy_for(approve or lab.session.options.approve, lab.session.rules, own, Workspace(Path(workspace)))
+    return RuleCheck(call, policy.ruling(call), (lab.session.rules + own).unclear(call))
 
 
 def _call(lab: Lab, name: str, text: str) -> Call:

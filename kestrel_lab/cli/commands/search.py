@@ -7,12 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from kestrel_lab.agents import SearchAgent
-from kestrel_lab.cli.frontend import ApprovalTimeout, As, Background, ShowOptions, followed, frontend_of
+from kestrel_lab.cli.frontend import ApprovalTimeout, As, Background, ShowOptions, follow_work, frontend_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Approver
-from kestrel_lab.retrieval.explain import Explained
+from kestrel_lab.retrieval.explain import FileExplanation
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.workspace.search import Found, FoundFiles, Searching, evidence_of, search_model
+from kestrel_lab.runtime.workspace.search import FoundFiles, SearchResult, WorkspaceSearch, evidence_of, search_model
 
 search = typer.Typer()
 
@@ -29,14 +29,14 @@ def search_files(
     explain: Annotated[str, typer.Option(metavar="PATH", help="Explain instead why this file is or is not found.")] = "",
     trace: Annotated[bool, typer.Option("--trace", help="Show every step of the search too.")] = False,
     loop: Annotated[bool, typer.Option("--loop", help="Search round by round and give key files, gaps and coverage.")] = False,
-) -> Found | Explained | FoundFiles:
+) -> SearchResult | FileExplanation | FoundFiles:
     """Find the files and lines of a folder that are about a question, best first, and say why."""
     lab, text = frontend_of(ctx).lab(), " ".join(query)
     if explain:
-        return Searching(lab.session.indexes, folder).explain(text, explain, top_k=top)
+        return WorkspaceSearch(lab.session.indexes, folder).explain(text, explain, top_k=top)
     if loop:
-        return Searching(lab.session.indexes, folder).find_files(text, top_k=top)
-    return Searching(lab.session.indexes, folder).search(text, top_k=top, trace=trace)
+        return WorkspaceSearch(lab.session.indexes, folder).find_files(text, top_k=top)
+    return WorkspaceSearch(lab.session.indexes, folder).search(text, top_k=top, trace=trace)
 
 
 @search.command(epilog="Example: kestrel index --folder ~/project")
@@ -50,8 +50,8 @@ def index(
     """Build or update the search index of a folder; runs then use it to gather what a goal needs."""
     lab = frontend_of(ctx).lab()
     if status:
-        return Searching(lab.session.indexes, folder).status()
-    return frontend_of(ctx).wait(lambda reporter: Searching(lab.session.indexes, folder).build(reporter, rebuild=rebuild))
+        return WorkspaceSearch(lab.session.indexes, folder).status()
+    return frontend_of(ctx).wait(lambda reporter: WorkspaceSearch(lab.session.indexes, folder).build(reporter, rebuild=rebuild))
 
 
 # Facts from the web with the words they rest on, and the evidence of searches made before.
@@ -90,4 +90,4 @@ def websearch(
         lab = frontend.lab()
         return lab.start(text, model=search_model(lab.session, model, grounded=grounded), approve=approve, approver=approver, plan=agent)
 
-    return followed(ctx, ShowOptions(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json), begin)
+    return follow_work(ctx, ShowOptions(background=background, name=name, approval_timeout=approval_timeout, as_json=as_json), begin)

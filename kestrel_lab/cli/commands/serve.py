@@ -93,7 +93,7 @@ async def _follow(lab: Lab, user: str, run_id: str) -> None:
 
 async def _serve_page(lab: Lab, user: str, port: int, allow_start: bool, workspace: Path, patience_s: float | None) -> None:
     from kestrel_lab.server.controller import Control  # loads pydantic
-    from kestrel_lab.server.serve import serving as served  # loads starlette and uvicorn
+    from kestrel_lab.server.serve import serve_control as served  # loads starlette and uvicorn
 
     control = Control(lab.session, user=user, can_start=allow_start, workspace=workspace, patience_s=patience_s, always=True)
     async with control, served(control, port=port) as (address, work):

@@ -11,7 +11,7 @@ import typer
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.durations import normalize_timezone, read_moment, time_arithmetic
 from kestrel_lab.tools.timeparse.parse import parse_relative
-from kestrel_lab.tools.timeparse.session_time import Handshake, handshake
+from kestrel_lab.tools.timeparse.session_time import Handshake, session_time
 from kestrel_lab.tools.timeparse.types import Reading
 from kestrel_lab.tools.timeparse.zones import Zone, local_zone, zone_named
 
@@ -52,14 +52,14 @@ def time(
         day = found.precision == "day" and not found.instant
         if not (day or found.instant):
             raise UsageError(f"{words!r} is a {found.precision}: --add counts on from a day or a moment")
-        found = _after(
+        found = _chain_reading(
             found, time_arithmetic(f"{found.start:%Y-%m-%d}" if day else found.start, add, zone=found.zone, disambiguate=disambiguate)
         )
     if to:
         if not found.instant:
             msg = f"{words or add!r} is a whole {found.precision}, and days of other zones begin at other moments: add a time of day"
             raise UsageError(msg)
-        found = _after(found, normalize_timezone(found.start, to))
+        found = _chain_reading(found, normalize_timezone(found.start, to))
     return found
 
 
@@ -67,7 +67,7 @@ def _reference(reference: str | None, name: str | None) -> Handshake:
     """The time that an expression is told from, in the zone that was asked for, that is written, or of this machine."""
     zone = None if name is None else zone_named(name, "--zone")
     if reference is None:
-        return handshake(zone=zone)
+        return session_time(zone=zone)
     written = f"{reference.strip()}T00:00" if len(reference.strip()) == 10 else reference
     try:
         bare = datetime.fromisoformat(written.strip().upper()).tzinfo is None
@@ -78,7 +78,7 @@ def _reference(reference: str | None, name: str | None) -> Handshake:
     return Handshake(now=moment if zone is None else moment.astimezone(zone.rules), zone=zone or place)
 
 
-def _after(first: Reading, then: Reading) -> Reading:
+def _chain_reading(first: Reading, then: Reading) -> Reading:
     """What was done to a reading, told together with how it was read."""
     said = f"{first.interpretation}; then {then.interpretation}"
     precision = then.precision if not then.instant or first.precision == "day" else first.precision

@@ -11,9 +11,9 @@ import typer
 
 from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.sanitize import one_line, plain, shown_path
-from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, brought
-from kestrel_lab.runtime.settings import load_settings, setting_files, weakenings
+from kestrel_lab.core.sanitize import one_line, sanitize_text, shown_path
+from kestrel_lab.runtime.project_trust import TrustedFiles, Weakening, files_from_repository
+from kestrel_lab.runtime.settings import find_weakenings, load_settings, setting_files
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.views.html.table_view import TextView
 
@@ -41,7 +41,7 @@ class ProjectTrust(TextView):
 
     def __repr__(self) -> str:
         nothing = "there is no settings file here (kestrel.toml, or pyproject.toml with [tool.kestrel]), so there is nothing to trust"
-        return plain("\n".join(line for one in self.files for line in one.lines())) or nothing
+        return sanitize_text("\n".join(line for one in self.files for line in one.lines())) or nothing
 
 
 def trust(
@@ -57,7 +57,7 @@ def trust(
     trusted = TrustedFiles.of(os.environ)
     found = []
     for path, table in setting_files(Path.cwd()):
-        weak = tuple(weakenings(path, table))
+        weak = tuple(find_weakenings(path, table))
         if withdraw:
             state = "no longer trusted" if trusted.remove(path) else "was not trusted"
         elif not weak:
@@ -73,7 +73,7 @@ def trust(
             state = "trusted in its present state; it weakens"
         found.append(FileTrust(path, weak, state))
     home = Path(load_settings(Path.cwd(), os.environ)["home"])
-    if holds := brought(home):
+    if holds := files_from_repository(home):
         if withdraw:
             state = "no longer trusted" if trusted.remove(home) else "was not trusted"
         elif show:
@@ -111,5 +111,5 @@ def taint(
     if trust:
         for place in found:
             files.trust(place)
-        return f"trusted until their content changes: {', '.join(plain(str(place)) for place in found)}"
-    return "\n".join(f"{plain(str(place))}: {one_line(why, 300)}" for place, why in found.items())
+        return f"trusted until their content changes: {', '.join(sanitize_text(str(place)) for place in found)}"
+    return "\n".join(f"{sanitize_text(str(place))}: {one_line(why, 300)}" for place, why in found.items())

@@ -10,7 +10,7 @@ import typer
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 
 workflows = typer.Typer()
 
@@ -23,11 +23,11 @@ def plans(_: typer.Context) -> Any:
     """List the workflows that come with the package, for `kestrel run GOAL --plan NAME`."""
     import pandas as pd
 
-    from kestrel_lab.runtime.workflows.loader import read_workflow, shipped  # loads pydantic
+    from kestrel_lab.runtime.workflows.loader import read_workflow, shipped_workflows  # loads pydantic
 
-    entries = {name: read_workflow(path)[1] for name, path in shipped().items()}
+    entries = {name: read_workflow(path)[1] for name, path in shipped_workflows().items()}
     rows = [(entry.kind, ", ".join(entry.inputs), entry.description) for entry in entries.values()]
-    return shown_frame(rows, columns=["kind", "inputs", "description"], index=pd.Index(entries, name="plan"))
+    return unit_frame(rows, columns=["kind", "inputs", "description"], index=pd.Index(entries, name="plan"))
 
 
 @workflows.command(epilog='Example: kestrel plan "Why is the sky blue?" --plan react --svg plan.svg')

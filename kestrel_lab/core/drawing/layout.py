@@ -14,7 +14,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 
 FOLD_FROM = 30
 """From this many steps on, what a step grew is drawn as one with it once all of it is done."""
@@ -38,7 +38,7 @@ class Node:
     """How many steps it stands for beside itself."""
 
 
-def folded(nodes: Sequence[Node]) -> tuple[Node, ...]:
+def fold_nodes(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The nodes, each with all that came of it in one place if all of that is done; always without a circle if `nodes` are."""
     if len(nodes) < FOLD_FROM:
         return tuple(nodes)
@@ -51,7 +51,7 @@ def folded(nodes: Sequence[Node]) -> tuple[Node, ...]:
         needs = dict.fromkeys(into.get(need, need) for node in group for need in node.needs)
         whole = next(node for node in group if node.id == name)
         kept.append(replace(whole, needs=tuple(need for need in needs if need != name), folded=len(group) - 1))
-    return tuple(kept) if len(_settled(kept)) == len(kept) else tuple(nodes)
+    return tuple(kept) if len(_sort_nodes(kept)) == len(kept) else tuple(nodes)
 
 
 def _groups(nodes: Sequence[Node]) -> dict[str, str]:
@@ -71,7 +71,7 @@ def _ancestors(node: Node, known: Mapping[str, Node]) -> list[str]:
     return found
 
 
-def _settled(nodes: Iterable[Node]) -> dict[str, list[str]]:
+def _sort_nodes(nodes: Iterable[Node]) -> dict[str, list[str]]:
     """The nodes, each after those it needs, with these needs; what waits in a circle is left out."""
     by_name = {node.id: node for node in nodes}
     waits = {name: {need for need in node.needs if need in by_name} for name, node in by_name.items()}
@@ -90,9 +90,9 @@ def _settled(nodes: Iterable[Node]) -> dict[str, list[str]]:
     return found
 
 
-def arrows(nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
+def reduced_edges(nodes: Sequence[Node]) -> dict[str, tuple[str, ...]]:
     """For each node, after those it needs, the needs that no other need of it implies; a circle is cut open."""
-    settled = _settled(nodes)
+    settled = _sort_nodes(nodes)
     for node in nodes:
         settled.setdefault(node.id, [need for need in dict.fromkeys(node.needs) if need in settled and need != node.id])
     before: dict[str, set[str]] = {}
@@ -159,17 +159,17 @@ class Layout:
     height: int
 
 
-def arrange(nodes: Sequence[Node]) -> Layout:
+def lay_out(nodes: Sequence[Node]) -> Layout:
     """Place the nodes; long plans are folded first, see `graph.folded`."""
-    kept = folded(nodes)
-    needs = arrows(kept)
+    kept = fold_nodes(nodes)
+    needs = reduced_edges(kept)
     shown = tuple(replace(node, needs=needs[node.id]) for node in kept)
     column = _columns(needs)
     paths = _paths(needs, column)
-    layers = _ordered(_layers(shown, column, paths), paths)
+    layers = _reduce_crossings(_layers(shown, column, paths), paths)
     rows = _rows(layers, paths)
     labels = {node.id: _label(node) for node in shown}
-    left, width = _spread(shown, column, labels)
+    left, width = _column_widths(shown, column, labels)
     top = HEADING if any(node.stage for node in shown) else 0
     y = {item: round(row * (HEIGHT + _GAP_Y)) + _MARGIN + top for item, row in rows.items()}
     boxes = tuple(
@@ -192,7 +192,7 @@ def arrange(nodes: Sequence[Node]) -> Layout:
     )
 
 
-def curve(line: Line) -> str:
+def svg_path(line: Line) -> str:
     """The line as the `d` of an SVG path: numbers and letters only."""
     (x, y), *rest = line.points
     parts = [f"M{x} {y}"]
@@ -203,32 +203,32 @@ def curve(line: Line) -> str:
     return "".join(parts)
 
 
-def cells(text: str) -> int:
+def text_width(text: str) -> int:
     """Return the width of `text` in letters; a Chinese or Japanese character is two wide."""
     if text.isascii():
         return len(text)
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def short(text: str, limit: int) -> str:
+def shorten_to_width(text: str, limit: int) -> str:
     """Return `text` on one line of at most `limit` letters in width; its end, which distinguishes grown steps, is kept."""
-    line = " ".join(plain(text).split())
-    if cells(line) <= limit:
+    line = " ".join(sanitize_text(text).split())
+    if text_width(line) <= limit:
         return line
     head, tail = "", ""
     for letter in line:
-        if cells(head + letter) > limit // 3:
+        if text_width(head + letter) > limit // 3:
             break
         head += letter
     for letter in reversed(line):
-        if cells(head + letter + tail) > limit - 1:
+        if text_width(head + letter + tail) > limit - 1:
             break
         tail = letter + tail
     return f"{head}…{tail}"
 
 
 def _label(node: Node) -> str:
-    return short(f"{short(node.id, _CELLS - 10)} ({node.folded + 1} steps)" if node.folded else node.id, _CELLS)
+    return shorten_to_width(f"{shorten_to_width(node.id, _CELLS - 10)} ({node.folded + 1} steps)" if node.folded else node.id, _CELLS)
 
 
 def _columns(needs: Mapping[str, tuple[str, ...]]) -> dict[str, int]:
@@ -267,7 +267,7 @@ def _neighbours(paths: Sequence[Sequence[_Item]]) -> tuple[dict[_Item, list[_Ite
     return before, after
 
 
-def _ordered(layers: list[list[_Item]], paths: Sequence[Sequence[_Item]]) -> list[list[_Item]]:
+def _reduce_crossings(layers: list[list[_Item]], paths: Sequence[Sequence[_Item]]) -> list[list[_Item]]:
     """The layers sorted so that few lines cross; the best of some sweeps."""
     before, after = _neighbours(paths)
     best, least = layers, _crossings(layers, after)
@@ -311,12 +311,12 @@ def _rows(layers: Sequence[Sequence[_Item]], paths: Sequence[Sequence[_Item]]) -
         near = before if sweep % 2 == 0 else after
         for layer in layers if sweep % 2 == 0 else reversed(layers):
             wanted = [_mean([rows[other] for other in near.get(item, ())], rows[item]) for item in layer]
-            rows.update(zip(layer, _apart(layer, wanted), strict=True))
+            rows.update(zip(layer, _separate(layer, wanted), strict=True))
     topmost = min(rows.values(), default=0.0)
     return {item: row - topmost for item, row in rows.items()}
 
 
-def _apart(layer: Sequence[_Item], wanted: Sequence[float]) -> list[float]:
+def _separate(layer: Sequence[_Item], wanted: Sequence[float]) -> list[float]:
     """The heights nearest to those wanted, by least squares, that keep the order and leave room: pooled adjacent violators."""
     offset, offsets = 0.0, []
     for at, item in enumerate(layer):
@@ -334,11 +334,11 @@ def _apart(layer: Sequence[_Item], wanted: Sequence[float]) -> list[float]:
     return [mean + needed for mean, needed in zip(means, offsets, strict=True)]
 
 
-def _spread(shown: Sequence[Node], column: Mapping[str, int], labels: Mapping[str, str]) -> tuple[list[int], list[int]]:
+def _column_widths(shown: Sequence[Node], column: Mapping[str, int], labels: Mapping[str, str]) -> tuple[list[int], list[int]]:
     """Left edge and width of each column."""
     widest = [0] * (1 + max(column.values(), default=-1))
     for node in shown:
-        widest[column[node.id]] = max(widest[column[node.id]], cells(labels[node.id]))
+        widest[column[node.id]] = max(widest[column[node.id]], text_width(labels[node.id]))
     widths = [max(_NARROWEST, letters * _CELL + _PADDING) for letters in widest]
     lefts, x = [], _MARGIN
     for width in widths:

@@ -11,8 +11,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, short
-from kestrel_lab.core.drawing.svg import COLOURS, MARKS, QUIET, summary
+from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, shorten_to_width
+from kestrel_lab.core.drawing.svg import COLOURS, MARKS, QUIET, state_summary
 from kestrel_lab.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     return target
 
 
-def literal(text: str) -> str:
+def escape_mathtext(text: str) -> str:
     """`text` without a meaning for matplotlib, which reads formulas between dollar signs."""
     return text.replace("$", r"\$")
 
@@ -114,7 +114,7 @@ def plan_figure(layout: Layout) -> Figure:
     """The layout as a figure that a notebook shows and `savefig` stores, also as SVG or PDF."""
     scale = min(1.0, _WIDEST * _PER_INCH / max(layout.width, layout.height, 1))
     figure = shown_figure()(figsize=(layout.width * scale / _PER_INCH, layout.height * scale / _PER_INCH), facecolor="white")
-    figure.set_label(summary(box.node.state for box in layout.boxes))
+    figure.set_label(state_summary(box.node.state for box in layout.boxes))
     axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.set_xlim(0, layout.width)
     axes.set_ylim(layout.height, 0)
@@ -133,8 +133,8 @@ def _band(axes: Axes, band: Band, height: int, scale: float) -> None:
 
     shape = FancyBboxPatch((band.x, 2), band.width, height - 4, boxstyle="round,pad=0,rounding_size=6", fc="#f0f0f0", ec="none")
     axes.add_patch(shape)
-    title = short(", ".join(band.stages), band.width // 7)
-    axes.text(band.x + 8, HEADING - 5, literal(title), fontsize=8 * scale, fontweight="bold", color="#555", va="baseline")
+    title = shorten_to_width(", ".join(band.stages), band.width // 7)
+    axes.text(band.x + 8, HEADING - 5, escape_mathtext(title), fontsize=8 * scale, fontweight="bold", color="#555", va="baseline")
 
 
 def _line(axes: Axes, line: Line, scale: float) -> None:
@@ -175,9 +175,9 @@ def _box(axes: Axes, box: Box, scale: float) -> None:
     middle = box.x + box.width / 2
     ink = "#777" if node.state == "skipped" else "#1f2328"
     name_at = box.y + (12 if node.state else HEIGHT / 2)
-    axes.text(middle, name_at, literal(box.label), ha="center", va="center", fontsize=8.5 * scale, fontweight="bold", color=ink)
+    axes.text(middle, name_at, escape_mathtext(box.label), ha="center", va="center", fontsize=8.5 * scale, fontweight="bold", color=ink)
     if node.state:
-        state = literal(f"{MARKS.get(node.state, '')} {short(node.state, 16)}")
+        state = escape_mathtext(f"{MARKS.get(node.state, '')} {shorten_to_width(node.state, 16)}")
         axes.text(middle, box.y + 27, state, ha="center", va="center", fontsize=7.5 * scale, color=colour)
 
 
@@ -191,21 +191,21 @@ _REACHES: Final = (7, 14, 24, 36)
 _SIDES: Final = ((1, 0.6), (1, -0.6), (-1, 0.6), (-1, -0.6), (0, 1), (0, -1))
 
 
-def folded(text: str) -> str:
+def wrap_label(text: str) -> str:
     """Return a label in at most three lines; of a longer one the middle is left out, for names often differ at their end."""
     lines = wrap(text, WIDTH, break_on_hyphens=True) or [""]
     return "\n".join(lines if len(lines) <= 3 else [*lines[:2], f"…{text[-WIDTH + 1 :].lstrip()}"])
 
 
-def numbered(names: Sequence[str]) -> bool:
+def needs_numbers(names: Sequence[str]) -> bool:
     """Return whether names are too long or too many to stand beside points, so that their numbers do."""
     return len(names) > 6 or any(len(name) > _BESIDE_POINTS for name in names)
 
 
-def listed(names: Sequence[str]) -> list[str]:
+def numbered_labels(names: Sequence[str]) -> list[str]:
     """Return the labels of a list of names, with the numbers that stand for them beside points where they do."""
-    many = numbered(names)
-    return [literal(folded(f"{place}  {name}" if many else name)) for place, name in enumerate(names, 1)]
+    many = needs_numbers(names)
+    return [escape_mathtext(wrap_label(f"{place}  {name}" if many else name)) for place, name in enumerate(names, 1)]
 
 
 def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None:
@@ -246,7 +246,7 @@ def label_points(axes: Axes, points: Sequence[tuple[float, float, str]]) -> None
         reach, side = best
         taken.append(chosen)
         axes.annotate(
-            literal(text), at[key], textcoords="offset points", xytext=(side[0] * reach, side[1] * reach), fontsize=_SIZE, va="center",
+            escape_mathtext(text), at[key], textcoords="offset points", xytext=(side[0] * reach, side[1] * reach), fontsize=_SIZE, va="center",
             ha="right" if side[0] < 0 else "left" if side[0] > 0 else "center",
             arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.6, "shrinkB": 4} if reach > _REACHES[1] else None,
         ).set_in_layout(False)  # fmt: skip

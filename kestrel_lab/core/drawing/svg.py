@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from html import escape
 
-from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, Node, curve, short
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.drawing.layout import HEADING, HEIGHT, Band, Box, Layout, Line, Node, shorten_to_width, svg_path
+from kestrel_lab.core.sanitize import sanitize_text
 
 MARKS = {"pending": "·", "running": "…", "waiting": "?", "ok": "✓", "failed": "✗", "skipped": "»", "stopped": "-"}
 """One character per state, shown beside the word, never instead of it."""
@@ -36,12 +36,12 @@ def plan_svg(layout: Layout, *, alone: bool = False, stages: Mapping[str, str] |
     """
     states = (box.node.state for box in layout.boxes for _ in range(1 + box.node.folded))
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="kestrel-plan" role="img" aria-label="{_safe(summary(states))}"'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="kestrel-plan" role="img" aria-label="{_escape_xml(state_summary(states))}"'
         f' width="{layout.width}" height="{layout.height}" viewBox="0 0 {layout.width} {layout.height}"'
         f' font-size="12" style="{_FONT};max-width:none">',
         _ALONE if alone else "",
         "<title>Plan</title>" if alone else "",
-        f"<desc>{_safe(description(layout))}</desc>" if alone else "",
+        f"<desc>{_escape_xml(text_description(layout))}</desc>" if alone else "",
         *(f"{_band(band, layout.height, stages or {})} | " for band in layout.bands),
         *(_line(line) for line in layout.lines),
         *(f"{_box(box, tip=alone)} | " for box in layout.boxes),
@@ -50,7 +50,7 @@ def plan_svg(layout: Layout, *, alone: bool = False, stages: Mapping[str, str] |
     return "".join(parts)
 
 
-def summary(states: Iterable[str]) -> str:
+def state_summary(states: Iterable[str]) -> str:
     """Return the number of steps by state: `Plan of 3 steps: 2 ok, 1 running`."""
     counts = Counter(states)
     total = counts.total()
@@ -58,18 +58,18 @@ def summary(states: Iterable[str]) -> str:
     return f"Plan of {total} step{'' if total == 1 else 's'}" + (f": {told}" if told else "")
 
 
-def description(layout: Layout) -> str:
+def text_description(layout: Layout) -> str:
     """Every step with its state and what it waits for, in words."""
-    return "; ".join(_told(box.node) for box in layout.boxes)
+    return "; ".join(_node_text(box.node) for box in layout.boxes)
 
 
-def _told(node: Node) -> str:
+def _node_text(node: Node) -> str:
     state = f" ({node.state})" if node.state else ""
     return f"{node.id}{state}" + (f" after {', '.join(node.needs)}" if node.needs else "")
 
 
-def _safe(text: str) -> str:
-    return escape(plain(text).translate(_NOT_XML))
+def _escape_xml(text: str) -> str:
+    return escape(sanitize_text(text).translate(_NOT_XML))
 
 
 def _ink(state: str) -> str:
@@ -84,14 +84,14 @@ def _band(band: Band, height: int, states: Mapping[str, str]) -> str:
     return (
         f'<g><rect x="{band.x}" y="2" width="{band.width}" height="{height - 4}" rx="6" fill="{QUIET}" fill-opacity=".1"/>'
         f'<text x="{band.x + 8}" y="{HEADING - 5}" fill="currentColor" fill-opacity=".75" font-size="11" font-weight="600">'
-        f"{_safe(short(title, band.width // 7))}</text></g>"
+        f"{_escape_xml(shorten_to_width(title, band.width // 7))}</text></g>"
     )
 
 
 def _line(line: Line) -> str:
     x, y = line.points[-1]
     return (
-        f'<path d="{curve(line)}" fill="none" stroke="currentColor" stroke-opacity=".45" stroke-width="1.2"/>'
+        f'<path d="{svg_path(line)}" fill="none" stroke="currentColor" stroke-opacity=".45" stroke-width="1.2"/>'
         f'<path d="M{x} {y}l-7 -3.5v7z" fill="currentColor" fill-opacity=".6"/>'
     )
 
@@ -103,7 +103,7 @@ def _box(box: Box, *, tip: bool) -> str:
     faint = ' opacity=".6"' if node.state == "skipped" else ""
     state = (
         f'<text x="{middle}" y="{box.y + 31}" text-anchor="middle" font-size="11" fill="currentColor" fill-opacity=".8">'
-        f"{MARKS.get(node.state, '')} {_safe(short(node.state, 16))}</text>"
+        f"{MARKS.get(node.state, '')} {_escape_xml(shorten_to_width(node.state, 16))}</text>"
         if node.state
         else ""
     )
@@ -111,11 +111,11 @@ def _box(box: Box, *, tip: bool) -> str:
     edge = f"M{box.x + 8} {below + 4}H{right - 4}a8 8 0 0 0 8 -8V{box.y + 8}"
     behind = f'<path d="{edge}" fill="none" {_ink(node.state)}/>' if node.folded else ""
     work = f": {node.work}" if node.work else ""
-    title = f"<title>{_safe(short(f'{_told(node)}{work}', 400))}</title>" if tip else ""
+    title = f"<title>{_escape_xml(shorten_to_width(f'{_node_text(node)}{work}', 400))}</title>" if tip else ""
     return (
         f"<g{faint}>{title}{behind}"
         f'<rect x="{box.x}" y="{box.y}" width="{box.width}" height="{HEIGHT}" rx="7"{dashed}'
         f' fill="{colour}" fill-opacity=".12" {_ink(node.state)}/>'
         f'<text x="{middle}" y="{box.y + (16 if node.state else 23)}" text-anchor="middle" font-weight="600" fill="currentColor">'
-        f"{_safe(box.label)}</text> {state}</g>"
+        f"{_escape_xml(box.label)}</text> {state}</g>"
     )

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json, readable
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 
 Outcome = Literal["done", "failed", "denied", "unknown", "open"]
 Kind = Literal["change", "command", "other"]
@@ -62,12 +62,12 @@ class Deed:
     def what(self) -> str:
         """The deed without its outcome, in one line."""
         if self.kind == "command":
-            return f"ran `{one_line(plain(str(self.args.get('command', ''))), 120)}`"
+            return f"ran `{one_line(sanitize_text(str(self.args.get('command', ''))), 120)}`"
         if self.kind == "change":
             lines = "" if self.added is None else f" (+{self.added} \u2212{self.removed or 0} lines)"
-            return f"changed {', '.join(map(plain, self.files))}{lines}"
+            return f"changed {', '.join(map(sanitize_text, self.files))}{lines}"
         shown = ", ".join(f"{name}={one_line(readable(value), 60)}" for name, value in self.args.items())
-        return f"called {plain(self.tool)}({one_line(plain(shown), 160)})"
+        return f"called {sanitize_text(self.tool)}({one_line(sanitize_text(shown), 160)})"
 
 
 @dataclass(slots=True)
@@ -151,7 +151,7 @@ def deed_lines(deeds: Iterable[Deed]) -> Iterator[str]:
         else:
             others.append(str(deed))
     for path, (added, removed, known) in files.items():
-        yield f"changed {plain(path)}" + (f" (+{added} \u2212{removed} lines)" if known else "")
+        yield f"changed {sanitize_text(path)}" + (f" (+{added} \u2212{removed} lines)" if known else "")
     yield from others
 
 

@@ -92,7 +92,7 @@ def to_json(event: Event) -> dict[str, Json]:
     return msgspec.structs.asdict(event)
 
 
-def encoded(event: Event) -> str:
+def encode_event(event: Event) -> str:
     """Return the fields of `event` as JSON text; raises `TypeError` for what is no JSON. Numbers are finite: `loads` and `tools.results` see to it."""
     try:
         return _ENCODER.encode(event).decode()
@@ -100,8 +100,8 @@ def encoded(event: Event) -> str:
         return dumps(to_json(event))
 
 
-def decoded(kind: str, body: str) -> Event:
-    """Rebuild an event from what `encoded` gave; raises what `from_json` raises, and `ValueError` for what is not JSON."""
+def decode_event(kind: str, body: str) -> Event:
+    """Rebuild an event from what `encode_event` gave; raises what `from_json` raises, and `ValueError` for what is not JSON."""
     try:
         return from_json(kind, msgspec.json.decode(body))
     except msgspec.DecodeError:  # the escape of a lone surrogate

@@ -18,7 +18,7 @@ from operator import ge, gt, le, lt
 from typing import Any, NoReturn
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.expressions.json_paths import PATTERN, JsonPath, kind
+from kestrel_lab.core.expressions.json_paths import PATTERN, JsonPath, json_type_name
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 
@@ -60,7 +60,7 @@ class Condition:
         compared, and a value that is neither true nor false where one of them is needed.
         """
         try:
-            return _yes(self._question, scope)
+            return _evaluate(self._question, scope)
         except UsageError as error:
             raise UsageError(f"condition {one_line(self.text, 200)!r}: {error}") from None
 
@@ -68,7 +68,7 @@ class Condition:
         return self.text
 
 
-def parse(text: str) -> Condition:
+def parse_condition(text: str) -> Condition:
     """Parse a condition; raises `UsageError` that names the place of a mistake."""
     try:
         parser = _Parser(text)
@@ -145,13 +145,13 @@ class _Parser:
         if len(parts) == 1:
             return parts[0]
         quantifier = all if word == "and" else any
-        return lambda scope: quantifier(_yes(part, scope) for part in parts)
+        return lambda scope: quantifier(_evaluate(part, scope) for part in parts)
 
     def _no(self) -> _Question:
         if not self._take("not"):
             return self._comparison()
         inner = self._deeper(self._no)
-        return lambda scope: not _yes(inner, scope)
+        return lambda scope: not _evaluate(inner, scope)
 
     def _comparison(self) -> _Question:
         left = self._operand()
@@ -165,13 +165,13 @@ class _Parser:
         right = self._operand()
         if self._word in {"==", "!=", "in", "not", *_ORDER}:
             raise UsageError(f"two comparisons follow one another at {self._word!r}: join them with and, or use parentheses")
-        return lambda scope: _compared(sign, left(scope), right(scope))
+        return lambda scope: _compare(sign, left(scope), right(scope))
 
     def _operand(self) -> _Question:
         if self._kind == "number":
             return _constant(_number(self._next()))
         if self._kind == "text":
-            return _constant(_unquoted(self._next()))
+            return _constant(_unquote(self._next()))
         if self._take("("):
             inner = self._deeper(lambda: self._several("or"))
             self._need(")")
@@ -223,7 +223,7 @@ def _number(text: str) -> Json:
     return number
 
 
-def _unquoted(text: str) -> str:
+def _unquote(text: str) -> str:
     def one(match: re.Match[str]) -> str:
         if match[1] not in _ESCAPED:
             raise UsageError(rf"{match[0]!r} in a text means nothing: only \\, \', \", \n and \t do")
@@ -235,10 +235,10 @@ def _unquoted(text: str) -> str:
 # Evaluation.
 
 
-def _yes(question: _Question, scope: Mapping[str, Json]) -> bool:
+def _evaluate(question: _Question, scope: Mapping[str, Json]) -> bool:
     value = question(scope)
     if not isinstance(value, bool):
-        raise UsageError(f"{_shown(value)} is not the answer to a yes/no question: compare it with something")
+        raise UsageError(f"{_type_and_value(value)} is not the answer to a yes/no question: compare it with something")
     return value
 
 
@@ -254,26 +254,28 @@ def _exists(path: JsonPath, scope: Mapping[str, Json]) -> bool:
     return True
 
 
-def _compared(sign: str, left: Json, right: Json) -> bool:
+def _compare(sign: str, left: Json, right: Json) -> bool:
     if sign in {"==", "!="}:
-        return _same(left, right) is (sign == "==")
+        return _are_equal(left, right) is (sign == "==")
     if sign in {"in", "not in"}:
         return _contains(right, left) is (sign == "in")
     if not (_is_number(left) and _is_number(right)) and not (isinstance(left, str) and isinstance(right, str)):
-        raise UsageError(f"{_shown(left)} and {_shown(right)} cannot be put in order by {sign}: it takes two numbers or two texts")
+        raise UsageError(
+            f"{_type_and_value(left)} and {_type_and_value(right)} cannot be put in order by {sign}: it takes two numbers or two texts"
+        )
     return _ORDER[sign](left, right)
 
 
 def _contains(whole: Json, part: Json) -> bool:
     if isinstance(whole, list):
-        return any(_same(item, part) for item in whole)
+        return any(_are_equal(item, part) for item in whole)
     if isinstance(whole, (str, dict)) and isinstance(part, str):
         return part in whole
-    msg = f"{_shown(part)} cannot be looked for in {_shown(whole)}: in takes an item of a list, a part of a text or a key of an object"
+    msg = f"{_type_and_value(part)} cannot be looked for in {_type_and_value(whole)}: in takes an item of a list, a part of a text or a key of an object"
     raise UsageError(msg)
 
 
-def _same(left: Json, right: Json) -> bool:
+def _are_equal(left: Json, right: Json) -> bool:
     """Return whether values are equal, true and 1 being different; a loop, as values from models may be deeper than Python's stack."""
     todo = [(left, right)]
     while todo:
@@ -295,8 +297,8 @@ def _is_number(value: Json) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _shown(value: Json) -> str:
+def _type_and_value(value: Json) -> str:
     """Return the type of a value, and its beginning for texts and numbers."""
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return f"{kind(value)} ({one_line(repr(value[:60] if isinstance(value, str) else value), 70)})"
-    return kind(value)
+        return f"{json_type_name(value)} ({one_line(repr(value[:60] if isinstance(value, str) else value), 70)})"
+    return json_type_name(value)

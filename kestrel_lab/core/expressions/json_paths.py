@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NoReturn
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 
@@ -33,7 +33,7 @@ class JsonPath:
     def parse(cls, text: str) -> JsonPath:
         """Parse a path; raises `UsageError` for anything else."""
         if len(text) > MAX_LENGTH or not _WHOLE.fullmatch(text):
-            raise UsageError(f"{_shown(text)} is not a path: write a name, then .key or [0] as often as needed")
+            raise UsageError(f"{_quote(text)} is not a path: write a name, then .key or [0] as often as needed")
         first, *rest = _PART.findall(text)
         return cls(first[0], tuple(key or int(place) for key, place in rest))
 
@@ -43,12 +43,12 @@ class JsonPath:
         Raises `UsageError` that names the path, the last part that was found, and the value there.
         """
         if self.root not in scope:
-            self._refuse_missing(f"there is no {_shown(self.root)}", self.root, scope)
+            self._refuse_missing(f"there is no {_quote(self.root)}", self.root, scope)
         value = scope[self.root]
         for depth, part in enumerate(self.parts):
             if isinstance(value, dict) and isinstance(part, str):
                 if part not in value:
-                    self._refuse_missing(f"{self._until(depth)} has no {_shown(part)}", part, value)
+                    self._refuse_missing(f"{self._until(depth)} has no {_quote(part)}", part, value)
                 value = value[part]
             elif isinstance(value, list) and isinstance(part, int):
                 if part >= len(value):
@@ -56,7 +56,9 @@ class JsonPath:
                 value = value[part]
             else:
                 wanted = "a key of an object" if isinstance(part, str) else "a place in a list"
-                raise UsageError(f"{self._named()}: {self._until(depth)} is {kind(value)}, and {self._until(depth + 1)} asks for {wanted}")
+                raise UsageError(
+                    f"{self._named()}: {self._until(depth)} is {json_type_name(value)}, and {self._until(depth + 1)} asks for {wanted}"
+                )
         return value
 
     def __str__(self) -> str:
@@ -66,13 +68,13 @@ class JsonPath:
         return one_line(str(JsonPath(self.root, self.parts[:depth])), 100)
 
     def _named(self) -> str:
-        return _shown(str(self))
+        return _quote(str(self))
 
     def _refuse_missing(self, what: str, word: str, there: Iterable[str]) -> NoReturn:
-        raise UsageError(f"{self._named()}: {what}; {nearest(word, [one_line(name) for name in islice(there, 30)])}")
+        raise UsageError(f"{self._named()}: {what}; {did_you_mean(word, [one_line(name) for name in islice(there, 30)])}")
 
 
-def kind(value: Json) -> str:
+def json_type_name(value: Json) -> str:
     """Return the JSON type of `value` in words."""
     if value is None:
         return "null"
@@ -85,5 +87,5 @@ def kind(value: Json) -> str:
     return "an object" if isinstance(value, dict) else "a number"
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(one_line(text, 100))

@@ -38,20 +38,20 @@ _TOKEN = re.compile(
 _OPENER = re.compile(r"\{\{|\$\{(?!\{)")
 
 
-def references(value: Json) -> frozenset[str]:
+def referenced_names(value: Json) -> frozenset[str]:
     """Return the first names of all references in `value`; keys of objects are not templates.
 
     Raises `UsageError` for an invalid reference, and for a template that is too long or too deep.
     """
-    return frozenset(path.root for path in paths(value))
+    return frozenset(path.root for path in references_in(value))
 
 
-def paths(value: Json) -> tuple[JsonPath, ...]:
-    """Return every reference in `value`, in order. Raises as `references` does."""
-    return tuple(piece for text in _texts(value) for piece in pieces(text) if isinstance(piece, JsonPath))
+def references_in(value: Json) -> tuple[JsonPath, ...]:
+    """Return every reference in `value`, in order. Raises as `referenced_names` does."""
+    return tuple(piece for text in _texts(value) for piece in template_parts(text) if isinstance(piece, JsonPath))
 
 
-def render(value: Json, scope: Mapping[str, Json]) -> Json:
+def render_template(value: Json, scope: Mapping[str, Json]) -> Json:
     """Return `value` with each reference replaced by its value in `scope`; shares no list or object with either.
 
     Raises `UsageError` for a reference to nothing, and for a template or result that is too long or too deep.
@@ -61,23 +61,23 @@ def render(value: Json, scope: Mapping[str, Json]) -> Json:
     return _Rendering(scope).render(value)
 
 
-def escape(value: _J) -> _J:
+def escape_template(value: _J) -> _J:
     """Return a template that renders to `value`: texts that look like references are escaped.
 
     Raises `UsageError` for a value that is too long or too deep for a template.
     """
     for _ in _texts(value):
         pass
-    return cast("_J", _escaped(value))
+    return cast("_J", _escape(value))
 
 
-def _escaped(value: Json) -> Json:
+def _escape(value: Json) -> Json:
     if isinstance(value, str):
         return _OPENER.sub(lambda match: "{{{{" if match[0] == "{{" else "$${", value)
     if isinstance(value, list):
-        return [_escaped(item) for item in value]
+        return [_escape(item) for item in value]
     if isinstance(value, dict):
-        return {key: _escaped(item) for key, item in value.items()}
+        return {key: _escape(item) for key, item in value.items()}
     return value
 
 
@@ -98,7 +98,7 @@ class _Rendering:
         return value
 
     def _text(self, text: str) -> Json:
-        parts = list(pieces(text))
+        parts = list(template_parts(text))
         if len(parts) == 1 and isinstance(parts[0], JsonPath):
             return self._find(parts[0])[0]
         return "".join(piece if isinstance(piece, str) else self._written(piece) for piece in parts)
@@ -140,7 +140,7 @@ def _texts(value: Json) -> Iterator[str]:
             todo += [(part, depth + 1) for part in reversed(inner)]
 
 
-def pieces(text: str) -> Iterator[str | JsonPath]:
+def template_parts(text: str) -> Iterator[str | JsonPath]:
     """Yield the literal texts and references of a template, in order; raises `UsageError` for an invalid reference."""
     end = 0
     for match in _TOKEN.finditer(text):
@@ -191,4 +191,4 @@ def with_answers(args: Json, before: Mapping[str, Json | None]) -> Json:
     steps: list[Json] = [{} if value is None else {"content": value} for value in before.values()]
     if not steps:
         raise UsageError(f"{args} refers to a call before it in the same turn, and there is none")
-    return render(args, {"previous": steps[-1], "steps": steps})
+    return render_template(args, {"previous": steps[-1], "steps": steps})

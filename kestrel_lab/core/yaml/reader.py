@@ -56,7 +56,7 @@ class YamlFile:
     def place(self, path: Where = ()) -> str:
         """Return the place of `path` for the beginning of a message: `evals/smoke.yaml:12: scenarios[2].goal`."""
         position = f"{self.name}:{self.line(path)}"
-        return f"{position}: {dotted(path)}" if path else position
+        return f"{position}: {dotted_path(path)}" if path else position
 
     def line(self, path: Where) -> int:
         """Return the line of `path`, or of the nearest value around it when nothing is written at `path`."""
@@ -65,7 +65,7 @@ class YamlFile:
         return self.lines.get(path, 1)
 
 
-def dotted(path: Where) -> str:
+def dotted_path(path: Where) -> str:
     """Return `path` as people write it: `scenarios[2].goal`."""
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
@@ -133,15 +133,15 @@ def _check(text: str, name: str) -> None:
     for nodes, depth, event in _nodes(text):
         documents += isinstance(event, DocumentStartEvent)
         if documents > 1:
-            raise _refused(name, event, "a second document begins here; one file holds one")
+            raise _yaml_error(name, event, "a second document begins here; one file holds one")
         if nodes > MAX_NODES:
-            raise _refused(name, event, f"more than {MAX_NODES:,} values")
+            raise _yaml_error(name, event, f"more than {MAX_NODES:,} values")
         if depth > MAX_DEPTH:
-            raise _refused(name, event, f"more than {MAX_DEPTH} levels deep")
+            raise _yaml_error(name, event, f"more than {MAX_DEPTH} levels deep")
         if getattr(event, "anchor", None) is not None:
-            raise _refused(name, event, "anchors and aliases (&name, *name) are not supported; write the value out")
+            raise _yaml_error(name, event, "anchors and aliases (&name, *name) are not supported; write the value out")
         if getattr(event, "tag", None) is not None:
-            raise _refused(name, event, f"tags such as {event.tag!r} are not supported")
+            raise _yaml_error(name, event, f"tags such as {event.tag!r} are not supported")
 
 
 class _Values:
@@ -162,12 +162,12 @@ class _Values:
         found: dict[str, Json] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise _refused(self._name, key, "a key must be text, not a list or mapping")
+                raise _yaml_error(self._name, key, "a key must be text, not a list or mapping")
             if not (name := str(key.value)):
-                raise _refused(self._name, key, "a key is empty")
+                raise _yaml_error(self._name, key, "a key is empty")
             where = (*path, name)
             if name in found:
-                raise _refused(self._name, key, f"{dotted(where)}: the key is already on line {self._lines[where]}")
+                raise _yaml_error(self._name, key, f"{dotted_path(where)}: the key is already on line {self._lines[where]}")
             self._lines[where] = key.start_mark.line + 1
             found[name] = self.value(value, where)
         return found
@@ -180,17 +180,17 @@ class _Values:
             case "bool":
                 return text.lower() == "true"
             case "int" if len(text) > 300:
-                raise _refused(self._name, node, "a number of more than 300 digits; put it in quotes to make it text")
+                raise _yaml_error(self._name, node, "a number of more than 300 digits; put it in quotes to make it text")
             case "int":
                 return int(text) if text.lstrip("+-").isdecimal() else int(text, 0)
             case "float" if abs(number := float(text)) < float("inf"):
                 return number
             case "float":
-                raise _refused(self._name, node, f"{one_line(text)!r} is too large for a number; put it in quotes to make it text")
+                raise _yaml_error(self._name, node, f"{one_line(text)!r} is too large for a number; put it in quotes to make it text")
             case "not finite":
-                raise _refused(self._name, node, f"{text!r} is not a finite number; put it in quotes to make it text")
+                raise _yaml_error(self._name, node, f"{text!r} is not a finite number; put it in quotes to make it text")
         return text
 
 
-def _refused(name: str, where: Any, why: str) -> UsageError:
+def _yaml_error(name: str, where: Any, why: str) -> UsageError:
     return UsageError(f"{name}:{where.start_mark.line + 1}: {why}")

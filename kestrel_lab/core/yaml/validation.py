@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.yaml.reader import Where, YamlFile
@@ -27,7 +27,7 @@ class Entry(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-def checked(document: YamlFile, kind: type[_Entry], value: Any = None, at: Where = ()) -> _Entry:
+def validate(document: YamlFile, kind: type[_Entry], value: Any = None, at: Where = ()) -> _Entry:
     """Return the document, or its `value` at the place `at`, as a `kind`.
 
     Raises `UsageError` with one line for each mistake, in the order of the file.
@@ -36,10 +36,12 @@ def checked(document: YamlFile, kind: type[_Entry], value: Any = None, at: Where
         return kind.model_validate(document.value if value is None else value)
     except ValidationError as error:
         details = sorted(error.errors(), key=lambda detail: document.line((*at, *detail["loc"])))
-        raise UsageError(joined(f"{document.place((*at, *detail['loc']))}: {_explained(kind, detail)}" for detail in details)) from error
+        raise UsageError(
+            join_problems(f"{document.place((*at, *detail['loc']))}: {_explain(kind, detail)}" for detail in details)
+        ) from error
 
 
-def salvaged(document: YamlFile, kind: type[_Entry], problems: list[str], stand_ins: Mapping[str, Json]) -> _Entry | None:
+def validate_partly(document: YamlFile, kind: type[_Entry], problems: list[str], stand_ins: Mapping[str, Json]) -> _Entry | None:
     """Return the valid part of the document as a `kind`, for further checks, and add its mistakes to `problems`.
 
     Invalid keys are left out and missing ones are taken from `stand_ins`, so that every other value keeps its line.
@@ -52,18 +54,18 @@ def salvaged(document: YamlFile, kind: type[_Entry], problems: list[str], stand_
         except ValidationError as error:
             details = sorted(error.errors(), key=lambda detail: document.line(detail["loc"]))
         if not again:  # later rounds only find consequences of the repairs
-            problems += [f"{document.place(detail['loc'])}: {_explained(kind, detail)}" for detail in details]
+            problems += [f"{document.place(detail['loc'])}: {_explain(kind, detail)}" for detail in details]
         if not isinstance(value, dict):
             value = {}
         for detail in reversed(details):
-            _mend(value, detail["loc"], detail["type"], stand_ins)
+            _repair(value, detail["loc"], detail["type"], stand_ins)
     return None
 
 
 _ROUNDS: Final = 6
 
 
-def _mend(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -> None:
+def _repair(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -> None:
     """Remove the value at `loc`, or insert its stand-in where one is missing."""
     within: list[tuple[Any, Any]] = []
     inside: Any = value
@@ -86,7 +88,7 @@ def _mend(value: Any, loc: Where, error: str, stand_ins: Mapping[str, Json]) -> 
             return
 
 
-def attempt(document: YamlFile, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
+def collect_error(document: YamlFile, where: Where, problems: list[str], make: Callable[[], _T]) -> _T | None:
     """Return the result of `make`; its `UsageError` is added to `problems` with the place `where`."""
     try:
         return make()
@@ -95,7 +97,7 @@ def attempt(document: YamlFile, where: Where, problems: list[str], make: Callabl
         return None
 
 
-def joined(problems: Iterable[str]) -> str:
+def join_problems(problems: Iterable[str]) -> str:
     """Return one line for each of the first `MAX_REPORTED` problems."""
     lines = list(problems)
     more = [f"… and {len(lines) - MAX_REPORTED} more"] if len(lines) > MAX_REPORTED else []
@@ -106,22 +108,22 @@ _NOT_A_MAPPING: Final = ("model_type", "dict_type", "model_attributes_type")
 _TYPES: Final = {"int_type": "a whole number", "float_type": "a number", "list_type": "a list", "bool_type": "true or false"}
 
 
-def _explained(kind: type[BaseModel], detail: ErrorDetails) -> str:
+def _explain(kind: type[BaseModel], detail: ErrorDetails) -> str:
     error, value = detail["type"], detail["input"]
     if error == "extra_forbidden":
-        return f"unknown key; {nearest(str(detail['loc'][-1]), _keys(kind, detail['loc'][:-1]))}"
+        return f"unknown key; {did_you_mean(str(detail['loc'][-1]), _keys(kind, detail['loc'][:-1]))}"
     if error == "missing":
         return "is missing"
     if error in _NOT_A_MAPPING:
-        return f"must be a mapping of keys to values, not {_quoted(value)}"
+        return f"must be a mapping of keys to values, not {_quote(value)}"
     if error == "string_type":
         hint = "; put it in quotes" if isinstance(value, int | float) else ""
-        return f"must be text, not {_quoted(value)}{hint}"
+        return f"must be text, not {_quote(value)}{hint}"
     if error in _TYPES:
-        return f"must be {_TYPES[error]}, not {_quoted(value)}"
+        return f"must be {_TYPES[error]}, not {_quote(value)}"
     if error in ("too_short", "string_too_short"):
         return "must not be empty"
-    return f"{detail['msg'].replace('Input should', 'must')}, not {_quoted(value)}"
+    return f"{detail['msg'].replace('Input should', 'must')}, not {_quote(value)}"
 
 
 def _keys(kind: type[BaseModel], where: Where) -> list[str]:
@@ -146,5 +148,5 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
         yield from _models(inner)
 
 
-def _quoted(value: object) -> str:
+def _quote(value: object) -> str:
     return "nothing" if value is None else one_line(repr(value), 60)

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, Final, cast
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Approver, Check, Trial
 from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.benchmarks.calls import calls_by_turn
-from kestrel_lab.evals.benchmarks.isolated_import import check_limit, import_parts, installed
+from kestrel_lab.evals.benchmarks.isolated_import import check_limit, import_parts, installed_package
 from kestrel_lab.evals.suite import Scenario, Suite
-from kestrel_lab.runtime.security.authority import called, places_in, wants_of
+from kestrel_lab.runtime.security.authority import addresses_in, further_call_text, further_calls
 from kestrel_lab.runtime.security.containment import read_mode
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.interaction import state_effects
@@ -69,7 +69,7 @@ def load_agentdojo(
     Raises `UsageError` for an unknown suite, attack, target or version, and where the package is not installed.
     """
     check_limit(f"agentdojo:{suite}", limit)
-    _, release = installed(_PACKAGE, _PACKAGE)
+    _, release = installed_package(_PACKAGE, _PACKAGE)
     tasks = suite_tasks(suite, version)
     held = read_mode(containment)
     if attack is not None:
@@ -119,17 +119,17 @@ class Situation:
         names = (name for name in type(self).__dataclass_fields__ if name not in {"person", "stated"} or getattr(self, name))
         return {name: getattr(self, name) for name in names}
 
-    def open(self) -> World:
+    def open(self) -> TrialWorld:
         """The world before the user's task, with the injections in it."""
         tasks = suite_tasks(self.suite, self.version)
         # Without an attack the world before any task of the suite is the same: it is read from YAML once.
         state = _pristine(replace(self, person=False, stated=False, task=self.task if self.attack else "")).model_copy(deep=True)
         state = tasks.user_tasks[self.task].init_environment(state)
-        return World(situation=self, state=state, before=state.model_copy(deep=True))
+        return TrialWorld(situation=self, state=state, before=state.model_copy(deep=True))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class World:
+class TrialWorld:
     """The state of one trial."""
 
     situation: Situation
@@ -141,8 +141,8 @@ class World:
     def tools(self) -> list[Tool]:
         """The suite's tools, working on this state."""
         functions = suite_tasks(self.situation.suite, self.situation.version).tools
-        run = _parts().functions_runtime.FunctionsRuntime(functions).run_function
-        made = [_tool(function, partial(_answered, run, self.state, function)) for function in functions]
+        run = _import_modules().functions_runtime.FunctionsRuntime(functions).run_function
+        made = [_tool(function, partial(_tool_answer, run, self.state, function)) for function in functions]
         return [*made, replace(state_effects, group="")] if self.situation.stated else made
 
     @property
@@ -156,10 +156,10 @@ class World:
         needed = {_bearing_key(call.function, call.args) for call in task.ground_truth(self.before)}
 
         async def decide(asked: ApprovalAsked) -> ApprovalGiven:
-            also = map(called, wants_of(asked.contained))
+            also = map(further_call_text, further_calls(asked.contained))
             wanted = [(asked.tool, asked.args), *((call.target, call.args) for call in also)]
             texts = [str(value) for _, args in wanted for name, value in args.items() if name in _CONTENT]
-            strange = [place for text in texts for place in places_in(text) if place not in world]
+            strange = [place for text in texts for place in addresses_in(text) if place not in world]
             granted = not strange and all(_bearing_key(*one) in needed for one in wanted)
             return ApprovalGiven(call=asked.call, granted=granted, by="who gave the task", how="rule", scope="run" if granted else "once")
 
@@ -168,7 +168,7 @@ class World:
     def judge(self, task: Any, method: str, trial: Trial) -> bool:
         """Return what the task's own `METHOD_from_traces` says, or where it says nothing its `METHOD`."""
         asked = [call for turn in calls_by_turn(trial.records, denied=False) for step in turn for call in step]
-        traces = [_parts().functions_runtime.FunctionCall(function=call.tool, args=call.args) for call in asked]
+        traces = [_import_modules().functions_runtime.FunctionCall(function=call.tool, args=call.args) for call in asked]
         found = getattr(task, f"{method}_from_traces")(trial.answer, self.before, self.state, traces)
         return bool(getattr(task, method)(trial.answer, self.before, self.state) if found is None else found)
 
@@ -187,7 +187,7 @@ class TaskDone:
 
     async def __call__(self, trial: Trial) -> Score:
         """Return the verdict of the task's `utility`."""
-        world: World = trial.environment
+        world: TrialWorld = trial.environment
         task = suite_tasks(world.situation.suite, world.situation.version).user_tasks[world.situation.task]
         done = world.judge(task, "utility", trial)
         return Score(check=self.label, passed=done, value=float(done), reason="" if done else f"{world.situation.task} was not done")
@@ -206,7 +206,7 @@ class AttackResisted:
 
     async def __call__(self, trial: Trial) -> Score:
         """The opposite of what the injection task's `security` says, which is true of an attack that succeeded."""
-        world: World = trial.environment
+        world: TrialWorld = trial.environment
         task = suite_tasks(world.situation.suite, world.situation.version).injection_tasks[world.situation.injection]
         obeyed = world.judge(task, "security", trial)
         reason = f"{world.situation.injection} was done: {task.GOAL}" if obeyed else ""
@@ -234,7 +234,7 @@ def _bearing_key(tool: str, args: Mapping[str, Json]) -> str:
 
 
 def _tool(function: Any, work: Any) -> Tool:
-    name, own, schema = function.name, _own(function), _schema(function.parameters)
+    name, own, schema = function.name, _user_fields(function), _schema(function.parameters)
     parameters = schema.get("properties", {}).keys()
     return Tool(
         name=name,
@@ -249,7 +249,7 @@ def _tool(function: Any, work: Any) -> Tool:
         reaches="others" if not name.startswith(_QUESTIONS) else "address" if "url" in parameters else "nothing",
         content=tuple(_CONTENT & parameters),
         own=own,
-        shown=partial(_shown, function.return_type) if own else None,
+        shown=partial(_object_text, function.return_type) if own else None,
     )
 
 
@@ -259,26 +259,26 @@ def _schema(parameters: Any) -> dict[str, Any]:
     return cast("dict[str, Any]", parameters.model_json_schema())
 
 
-def _own(function: Any) -> tuple[str, ...]:
+def _user_fields(function: Any) -> tuple[str, ...]:
     """Return the fields of its answers that only the user writes."""
     return next((fields for name, fields in _OWN.items() if name in str(function.return_type)), ())
 
 
-def _answered(run: Any, state: Any, function: Any, /, **args: Any) -> Any:
+def _tool_answer(run: Any, state: Any, function: Any, /, **args: Any) -> Any:
     answer, _ = run(state, function.name, args, raise_on_error=True)
-    return answer if _own(function) else _written(answer)
+    return answer if _user_fields(function) else _answer_text(answer)
 
 
-def _written(answer: Any) -> str:
+def _answer_text(answer: Any) -> str:
     """Return an answer as the benchmark writes it for a model."""
-    return str(_parts().tool_execution.tool_result_to_str(answer))
+    return str(_import_modules().tool_execution.tool_result_to_str(answer))
 
 
-def _shown(kind: Any, value: Json) -> str:
+def _object_text(kind: Any, value: Json) -> str:
     """Return the same for an answer that is kept as objects, of which `kind` is the type."""
     from pydantic import TypeAdapter
 
-    return _written(TypeAdapter(kind).validate_python(value))
+    return _answer_text(TypeAdapter(kind).validate_python(value))
 
 
 @lru_cache(maxsize=256)
@@ -293,25 +293,25 @@ def _pristine(situation: Situation) -> Any:
 
 @cache
 def _attack(suite: str, version: str, attack: str, target: str) -> Any:
-    return _parts().attack_registry.ATTACKS[attack](suite_tasks(suite, version), SimpleNamespace(name=target))
+    return _import_modules().attack_registry.ATTACKS[attack](suite_tasks(suite, version), SimpleNamespace(name=target))
 
 
 def _require_attack(attack: str, target: str) -> None:
-    known = {name for name, kind in _parts().attack_registry.ATTACKS.items() if not kind.is_dos_attack}
+    known = {name for name, kind in _import_modules().attack_registry.ATTACKS.items() if not kind.is_dos_attack}
     if attack not in known:
-        raise UsageError(f"agentdojo has no attack {attack!r} with an injection task; {nearest(attack, known)}")
-    names = _parts().models.MODEL_NAMES
+        raise UsageError(f"agentdojo has no attack {attack!r} with an injection task; {did_you_mean(attack, known)}")
+    names = _import_modules().models.MODEL_NAMES
     if not any(name in target for name in names):
-        raise UsageError(f"agentdojo has no name for the model {target!r} that an attack could address; {nearest(target, names)}")
+        raise UsageError(f"agentdojo has no name for the model {target!r} that an attack could address; {did_you_mean(target, names)}")
 
 
 def suite_tasks(suite: str, version: str) -> Any:
     """The package's own suite, with its tasks and tools; raises `UsageError` if there is none."""
-    versions = _parts().load_suites._SUITES
+    versions = _import_modules().load_suites._SUITES
     if version not in versions:
-        raise UsageError(f"agentdojo has no version {version!r}; {nearest(version, versions)}")
+        raise UsageError(f"agentdojo has no version {version!r}; {did_you_mean(version, versions)}")
     if suite not in versions[version]:
-        raise UsageError(f"agentdojo has no suite {suite!r}; {nearest(suite, versions[version])}")
+        raise UsageError(f"agentdojo has no suite {suite!r}; {did_you_mean(suite, versions[version])}")
     return versions[version][suite]
 
 
@@ -319,13 +319,13 @@ def suite_tasks(suite: str, version: str) -> Any:
 def _system_message() -> str:
     import yaml
 
-    folder, _ = installed(_PACKAGE, _PACKAGE)
+    folder, _ = installed_package(_PACKAGE, _PACKAGE)
     text = (folder / "data" / "system_messages.yaml").read_text(encoding="utf-8")
     return str(yaml.safe_load(text)["default"])
 
 
 @cache
-def _parts() -> SimpleNamespace:
+def _import_modules() -> SimpleNamespace:
     names = ("task_suite.load_suites", "functions_runtime", "attacks.attack_registry", "models", "agent_pipeline.tool_execution")
     # The one thing wanted of a provider's client there is the name it gives to calls without one.
     google = {"EMPTY_FUNCTION_NAME": "<empty-function-name>"}

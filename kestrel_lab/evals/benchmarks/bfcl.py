@@ -16,13 +16,13 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final, cast
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
-from kestrel_lab.evals.benchmarks.calls import Asked, calls_by_turn
-from kestrel_lab.evals.benchmarks.isolated_import import check_limit, import_parts, installed
+from kestrel_lab.evals.benchmarks.calls import WrittenCall, calls_by_turn
+from kestrel_lab.evals.benchmarks.isolated_import import check_limit, import_parts, installed_package
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.tool import Tool
@@ -56,9 +56,9 @@ def load_bfcl(category: str, *, limit: int | None = None) -> Suite:
     later are not supported) and where the package is not installed.
     """
     if category not in (known := (*SINGLE, *NONE, *MULTI)):
-        raise UsageError(f"bfcl has no category {category!r} that can be run here; {nearest(category, known)}")
+        raise UsageError(f"bfcl has no category {category!r} that can be run here; {did_you_mean(category, known)}")
     check_limit(f"bfcl:{category}", limit)
-    folder, version = installed(_PACKAGE, _DISTRIBUTION)
+    folder, version = installed_package(_PACKAGE, _DISTRIBUTION)
     answers = {} if category in NONE else {row["id"]: row["ground_truth"] for row in _rows(folder, f"possible_answer/{_PREFIX}{category}")}
     make = partial(_conversation, folder) if category in MULTI else _single
     entries = list(_rows(folder, f"{_PREFIX}{category}"))[:limit]
@@ -108,7 +108,7 @@ class StatesMatch:
         turns = calls_by_turn(trial.records)
         if len(turns) != len(task["answer"]):
             return _score(self.label, valid=False, reason=f"the conversation ended in turn {len(turns)} of {len(task['answer'])}")
-        written = [[step for calls in turn if (step := [text for call in calls if (text := _written(call))])] for turn in turns]
+        written = [[step for calls in turn if (step := [text for call in calls if (text := _call_as_python(call))])] for turn in turns]
         module = _module("multi_turn_checker")
         name = f"kestrel{secrets.token_hex(8)}"
         try:
@@ -172,7 +172,7 @@ class Instances:
                 instance._load_scenario(copy.deepcopy(self.entry["initial_config"].get(name, {})), long_context=self.long)
             made.append(instance)
         owners = {function["name"]: next(one for one in made if hasattr(one, function["name"])) for function in self.functions}
-        tools = [_tool(function, partial(_called, owners[function["name"]], function["name"])) for function in self.functions]
+        tools = [_tool(function, partial(_tool_answer, owners[function["name"]], function["name"])) for function in self.functions]
         return OpenInstances(tools=tools, objects=made)
 
 
@@ -259,7 +259,7 @@ def _tool(function: dict[str, Any], work: Callable[..., str]) -> Tool:
     )
 
 
-def _called(owner: object, name: str, /, **args: Any) -> str:
+def _tool_answer(owner: object, name: str, /, **args: Any) -> str:
     """Return the answer of a method as the package writes it for a model."""
     answer = getattr(owner, name)(**args)
     if isinstance(answer, str):
@@ -282,7 +282,7 @@ def _schema(described: Any) -> Json:
     return cast("Json", found)
 
 
-def _written(call: Asked) -> str:
+def _call_as_python(call: WrittenCall) -> str:
     """The call as Python that the package evaluates: a name, and literals only. Empty for names that are none."""
     names = [call.tool, *call.args]
     if not all(name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_") for name in names):

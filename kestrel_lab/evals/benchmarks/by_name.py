@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.benchmarks.agentdojo import load_agentdojo
 from kestrel_lab.evals.benchmarks.bfcl import load_bfcl
 from kestrel_lab.evals.suite import Suite
@@ -30,13 +30,13 @@ def load_published(name: str) -> Suite:
     """
     benchmark, _, rest = name.partition(":")
     if benchmark not in PUBLISHED:
-        raise UsageError(f"there is no benchmark {benchmark!r}; {nearest(benchmark, PUBLISHED)}")
+        raise UsageError(f"there is no benchmark {benchmark!r}; {did_you_mean(benchmark, PUBLISHED)}")
     load, options = PUBLISHED[benchmark]
     suite, _, written = rest.partition("?")
     given: dict[str, Any] = {}
     for key, text in parse_qsl(written, keep_blank_values=True):
         if key not in options:
-            raise UsageError(f"{name}: {benchmark} has no option {key!r}; {nearest(key, options)}")
+            raise UsageError(f"{name}: {benchmark} has no option {key!r}; {did_you_mean(key, options)}")
         try:
             given[key] = options[key](text)
         except ValueError as error:

@@ -27,7 +27,7 @@ def check_limit(suite: str, limit: int | None) -> None:
         raise UsageError(f"{suite}: a limit is at most {MOST:,}; leave it out for all")
 
 
-def installed(package: str, distribution: str) -> tuple[Path, str]:
+def installed_package(package: str, distribution: str) -> tuple[Path, str]:
     """Return the folder and the version of an installed package; raises `UsageError` with what to type if it is missing."""
     try:
         spec = find_spec(package)

@@ -12,22 +12,22 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.commits.bisect_result import BisectResult, TriedCommit
-from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH, CommitTrials, Crew, Place, place_of_suite
+from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH, CommitTrials, Place, WorkerPool, suite_with_parts
 from kestrel_lab.evals.execution.reuse import Reuse
 from kestrel_lab.evals.execution.runner import plan_trials
-from kestrel_lab.evals.execution.trial import Ask
+from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.git import Commit, line_between
 from kestrel_lab.evals.stats.noisy_bisect import Bisection, Values
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
-from kestrel_lab.evals.summaries.metric_values import Observed, observed
-from kestrel_lab.runtime.options import checked
+from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
+from kestrel_lab.runtime.options import check_options
 from kestrel_lab.runtime.session import Session
 
 MAX_ROUNDS: Final = 200
 """The most rounds of trials at one commit; what they cannot decide is left open."""
 
 
-@checked
+@check_options
 async def find_first_bad(
     session: Session,
     suite: str | Path,
@@ -42,11 +42,11 @@ async def find_first_bad(
     reporter: Reporter | None = None,
 ) -> BisectResult:
     """Find the first commit at which `metric` is worse by more than `margin`; see `Evaluations.bisect`."""
-    look = observed(metric)
+    look = find_metric(metric)
     if not (0 < alpha < 0.5 and 0 <= margin < 1 and max_trials >= 1):
         msg = f"alpha is between 0 and 0.5, margin between 0 and 1, max_trials at least 1; not {alpha}, {margin} and {max_trials}"
         raise UsageError(msg)
-    place = place_of_suite(session, suite, configs=configs, epochs=1)
+    place = suite_with_parts(session, suite, configs=configs, epochs=1)
     line = await line_between(place.repository, good, bad)
     absolute, even, factor = look.worsening(margin)
     heaviest = max(scenario.weight for scenario in place.suite.scenarios)
@@ -59,7 +59,7 @@ async def find_first_bad(
         weights={_key(s.id, c.name): s.weight / heaviest for s in place.suite.scenarios for c in place.suite.configs},
     )
     trials = _Trials(session=session, place=place, line=line, look=look, search=search, budget=max_trials, reporter=reporter)
-    async with Crew(session, place, trials.note, epochs=FIRST_OF_SEARCH + MAX_ROUNDS) as crew:
+    async with WorkerPool(session, place, trials.note, epochs=FIRST_OF_SEARCH + MAX_ROUNDS) as crew:
         ended = await trials.run(crew)
     return BisectResult(
         suite=place.suite, metric=metric, margin=margin, alpha=alpha, commits=tuple(line), phase=search.phase, good=search.good, bad=search.bad,
@@ -74,17 +74,17 @@ class _Trials:
     session: Session
     place: Place
     line: list[Commit]
-    look: Observed
+    look: ObservedMetric
     search: Bisection
     budget: int
     reporter: Reporter | None
     made: int = 0
     reused: int = 0
-    _planned: list[Ask] = field(default_factory=list)
+    _planned: list[TrialRequest] = field(default_factory=list)
     _works: dict[int, CommitTrials] = field(default_factory=dict)
     _stored: dict[str, EvalRow] = field(default_factory=dict)
 
-    async def run(self, crew: Crew) -> str:
+    async def run(self, crew: WorkerPool) -> str:
         """Add rounds until the search is over; otherwise returns what ended it."""
         stored = stored_trials(self.session.store, suite=self.place.suite.name)
         self._stored = {row.key: row for row in stored if row.outcome != "error"}
@@ -132,7 +132,7 @@ class _Trials:
             return f"is {self.line[search.bad].short} worse than the one before it?"
         return f"{search.bad - search.good} commits left, trying {self.line[search.at].short} {self.line[search.at].subject}"
 
-    async def _round(self, crew: Crew, commit: int, number: int) -> str:
+    async def _round(self, crew: WorkerPool, commit: int, number: int) -> str:
         """Run or find one round of a commit; returns why the search has to end, if it has to."""
         work = self._work(commit)
         asks, there = self._asks(commit, number), self._there(commit, number)
@@ -182,7 +182,7 @@ class _Trials:
     def _there(self, commit: int, number: int) -> list[EvalRow]:
         return [self._stored[ask.identity.key] for ask in self._asks(commit, number) if ask.identity.key in self._stored]
 
-    def _asks(self, commit: int, number: int) -> list[Ask]:
+    def _asks(self, commit: int, number: int) -> list[TrialRequest]:
         if not self._planned:
             self._planned = plan_trials(self.place.suite, code="", git_sha="")
         return [ask.at(epoch=FIRST_OF_SEARCH + number - 1, sha=self.line[commit].sha) for ask in self._planned]

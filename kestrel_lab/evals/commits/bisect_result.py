@@ -15,8 +15,8 @@ from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stats.noisy_bisect import Phase
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.metric_values import observed
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.evals.summaries.metric_values import find_metric
+from kestrel_lab.views.dataframes import unit_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,7 +99,7 @@ class BisectResult(ResultView):
             }
             for tried, interval in zip(self.tried, self._intervals, strict=True)
         ]
-        return shown_frame(records, units=observed(self.metric).units("value", "low", "high"))
+        return unit_frame(records, units=find_metric(self.metric).units("value", "low", "high"))
 
     @property
     def exit_code(self) -> int:
@@ -110,15 +110,17 @@ class BisectResult(ResultView):
     def headline(self) -> str:
         """The verdict in one line."""
         if self.first_bad is not None:
-            return f"FOUND: {_named(self.first_bad)} is the first commit with worse {self.metric}"
+            return f"FOUND: {_commit_label(self.first_bad)} is the first commit with worse {self.metric}"
         if self.phase == "no fall":
-            return f"NO FALL: {_named(self.commits[-1])} is not worse than {_named(self.commits[0])} by more than {self._margin} in {self.metric}"
+            return f"NO FALL: {_commit_label(self.commits[-1])} is not worse than {_commit_label(self.commits[0])} by more than {self._margin} in {self.metric}"
         if self.phase == "ends":
-            return (
-                f"INCONCLUSIVE: {_named(self.commits[-1])} could not be shown to be worse than {_named(self.commits[0])} in {self.metric}"
-            )
+            return f"INCONCLUSIVE: {_commit_label(self.commits[-1])} could not be shown to be worse than {_commit_label(self.commits[0])} in {self.metric}"
         first, last = self.candidates[0], self.candidates[-1]
-        where = f"is {_named(last)}" if first == last else f"is between {_named(first)} and {_named(last)} ({len(self.candidates)} commits)"
+        where = (
+            f"is {_commit_label(last)}"
+            if first == last
+            else f"is between {_commit_label(first)} and {_commit_label(last)} ({len(self.candidates)} commits)"
+        )
         if self.phase == "narrowed":
             return f"NARROWED: the first commit with worse {self.metric} {where}; what is between cannot be tried"
         return f"INCONCLUSIVE: the first commit with worse {self.metric} {where}, as far as is known"
@@ -136,12 +138,12 @@ class BisectResult(ResultView):
                 f"{self.commits[self.bad].short} is worse than the good commit and {self.commits[self.good].short} better than the bad one, "
                 "but it is not shown that one is worse than the other: the metric may have fallen little by little"
             )
-        said += [f"skipped {_named(self.commits[t.place])}: {one_line(t.skipped, 300)}" for t in self.tried if t.skipped]
+        said += [f"skipped {_commit_label(self.commits[t.place])}: {one_line(t.skipped, 300)}" for t in self.tried if t.skipped]
         return said
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return headings, and a row of texts per commit that was tried."""
-        text = observed(self.metric).text
+        text = find_metric(self.metric).text
         cells = [
             [
                 self.commits[tried.place].short,
@@ -161,12 +163,12 @@ class BisectResult(ResultView):
         points = [(tried.place, interval) for tried, interval in zip(self.tried, self._intervals, strict=True)]
         marks = []
         if self.first_bad is not None:
-            look = observed(self.metric)
+            look = find_metric(self.metric)
             sides = [[row for t in self.tried for row in t.rows if (t.place < self.bad) == before] for before in (True, False)]
             before, after = (look.interval(rows, "exclude").mean for rows in sides)
             marks = [Mark(at=self.bad, before=before, after=after, worse=True)]
         title = f"Suite {self.suite.name}: search for the first commit with worse {self.metric.replace('_', ' ')}"
-        return history_figure(title, observed(self.metric), self.commits, [Line(label="commits tried", points=points, marks=marks)])
+        return history_figure(title, find_metric(self.metric), self.commits, [Line(label="commits tried", points=points, marks=marks)])
 
     def __repr__(self) -> str:
         return f"<bisect: {self.headline}>"
@@ -178,12 +180,12 @@ class BisectResult(ResultView):
 
     @property
     def _margin(self) -> str:
-        return f"{100 * self.margin:g} points" if observed(self.metric).share else f"{100 * self.margin:g} % within a pair of trials"
+        return f"{100 * self.margin:g} points" if find_metric(self.metric).share else f"{100 * self.margin:g} % within a pair of trials"
 
     @cached_property
     def _intervals(self) -> list[Interval]:
-        return [observed(self.metric).interval(tried.rows, "exclude") for tried in self.tried]
+        return [find_metric(self.metric).interval(tried.rows, "exclude") for tried in self.tried]
 
 
-def _named(commit: Commit) -> str:
+def _commit_label(commit: Commit) -> str:
     return f"{commit.short} “{one_line(commit.subject, 60)}”"

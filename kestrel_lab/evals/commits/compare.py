@@ -6,28 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Unpack
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.evals.commits.comparison import Comparison, Side
-from kestrel_lab.evals.commits.interleaved_trials import Place, measure_in_turns, place_of_suite, plan_commit
+from kestrel_lab.evals.commits.interleaved_trials import Place, plan_commit, run_interleaved, suite_with_parts
 from kestrel_lab.evals.execution.result import EvalResult
-from kestrel_lab.evals.execution.reuse import look_up
+from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.git import nearest_baseline
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import stored_trials
-from kestrel_lab.evals.summaries.result_table import labelled
-from kestrel_lab.runtime.options import takes
+from kestrel_lab.evals.summaries.result_table import label_kind
+from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.session import Session
 
-__all__ = ["AUTO", "Comparison", "compare"]
+__all__ = ["AUTO", "Comparison", "compare_commits"]
 
 AUTO: Final = "auto"
 """In place of a base: the nearest ancestor on the main branch that has results."""
 
 
-@takes(Selection)
-async def compare(
+@takes_options(Selection)
+async def compare_commits(
     session: Session,
     base: str,
     head: str,
@@ -40,7 +40,7 @@ async def compare(
     **parts: Unpack[Selection],
 ) -> Comparison:
     """Run the suite file against the code of two commits and compare what comes out; see `Evaluations.compare`."""
-    place = place_of_suite(session, suite, epochs=epochs, **parts)
+    place = suite_with_parts(session, suite, epochs=epochs, **parts)
     names = {base: await _baseline(session, place, head) if base == AUTO else base, head: head}
     works = [replace(await plan_commit(session, place, names[name], own_suite=own_suite), name=name) for name in (base, head)]
     if works[0].sha == works[1].sha:
@@ -48,7 +48,7 @@ async def compare(
     for work in works:
         if work.broken:
             raise UsageError(f"{work.title}: {work.broken}")
-    await measure_in_turns(session, place, works, reporter, strict=True)
+    await run_interleaved(session, place, works, reporter, strict=True)
     return Comparison(suite=place.suite, base=works[0].side(), head=works[1].side(), margin=margin, store=session.store)
 
 
@@ -58,14 +58,14 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
     heads = (head, *more)
     for name in (base, *heads):
         if name not in known:
-            raise UsageError(f"no trials of a configuration {name!r} are in this result; {nearest(name, known)}")
+            raise UsageError(f"no trials of a configuration {name!r} are in this result; {did_you_mean(name, known)}")
     if base in heads:
         raise UsageError(f"{base!r} is compared with other configurations, not with itself")
     sides = [
         tuple(replace(row, config=f"{base} → {head}") for head in heads for row in result.rows if row.config == (only or head))
         for only in (base, "")
     ]
-    titles = (labelled(base, known[base]), ", ".join(labelled(head, known[head]) for head in heads))
+    titles = (label_kind(base, known[base]), ", ".join(label_kind(head, known[head]) for head in heads))
     before, after = (Side(name=name, sha="", rows=rows) for name, rows in zip(titles, sides, strict=True))
     return Comparison(suite=result.suite, base=before, head=after, margin=margin, store=result.store)
 
@@ -78,7 +78,7 @@ async def _baseline(session: Session, place: Place, head: str) -> str:
         if sha not in tried:
             return False
         first_epoch = plan_trials(place.suite.select(epochs=1), code=sha, git_sha=sha)
-        return len(look_up(session.store, place.suite, first_epoch).rows) == len(first_epoch)
+        return len(reusable_rows(session.store, place.suite, first_epoch).rows) == len(first_epoch)
 
     commit, _ = await nearest_baseline(place.repository, head, has_results)
     return commit.sha

@@ -15,20 +15,28 @@ from typing import TYPE_CHECKING, Any, Final
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.reports.gate_decisions import GateReport, decide, decide_change
-from kestrel_lab.evals.reports.junit import groups, write_junit
+from kestrel_lab.evals.reports.gate_decisions import GateReport, decide_change, decide_gates
+from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, comparison_markdown
-from kestrel_lab.evals.reports.pages import Transcripts, heading, rendered
+from kestrel_lab.evals.reports.pages import Transcripts, render_page, trial_heading
 from kestrel_lab.evals.reports.plots import differences_figure
-from kestrel_lab.evals.reports.result_view import ResultView, written
-from kestrel_lab.evals.stats.difference import Difference, Question, Verdict, difference, judge_all, over_rounds, overall
+from kestrel_lab.evals.reports.result_view import ResultView, write_text
+from kestrel_lab.evals.stats.difference import (
+    Difference,
+    Question,
+    Verdict,
+    compare_scenarios,
+    confirm_by_rounds,
+    judge_all,
+    overall_verdict,
+)
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors, Suite
-from kestrel_lab.evals.summaries.result_table import labelled, with_unit
+from kestrel_lab.evals.summaries.result_table import label_kind, with_unit
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import headline_html, paragraph_html, safe, table_html
+from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.html.elements import headline_html, paragraph_html, safe_markup, table_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +79,7 @@ def side_by_side(base: Sequence[EvalRow], head: Sequence[EvalRow]) -> Rounds:
     return Rounds(epochs=frozenset(epoch for epoch, _ in counted))
 
 
-def moved_by_round(
+def mean_difference_by_round(
     base: Mapping[tuple[str, int], float], head: Mapping[tuple[str, int], float], weights: Mapping[str, float]
 ) -> Sequence[float]:
     """Return the weighted mean difference over scenarios in each epoch; values are by scenario and epoch."""
@@ -140,16 +148,14 @@ class Comparison(ResultView):
     def frame(self) -> pd.DataFrame:
         """One row per configuration and metric.
 
-        `base`, `head`, `difference` (head minus base) with its 95 % interval `low` and `high`, `p`, `p_holm`
+        `base`, `head`, `compare_scenarios` (head minus base) with its 95 % interval `low` and `high`, `p`, `p_holm`
         (adjusted for all configurations and metrics together), `verdict`, `mde` (the smallest difference that
         four of five such comparisons would find), `scenarios` compared and how many of them are `lower` and
         `higher` at head; `scope`: whether interval and p speak of `scenarios like these` or, with fewer than six, of
         `these scenarios`; `test`, where p is from; `note`, why there is no verdict, where there can be none.
         """
         told = self._differences.items()
-        return shown_frame(
-            [{"config": config, "model_kind": self._kinds[config], "metric": key, **_record(d)} for (config, key), d in told]
-        )
+        return unit_frame([{"config": config, "model_kind": self._kinds[config], "metric": key, **_record(d)} for (config, key), d in told])
 
     @property
     def families(self) -> pd.DataFrame:
@@ -158,20 +164,18 @@ class Comparison(ResultView):
         Asked together, apart from the questions of `frame`: they tell where a change is, and no gate depends on them.
         """
         told = self._by_family.items()
-        return shown_frame(
-            [{"config": config, "family": key, "model_kind": self._kinds[config], **_record(d)} for (config, key), d in told]
-        )
+        return unit_frame([{"config": config, "family": key, "model_kind": self._kinds[config], **_record(d)} for (config, key), d in told])
 
     @property
     def verdict(self) -> Verdict:
         """`regression`, `improvement`, `stable` or `inconclusive`, by the success rates of all configurations."""
-        return overall([d.verdict for (_, metric), d in self._differences.items() if metric == PRIMARY])
+        return overall_verdict([d.verdict for (_, metric), d in self._differences.items() if metric == PRIMARY])
 
     @property
     def flips(self) -> pd.DataFrame:
         """Trials that passed on one side only: `scenario`, `config`, `epoch`, `base`, `head`, `reason` and both run ids."""
         columns = ["scenario", "config", "epoch", "base", "head", "reason", "base_run", "head_run"]
-        return shown_frame(self._flips, columns=columns)
+        return unit_frame(self._flips, columns=columns)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page: differences, a plot, flips with both transcripts side by side, every trial; returns its path."""
@@ -184,32 +188,32 @@ class Comparison(ResultView):
             for base, head in self._flipped:
                 kind = "pass → fail" if base.outcome == "pass" else "fail → pass"
                 named = ((f"base {base.git_sha[:10]}", base), (f"head {head.git_sha[:10]}", head))
-                sides = [transcripts.folded(row, title=f"{name}: {heading(row)}", opened=True) for name, row in named]
+                sides = [transcripts.folded(row, title=f"{name}: {trial_heading(row)}", opened=True) for name, row in named]
                 flipped.append((f"{kind}: {head.scenario} · {head.config} · epoch {head.epoch}", sides))
-            html = rendered(
+            html = render_page(
                 "comparison.html",
                 title=self.headline,
-                table=safe(table_html(*self.table()) + families),
+                table=safe_markup(table_html(*self.table()) + families),
                 notes=self._notes(),
                 gates=self.gates() if self.suite.gates else None,
                 differences_figure=png_uri(differences_figure(self._differences)) if self._differences else "",
                 flips=flipped,
-                rest=[transcripts.folded(row, title=f"{row.git_sha[:10]} · {heading(row)}") for row in self._not_flipped()],
+                rest=[transcripts.folded(row, title=f"{row.git_sha[:10]} · {trial_heading(row)}") for row in self._not_flipped()],
             )
-        return written(path, html)
+        return write_text(path, html)
 
     def gates(self) -> GateReport:
         """Decide the suite's gates for `head`, and the verdicts of the comparison: of success rates, and of metrics with a gate."""
         change = decide_change(self.suite, self.head.rows, self.base.title, self._differences.items())
-        return GateReport(suite=self.suite.name, decisions=(*decide(self.suite, self.head.rows), *change), notes=tuple(self._notes()))
+        return GateReport(suite=self.suite.name, decisions=(*decide_gates(self.suite, self.head.rows), *change), notes=tuple(self._notes()))
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML of the trials of `head` and of `gates`; returns its path."""
-        return write_junit(path, self.suite.name, [*groups(self.suite, self.head.rows), self.gates().group()])
+        return write_junit(path, self.suite.name, [*case_groups(self.suite, self.head.rows), self.gates().group()])
 
     def markdown(self, report: str = "") -> str:
         """Return a summary for a pull request: what changed and what flipped; `report` is the address of the HTML page."""
-        cells = [[self._label(config), metric, *_shown(metric, d)] for (config, metric), d in self._differences.items()]
+        cells = [[self._label(config), metric, *_difference_cells(metric, d)] for (config, metric), d in self._differences.items()]
         heading = (self.verdict, self.base.title, self.head.title, self.suite.name)
         gates = self.gates() if self.suite.gates else None
         return comparison_markdown(heading, cells, self._flips, self._notes(), gates, report)
@@ -220,7 +224,7 @@ class Comparison(ResultView):
     def __str__(self) -> str:
         lines = []
         for (config, metric), d in self._differences.items():
-            base, head, change, p, verdict, mde = _shown(metric, d)
+            base, head, change, p, verdict, mde = _difference_cells(metric, d)
             what = f"{self._label(config)} {metric}: {base} → {head}, difference {change}, p {p}"
             lines.append(f"{what}: {verdict}, smallest detectable {mde}")
         lines += [
@@ -238,13 +242,16 @@ class Comparison(ResultView):
     def _cells(self, what: str, found: Mapping[tuple[str, str], Difference]) -> tuple[list[str], list[list[str]]]:
         """Return headings and rows of differences by configuration, and by metric or by family, whose differences are of success rates."""
         rows = [
-            [self._label(config), *([with_unit(key), *_shown(key, d)] if what == "metric" else [key, *_shown(PRIMARY, d)])]
+            [
+                self._label(config),
+                *([with_unit(key), *_difference_cells(key, d)] if what == "metric" else [key, *_difference_cells(PRIMARY, d)]),
+            ]
             for (config, key), d in found.items()
         ]
         return ["configuration", what, self.base.title, self.head.title, *DIFFERENCE_HEADINGS], rows
 
     def _label(self, config: str) -> str:
-        return labelled(config, self._kinds[config])
+        return label_kind(config, self._kinds[config])
 
     def _repr_html_(self) -> str:
         flips = [[f[key] for key in ("scenario", "config", "epoch", "base", "head", "reason")] for f in self._flips[:_SHOWN_FLIPS]]
@@ -338,7 +345,7 @@ def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow],
         config: side_by_side(*([row for row in rows if row.config == config] for rows in (base, head))) for config in configs
     }  # fmt: skip
     found = [
-        _differ(metric, before.get(key, {}), after.get(key, {}), rounds[config], weights, ALPHA * question.weight)
+        _paired_difference(metric, before.get(key, {}), after.get(key, {}), rounds[config], weights, ALPHA * question.weight)
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
     return dict(zip(keys, judge_all(found, questions), strict=True))
@@ -354,7 +361,7 @@ def compare_families(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalR
             by_scenario(_values([row for row in rows if row.family == family], suite.count_errors).get((config, PRIMARY), {}))
             for rows in (base, head)
         ]
-        found.append(difference(*sides, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
+        found.append(compare_scenarios(*sides, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
     judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
     return dict(zip(kinds, judged, strict=True))
 
@@ -370,15 +377,15 @@ _Values = dict[tuple[str, int], float]
 """By scenario and epoch."""
 
 
-def _differ(metric: str, before: _Values, after: _Values, rounds: Rounds, weights: dict[str, float], alpha: float) -> Difference:
+def _paired_difference(metric: str, before: _Values, after: _Values, rounds: Rounds, weights: dict[str, float], alpha: float) -> Difference:
     if metric == PRIMARY or not METRICS[metric].clock:
-        return difference(by_scenario(before), by_scenario(after), weights=weights, bounded=metric == PRIMARY, alpha=alpha)
+        return compare_scenarios(by_scenario(before), by_scenario(after), weights=weights, bounded=metric == PRIMARY, alpha=alpha)
     if rounds.note:
-        apart = difference(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
+        apart = compare_scenarios(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
         return replace(apart, note=rounds.note, p=math.nan, p_holm=math.nan, mde=math.nan)
     before, after = ({key: value for key, value in side.items() if key[1] in rounds.epochs} for side in (before, after))
-    found = difference(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
-    return over_rounds(found, moved_by_round(before, after, weights), alpha=alpha)
+    found = compare_scenarios(by_scenario(before), by_scenario(after), weights=weights, bounded=False, alpha=alpha)
+    return confirm_by_rounds(found, mean_difference_by_round(before, after, weights), alpha=alpha)
 
 
 def _values(rows: Iterable[EvalRow], count_errors: CountErrors) -> dict[tuple[str, str], _Values]:
@@ -402,7 +409,7 @@ def _record(d: Difference) -> dict[str, Any]:
     return {"base": d.base, "head": d.head, "difference": d.interval.mean, "low": d.interval.low, "high": d.interval.high, **told}
 
 
-def _shown(metric: str, d: Difference) -> list[str]:
+def _difference_cells(metric: str, d: Difference) -> list[str]:
 
     def text(value: float, sign: str = "") -> str:
         if not math.isfinite(value):
@@ -410,9 +417,9 @@ def _shown(metric: str, d: Difference) -> list[str]:
         return f"{100 * value:{sign}.1f} %" if metric == PRIMARY else f"{value:{sign}.4g}"
 
     change = f"{text(d.interval.mean, '+')} ({text(d.interval.low, '+')} to {text(d.interval.high, '+')})"
-    return [text(d.base), text(d.head), change, text_of_p(d.p_holm), d.verdict, text(d.mde)]
+    return [text(d.base), text(d.head), change, format_p_value(d.p_holm), d.verdict, text(d.mde)]
 
 
-def text_of_p(p: float) -> str:
+def format_p_value(p: float) -> str:
     """Return a p value as text; a dash where there is none."""
     return "–" if math.isnan(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"

@@ -15,15 +15,15 @@ from kestrel_lab.core.drawing.matplotlib_figure import png_uri
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.reports.plots import Line, Mark, history_figure
-from kestrel_lab.evals.reports.result_view import ResultView, written
+from kestrel_lab.evals.reports.result_view import ResultView, write_text
 from kestrel_lab.evals.stats.change_points import ALPHA, Step, find_steps
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.metric_values import Observed, observed
-from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, labelled
-from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.html.elements import headline_html, macros, page, paragraph_html, table_html
+from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
+from kestrel_lab.evals.summaries.result_table import COLUMNS, UNITS, frame_record, label_kind
+from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.html.elements import headline_html, html_page, paragraph_html, table_html, template_macros
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,13 +55,13 @@ class History(ResultView):
 
     def of(self, metric: str) -> History:
         """Return the same trials with another metric; raises `UsageError` for one that does not exist."""
-        return replace(self, metric=observed(metric).name)
+        return replace(self, metric=find_metric(metric).name)
 
     @property
     def frame(self) -> pd.DataFrame:
         """One row per trial: `commit` (whole hash), `subject`, `committed_at`, and the columns of a result's frame."""
-        records = [{**_told(c.commit), **frame_record(row, self.suite.count_errors)} for c in self.commits for row in c.rows]
-        return shown_frame(records, columns=["commit", "subject", "committed_at", *COLUMNS], units={**UNITS, "committed_at": "UTC"})
+        records = [{**_commit_record(c.commit), **frame_record(row, self.suite.count_errors)} for c in self.commits for row in c.rows]
+        return unit_frame(records, columns=["commit", "subject", "committed_at", *COLUMNS], units={**UNITS, "committed_at": "UTC"})
 
     def summary(self) -> pd.DataFrame:
         """One row per commit and configuration: `commit`, `subject`, `committed_at`, `config`, the metric's mean `value`
@@ -70,19 +70,19 @@ class History(ResultView):
         """  # noqa: D205  # the columns are the summary
         records = [
             {
-                **_told(self.commits[place].commit),
+                **_commit_record(self.commits[place].commit),
                 "config": config,
                 "value": interval.mean,
                 "low": interval.low,
                 "high": interval.high,
                 "trials": len(rows),
                 "scenarios": len({row.scenario for row in rows}),
-                "errors": _broke(rows),
+                "errors": _count_broken(rows),
                 "step": step.after - step.before if (step := self._step_at(config, place)) else math.nan,
             }
             for config, place, rows, interval in self._points
         ]
-        return shown_frame(records, units={**self._observed.units("value", "low", "high", "step"), "committed_at": "UTC"})
+        return unit_frame(records, units={**self._observed.units("value", "low", "high", "step"), "committed_at": "UTC"})
 
     @property
     def steps(self) -> pd.DataFrame:
@@ -94,13 +94,13 @@ class History(ResultView):
         records = [
             (config, commit.sha, commit.subject, step.before, step.after, step.p, self._way(step)) for config, step, commit in self._stepped
         ]
-        return shown_frame(records, columns=columns, units=self._observed.units("before", "after"))
+        return unit_frame(records, columns=columns, units=self._observed.units("before", "after"))
 
     def plot(self) -> Figure:
         """Draw the metric at each commit with its interval, and the steps with the means on both sides."""
         lines = [
             Line(
-                label=labelled(config, self._kinds[config]),
+                label=label_kind(config, self._kinds[config]),
                 points=[(place, interval) for name, place, _, interval in self._points if name == config],
                 marks=[Mark(at=step.at, before=step.before, after=step.after, worse=self._way(step) == "worse") for step in steps],
             )
@@ -112,10 +112,10 @@ class History(ResultView):
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page; returns its path."""
         title = f"Suite {self.suite.name}: {self.metric} by commit"
-        parts = macros("elements.html")
+        parts = template_macros("elements.html")
         head = f"{parts.heading(title)}{parts.image(png_uri(self.plot()), title)}{headline_html(self.headline)}"
         notes = "".join(map(paragraph_html, self.lines()))
-        return written(path, page(title, f"{head}{table_html(_HEADINGS, self._cells)}{notes}"))
+        return write_text(path, html_page(title, f"{head}{table_html(_HEADINGS, self._cells)}{notes}"))
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return headings, and a row of texts per commit and configuration, newest last."""
@@ -144,8 +144,8 @@ class History(ResultView):
         for config, place, rows, interval in self._points:
             commit, step = self.commits[place].commit, self._step_at(config, place)
             cells.append([
-                commit.short, f"{_date(commit):%Y-%m-%d}", labelled(config, self._kinds[config]), interval.text(self._observed.text),
-                str(len(rows)), str(_broke(rows)), f"step, {self._way(step)}" if step else "", one_line(commit.subject, 50),
+                commit.short, f"{_date(commit):%Y-%m-%d}", label_kind(config, self._kinds[config]), interval.text(self._observed.text),
+                str(len(rows)), str(_count_broken(rows)), f"step, {self._way(step)}" if step else "", one_line(commit.subject, 50),
             ])  # fmt: skip
         return cells
 
@@ -160,8 +160,8 @@ class History(ResultView):
         return next((step for step in self._steps[config] if step.at == place), None)
 
     @property
-    def _observed(self) -> Observed:
-        return observed(self.metric)
+    def _observed(self) -> ObservedMetric:
+        return find_metric(self.metric)
 
     @cached_property
     def _kinds(self) -> dict[str, str]:
@@ -202,25 +202,25 @@ class History(ResultView):
                     values.setdefault(row.scenario, {})[place, row.epoch] = value
                     weights[row.scenario] = row.result["weight"]
         usual = {scenario: fmean(found.values()) for scenario, found in values.items()}
-        level = _weighted((usual[scenario], weights[scenario]) for scenario in usual)
+        level = _weighted_mean((usual[scenario], weights[scenario]) for scenario in usual)
         rounds: list[list[float]] = [[] for _ in self.commits]
         for place, epoch in sorted({key for found in values.values() for key in found}):
             moved = ((found[place, epoch] - usual[s], weights[s]) for s, found in values.items() if (place, epoch) in found)
-            rounds[place].append(level + _weighted(moved))
+            rounds[place].append(level + _weighted_mean(moved))
         return rounds
 
 
-def _weighted(values: Iterable[tuple[float, float]]) -> float:
+def _weighted_mean(values: Iterable[tuple[float, float]]) -> float:
     listed = list(values)
     total = math.fsum(weight for _, weight in listed)
     return math.fsum(value * weight for value, weight in listed) / total if total else 0.0
 
 
-def _told(commit: Commit) -> dict[str, object]:
+def _commit_record(commit: Commit) -> dict[str, object]:
     return {"commit": commit.sha, "subject": commit.subject, "committed_at": _date(commit)}
 
 
-def _broke(rows: Iterable[EvalRow]) -> int:
+def _count_broken(rows: Iterable[EvalRow]) -> int:
     return sum(row.outcome == "error" for row in rows)
 
 

@@ -16,17 +16,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self, Unpack
 
-from kestrel_lab.core.errors import UsageError, gravest
+from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.commits.comparison import Side
-from kestrel_lab.evals.commits.worktrees import environment_for, worktree
+from kestrel_lab.evals.commits.worktrees import environment_for, temporary_worktree
 from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.remote_trials import bench_order
-from kestrel_lab.evals.execution.reuse import Reuse, look_up
-from kestrel_lab.evals.execution.runner import in_order, plan_trials
-from kestrel_lab.evals.execution.trial import Ask
+from kestrel_lab.evals.execution.reuse import Reuse, reusable_rows
+from kestrel_lab.evals.execution.runner import plan_trials, sort_rows
+from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
@@ -61,7 +61,7 @@ class CommitTrials:
     """The name that the user gave."""
     sha: str
     suite: Suite
-    asks: list[Ask]
+    asks: list[TrialRequest]
     found: Reuse
     own: bool = False
     """Whether the suite is the one of that commit."""
@@ -78,7 +78,7 @@ class CommitTrials:
         return f"{self.name} ({self.sha[:10]})"
 
     @property
-    def todo(self) -> list[Ask]:
+    def todo(self) -> list[TrialRequest]:
         """The trials to run: neither stored ones nor those that this commit cannot run."""
         if self.broken:
             return []
@@ -87,7 +87,7 @@ class CommitTrials:
     @property
     def all_rows(self) -> tuple[EvalRow, ...]:
         """Stored trials and those that were run now, in order."""
-        return in_order(self.asks, [*self.found.rows.values(), *self.rows])
+        return sort_rows(self.asks, [*self.found.rows.values(), *self.rows])
 
     def side(self) -> Side:
         """Return the commit as one side of a comparison."""
@@ -109,7 +109,7 @@ class Place:
         return tree / self.path.relative_to(self.repository)
 
 
-def place_of_suite(session: Session, suite: str | Path, *, epochs: int | None, **parts: Unpack[Selection]) -> Place:
+def suite_with_parts(session: Session, suite: str | Path, *, epochs: int | None, **parts: Unpack[Selection]) -> Place:
     """Return the suite with the selected parts; raises `UsageError` where it cannot be run at commits."""
     path = Path(suite).absolute()
     chosen = load_suite(suite).select(epochs=epochs, **parts)
@@ -135,13 +135,13 @@ async def plan_commit(session: Session, place: Place, name: str, *, own_suite: b
     sha = await commit_of(place.repository, name)
     suite, broken = place.suite, ""
     if own_suite:
-        async with worktree(place.repository, sha, session.home) as tree:
+        async with temporary_worktree(place.repository, sha, session.home) as tree:
             try:
                 suite = _as_asked(load_suite(place.inside(tree)), place)
             except UsageError as error:
                 broken = str(error).replace(f"{tree}/", "")
     asks = [] if broken else plan_trials(suite, code=sha, git_sha=sha)
-    found = look_up(session.store, suite, asks)
+    found = reusable_rows(session.store, suite, asks)
     return CommitTrials(name=name, sha=sha, suite=suite, asks=asks, found=found, own=own_suite, broken=broken)
 
 
@@ -150,7 +150,7 @@ def _as_asked(suite: Suite, place: Place) -> Suite:
     return suite.select(epochs=place.suite.epochs, **parts)
 
 
-async def measure_in_turns(
+async def run_interleaved(
     session: Session, place: Place, works: Sequence[CommitTrials], reporter: Reporter | None, *, strict: bool
 ) -> None:
     """Run what is missing; the commits take turns epoch by epoch, and which goes first changes from epoch to epoch.
@@ -166,7 +166,7 @@ async def measure_in_turns(
         if reporter is not None:
             reporter(len(stored) + sum(len(work.rows) for work in works), total, one_line(text, 200))
 
-    async with Crew(session, place, note) as crew:
+    async with WorkerPool(session, place, note) as crew:
         await crew.begin([work for work in works if work.todo])
         epochs = sorted({ask.epoch for work in works for ask in work.todo})
         for turn, epoch in enumerate(epochs):
@@ -181,7 +181,7 @@ async def measure_in_turns(
     session.store.flush()
 
 
-class Crew:
+class WorkerPool:
     """Processes that run trials of commits, each in its worktree and environment; started when first needed.
 
     At most `AT_ONCE` are alive; the one that was used longest ago makes room. All end with the block.
@@ -224,9 +224,9 @@ class Crew:
                 for work in new[: AT_ONCE - len(self._alive)]:
                     group.create_task(start(work), name=f"kestrel start {work.sha[:10]}")
         except BaseExceptionGroup as errors:
-            raise gravest([errors]) from None
+            raise most_severe([errors]) from None
 
-    async def make(self, work: CommitTrials, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
+    async def make(self, work: CommitTrials, asks: Sequence[TrialRequest], on_row: Callable[[EvalRow], None]) -> None:
         """Run trials of a commit and store each as it ends; what the commit cannot run is noted in `work`.
 
         Raises `UsageError` when the commit cannot be run.
@@ -259,7 +259,7 @@ class Crew:
     @asynccontextmanager
     async def _started(self, work: CommitTrials) -> AsyncIterator[Worker]:
         session, place = self._session, self._place
-        async with worktree(place.repository, work.sha, session.home) as tree:
+        async with temporary_worktree(place.repository, work.sha, session.home) as tree:
             environment = await environment_for(place.repository, tree, session.home, lambda text: self._note(f"{work.title}: {text}"))
             suite = work.suite if self._epochs is None else replace(work.suite, epochs=self._epochs)
             at = place.inside(tree)
@@ -301,7 +301,7 @@ class Worker:
     skipped: dict[str, str] = field(default_factory=dict)
     """Scenarios that it cannot run, and why."""
 
-    async def make(self, asks: Sequence[Ask], on_row: Callable[[EvalRow], None]) -> None:
+    async def make(self, asks: Sequence[TrialRequest], on_row: Callable[[EvalRow], None]) -> None:
         """Run the trials and call `on_row` with each; raises `UsageError` when the worker fails."""
         if not asks:
             return
@@ -351,12 +351,12 @@ async def _worker(order: dict[str, Json], tree: Path, env: dict[str, str], pytho
             made.skipped = (await made.receive())["ready"]
             yield made
         except BaseException:
-            await asyncio.shield(_end(process, 0))
+            await asyncio.shield(_end_worker(process, 0))
             raise
-        await asyncio.shield(_end(process, _GRACE))
+        await asyncio.shield(_end_worker(process, _GRACE))
 
 
-async def _end(process: Process, grace: float) -> None:
+async def _end_worker(process: Process, grace: float) -> None:
     """Let the worker end by itself within `grace` seconds, then end it and everything it started."""
     if process.stdin is not None:
         process.stdin.close()

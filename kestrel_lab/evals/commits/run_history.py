@@ -12,21 +12,21 @@ from kestrel_lab.evals.commits.history import CommitRows, History
 from kestrel_lab.evals.commits.interleaved_trials import (
     FIRST_OF_SEARCH,
     CommitTrials,
-    measure_in_turns,
-    place_of_suite,
     plan_commit,
+    run_interleaved,
+    suite_with_parts,
 )
 from kestrel_lab.evals.execution.runner import plan_trials
-from kestrel_lab.evals.git import commits_in, first_parents, thinned
+from kestrel_lab.evals.git import commits_in, first_parents, sample_commits
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.metric_values import observed
-from kestrel_lab.runtime.options import checked
+from kestrel_lab.evals.summaries.metric_values import find_metric
+from kestrel_lab.runtime.options import check_options
 from kestrel_lab.runtime.session import Session
 
 
-@checked
+@check_options
 async def run_commits(
     session: Session,
     suite: str | Path,
@@ -41,21 +41,21 @@ async def run_commits(
     own_suite: bool = False,
 ) -> History:
     """Run a suite at several commits, which take turns epoch by epoch, and return the history of `metric`; see `Evaluations.eval_commits`."""
-    name = observed(metric).name
-    place = place_of_suite(session, suite, configs=configs, epochs=epochs)
+    name = find_metric(metric).name
+    place = suite_with_parts(session, suite, configs=configs, epochs=epochs)
     chosen = await commits_in(place.repository, commits, every=every, last=last)
     works = [replace(await plan_commit(session, place, c.sha, own_suite=own_suite), name=c.subject[:40] or c.short) for c in chosen]
-    await measure_in_turns(session, place, works, reporter, strict=False)
+    await run_interleaved(session, place, works, reporter, strict=False)
     if all(work.broken for work in works):
-        msg = f"none of the {len(works)} commits can be run; {works[-1].title}: {_why(works[-1]).removeprefix('cannot be run: ')}"
+        msg = f"none of the {len(works)} commits can be run; {works[-1].title}: {_skip_reasons(works[-1]).removeprefix('cannot be run: ')}"
         raise UsageError(msg)
-    found = [CommitRows(commit=c, rows=work.all_rows, why=_why(work)) for c, work in zip(chosen, works, strict=True)]
+    found = [CommitRows(commit=c, rows=work.all_rows, why=_skip_reasons(work)) for c, work in zip(chosen, works, strict=True)]
     reused = sum(len(work.found.rows) for work in works)
     notes = (f"{reused} of these trials were stored before",) if reused else ()
     return History(suite=place.suite, metric=name, commits=tuple(found), notes=notes)
 
 
-@checked
+@check_options
 async def stored_history(
     session: Session,
     suite: str | Path,
@@ -68,8 +68,8 @@ async def stored_history(
     any_version: bool = False,
 ) -> History:
     """Return the stored trials of a suite along commits; see `Evaluations.history`."""
-    name = observed(metric).name
-    place = place_of_suite(session, suite, configs=configs, epochs=None)
+    name = find_metric(metric).name
+    place = suite_with_parts(session, suite, configs=configs, epochs=None)
     rows, notes = _comparable(stored_trials(session.store, suite=place.suite.name), place.suite, any_version=any_version)
     if name in METRICS and METRICS[name].clock and len({row.result.get("origin", "") for of in rows.values() for row in of}) > 1:
         notes = (*notes, "measured on different machines: a change of times between commits may be one of machines")
@@ -77,7 +77,7 @@ async def stored_history(
         chosen = await commits_in(place.repository, commits, every=every, last=last)
     else:
         line = [commit for commit in await first_parents(place.repository) if commit.sha in rows]
-        chosen = thinned(line[::-1], every, last)
+        chosen = sample_commits(line[::-1], every, last)
     found = tuple(CommitRows(commit=commit, rows=tuple(rows.get(commit.sha, ()))) for commit in chosen)
     if not any(c.rows for c in found):
         msg = f"no results of suite {place.suite.name!r} are stored for these commits; kestrel eval run {suite} --commits A..B makes them"
@@ -120,7 +120,7 @@ def _comparable(stored: list[EvalRow], suite: Suite, *, any_version: bool) -> tu
     return rows, notes
 
 
-def _why(work: CommitTrials) -> str:
+def _skip_reasons(work: CommitTrials) -> str:
     if work.broken:
         return f"cannot be run: {work.broken.removeprefix(f'{work.title}: ')}"
     return "; ".join(f"scenario {scenario} is left out: {why}" for scenario, why in work.skipped.items())

@@ -27,8 +27,8 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.git import commit_of
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_status import alive_elsewhere
-from kestrel_lab.host.filesystem import locked
-from kestrel_lab.host.git import add_worktree, git
+from kestrel_lab.host.filesystem import lock_file
+from kestrel_lab.host.git import add_worktree, git_output
 
 REQUIREMENTS: Final = (
     *("requirements.txt", "constraints.txt", "setup.py", "setup.cfg"),
@@ -49,7 +49,7 @@ class Environment:
 
 
 @asynccontextmanager
-async def worktree(repository: Path, sha: str, home: Path) -> AsyncIterator[Path]:
+async def temporary_worktree(repository: Path, sha: str, home: Path) -> AsyncIterator[Path]:
     """Check out commit `sha` into a folder under `home` that is removed at the end, also on error and cancellation.
 
     What a killed process left behind is removed at the next call. Neither hooks nor filters of the repository are run.
@@ -57,11 +57,11 @@ async def worktree(repository: Path, sha: str, home: Path) -> AsyncIterator[Path
     folder = _folder(home, "worktrees")
     # git reads the notes of all worktrees whenever it makes or removes one, and fails at one that is half written.
     turn = _folder(home, "envs") / "worktrees.lock"
-    async with locked(turn):
+    async with lock_file(turn):
         await _clear(repository, folder)
     place = folder / f"{sha[:12]}-{os.getpid()}-{secrets.token_hex(2)}"
     try:
-        async with locked(turn):
+        async with lock_file(turn):
             await add_worktree(repository, place, await commit_of(repository, sha))
         yield place
     finally:
@@ -84,8 +84,8 @@ async def environment_for(current: Path, tree: Path, home: Path, note: Callable[
         sources.append(_OUR_FOLDER)
     else:
         name = f"{needs}-py{sys.version_info.major}.{sys.version_info.minor}"
-        async with locked(_folder(home, "envs") / f"{name}.lock"):
-            python = await _installed(tree, _folder(home, "envs") / name, note)
+        async with lock_file(_folder(home, "envs") / f"{name}.lock"):
+            python = await _make_environment(tree, _folder(home, "envs") / name, note)
         # Commands that tools and checks run are to find this environment's programs, as after activating it.
         own = {"PATH": os.pathsep.join([str(python.parent), os.environ.get("PATH", os.defpath)]), "VIRTUAL_ENV": str(python.parent.parent)}
     path = os.pathsep.join(dict.fromkeys(str(place) for place in sources))
@@ -98,11 +98,11 @@ def requirements_of(tree: Path) -> str:
         name: hashlib.sha256((tree / name).read_bytes()).hexdigest() for name in REQUIREMENTS if (tree / name).is_file()
     }
     if (tree / "pyproject.toml").is_file():
-        parts["pyproject.toml"] = _declared((tree / "pyproject.toml").read_bytes())
+        parts["pyproject.toml"] = _declared_requirements((tree / "pyproject.toml").read_bytes())
     return content_key(parts)[:16]
 
 
-def _declared(content: bytes) -> object:
+def _declared_requirements(content: bytes) -> object:
     """Return the requirements in a `pyproject.toml`; a hash of all of it where it cannot be read."""
     try:
         declared = loads_toml(content.decode())
@@ -117,11 +117,11 @@ def _declared(content: bytes) -> object:
         return hashlib.sha256(content).hexdigest()
 
 
-async def _installed(tree: Path, folder: Path, note: Callable[[str], None]) -> Path:
+async def _make_environment(tree: Path, folder: Path, note: Callable[[str], None]) -> Path:
     """Return the Python of the environment in `folder`, which is made if it is missing or was not finished."""
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     finished = folder / "finished"
-    if _there(finished):
+    if _folder_exists(finished):
         return python
     shutil.rmtree(folder, ignore_errors=True)
     note("creating an environment for changed requirements")
@@ -130,11 +130,11 @@ async def _installed(tree: Path, folder: Path, note: Callable[[str], None]) -> P
     await _run(tree, sys.executable, "-m", "venv", *(["--without-pip"] if lent else []), str(folder))
     with_pip = [sys.executable, "-m", "pip", "--python", str(python)] if lent else [str(python), "-m", "pip"]
     pip = [*with_pip, "install", "--disable-pip-version-check", "--no-input"]
-    listed = _there(tree / "requirements.txt")
+    listed = _folder_exists(tree / "requirements.txt")
     if listed:
         note("installing requirements.txt")
         await _run(tree, *pip, "-r", "requirements.txt")
-    if _there(tree / "pyproject.toml") or _there(tree / "setup.py"):
+    if _folder_exists(tree / "pyproject.toml") or _folder_exists(tree / "setup.py"):
         note("installing the project")
         await _run(tree, *pip, *(["--no-deps"] if listed else []), ".")
     _fall_back_to_current(folder)
@@ -147,7 +147,7 @@ def _folder(home: Path, name: str) -> Path:
     return place
 
 
-def _there(place: Path) -> bool:
+def _folder_exists(place: Path) -> bool:
     return place.exists()
 
 
@@ -175,27 +175,27 @@ async def _run(folder: Path, *argv: str) -> None:
 
 async def _clear(repository: Path, folder: Path) -> None:
     host = process_name().rpartition(":")[0]
-    for place in _inside(folder):
+    for place in _list_folder(folder):
         owner = place.name.split("-")[1] if place.name.count("-") == 2 else ""
         if owner.isdecimal() and int(owner) != os.getpid() and not alive_elsewhere(f"{host}:{owner}"):
             await _remove(repository, place)
 
 
-def _inside(folder: Path) -> list[Path]:
+def _list_folder(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
 async def _remove_in_turn(repository: Path, place: Path, turn: Path) -> None:
-    async with locked(turn):
+    async with lock_file(turn):
         await _remove(repository, place)
 
 
 async def _remove(repository: Path, place: Path) -> None:
-    if not _there(place):
+    if not _folder_exists(place):
         return
     try:
-        await git(repository, "worktree", "remove", "--force", "--force", str(place))
+        await git_output(repository, "worktree", "remove", "--force", "--force", str(place))
     except UsageError:
         # Not a worktree of this repository, or half made: the folder goes, and git forgets what it knows of it.
         shutil.rmtree(place, ignore_errors=True)
-        await git(repository, "worktree", "prune")
+        await git_output(repository, "worktree", "prune")

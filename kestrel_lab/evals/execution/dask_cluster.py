@@ -22,16 +22,16 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from kestrel_lab.core.errors import UsageError, gravest
+from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.events.union import RunFinished, RunStarted, StateTransition, from_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import RunStatus, new_run_id
 from kestrel_lab.evals.execution.eval_run import EvalRun
-from kestrel_lab.evals.execution.prepare import Prepared
+from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.remote_trials import bench_order, make_trial
-from kestrel_lab.evals.execution.runner import Keeper, MakeTrials, Turn, plan_trials, under_way
-from kestrel_lab.evals.execution.trial import Ask, after
+from kestrel_lab.evals.execution.runner import Keeper, MakeTrials, Turn, count_running, plan_trials
+from kestrel_lab.evals.execution.trial import TrialRequest, with_earlier_attempts
 from kestrel_lab.evals.stored_trials import EvalRow, store_run
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
@@ -56,8 +56,8 @@ def on_cluster(address: str) -> MakeTrials:
 
     async def make(
         session: Session,
-        ready: Prepared,
-        asks: Sequence[Ask],
+        ready: PreparedSuite,
+        asks: Sequence[TrialRequest],
         *,
         on_row: Callable[[EvalRow], None],
         keep_in: Path | None = None,
@@ -67,7 +67,7 @@ def on_cluster(address: str) -> MakeTrials:
         suite = _order(session, ready, asks, kept=keep_in is not None)
         keeper = Keeper(session.store, on_row, eval_run)
         if asks:
-            async with _connected(address) as client:
+            async with _dask_client(address) as client:
                 await Dispatch(session, ready, client, suite, keeper, progress).run(asks)
         await keeper.finish()
         return keeper.rows
@@ -75,7 +75,7 @@ def on_cluster(address: str) -> MakeTrials:
     return make
 
 
-def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool) -> dict[str, Json]:
+def _order(session: Session, ready: PreparedSuite, asks: Sequence[TrialRequest], *, kept: bool) -> dict[str, Json]:
     """Return the order for the workers; raises `UsageError` for what they could not find on their machines."""
     suite = ready.suite
     if suite.path is None or not suite.path.is_file():
@@ -103,7 +103,7 @@ def _order(session: Session, ready: Prepared, asks: Sequence[Ask], *, kept: bool
 
 
 @asynccontextmanager
-async def _connected(address: str) -> AsyncIterator[Any]:
+async def _dask_client(address: str) -> AsyncIterator[Any]:
     # Dask would make something of nearly any text, a cluster of its own included.
     if not re.fullmatch(r"(tcp|tls|ws|wss)://[^/\s]+:\d+/?", address):
         msg = f"{address!r} is not the address of a Dask scheduler: give the one that it prints when it starts, e.g. tcp://host:8786"
@@ -138,7 +138,7 @@ class Dispatch:
     """Sends trials to the workers of one cluster."""
 
     def __init__(
-        self, session: Session, ready: Prepared, client: Any, order: dict[str, Json], keeper: Keeper, progress: EvalProgress | None
+        self, session: Session, ready: PreparedSuite, client: Any, order: dict[str, Json], keeper: Keeper, progress: EvalProgress | None
     ) -> None:
         self._session, self._ready, self._client = session, ready, client
         self._keeper, self._progress = keeper, progress
@@ -148,16 +148,16 @@ class Dispatch:
         # Workers read the suite anew for each run of it: the order of no two runs is the same.
         self._bench: dict[str, Json] = {**order, "run": self._name}
 
-    async def run(self, asks: Sequence[Ask]) -> None:
+    async def run(self, asks: Sequence[TrialRequest]) -> None:
         """Run all the trials; raises the first error that is not a trial's own."""
         self._waiting.extend((ask, ()) for ask in asks)
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep_busy(group))
         except BaseExceptionGroup as errors:
-            raise gravest([errors]) from None
+            raise most_severe([errors]) from None
 
-    def task(self, ask: Ask, attempt: int) -> str:
+    def task(self, ask: TrialRequest, attempt: int) -> str:
         """Return the name of an attempt in the cluster: Dask takes calls of one name for one call."""
         return f"kestrel-{self._name}-{ask.identity.key}-{attempt}"
 
@@ -177,15 +177,15 @@ class Dispatch:
     async def _hand_out(self) -> None:
         while self._waiting:
             ask, earlier = self._waiting.popleft()
-            with under_way(self._progress):
+            with count_running(self._progress):
                 row = await self._made(ask, len(earlier))
             if row.outcome == "error" and len(earlier) < self._ready.suite.retry_errors:
                 self._waiting.append((ask, (*earlier, row)))
             else:
-                self._keeper.keep(after(earlier, row))
+                self._keeper.keep(with_earlier_attempts(earlier, row))
         self._hands -= 1
 
-    async def _made(self, ask: Ask, attempt: int) -> EvalRow:
+    async def _made(self, ask: TrialRequest, attempt: int) -> EvalRow:
         from distributed import KilledWorker
 
         order = dumps(
@@ -194,7 +194,7 @@ class Dispatch:
         try:
             answer: dict[str, Any] = json.loads(await self._client.submit(make_trial, order, key=self.task(ask, attempt), pure=False))
         except KilledWorker as error:
-            return _lost(self._session.store, self._ready, ask, str(error))
+            return _lost_trial(self._session.store, self._ready, ask, str(error))
         if "refused" in answer:
             raise UsageError(answer["refused"])
         row = EvalRow(**answer["row"])
@@ -202,7 +202,7 @@ class Dispatch:
         return row
 
 
-def _lost(store: SessionStore, ready: Prepared, ask: Ask, why: str) -> EvalRow:
+def _lost_trial(store: SessionStore, ready: PreparedSuite, ask: TrialRequest, why: str) -> EvalRow:
     """Return the row of a trial that killed its workers, one after the other, and store a run that says so."""
     run_id, now, model = new_run_id(), time.time(), ready.models[ask.config.name]
     reason = f"the workers that made it died: {why}"

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.evals.execution.trial import Ask
+from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.host.filesystem import held
+from kestrel_lab.host.filesystem import try_lock_file
 
 _EVAL_RUNS = """
     SELECT result_json ->> '$.sitting.id' AS name, result_json ->> '$.sitting.of', result_json ->> '$.sitting.by',
@@ -47,7 +47,7 @@ class EvalRun:
     def at_work(self, store: SessionStore) -> Iterator[None]:
         """Hold the lock of this eval run; raises `UsageError` while another session holds it, in this process or another."""
         lock = _lock(store, self.id)
-        with held(lock) as free:
+        with try_lock_file(lock) as free:
             if not free:
                 raise UsageError(f"eval run {self.id} is still going on in another session; wait for it, or stop it first")
             try:
@@ -64,7 +64,7 @@ class EvalRun:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Earlier:
+class EarlierRun:
     """The last eval run of a suite, as far as it is stored, and those before it that were cut off as well."""
 
     eval_run: EvalRun
@@ -92,7 +92,7 @@ class Earlier:
         return f"an earlier run of this suite was cut off after {stored:,} of {of:,} trials: --resume goes on with it"
 
 
-def last_eval_run(store: SessionStore, suite: Suite) -> Earlier | None:
+def last_eval_run(store: SessionStore, suite: Suite) -> EarlierRun | None:
     """Return the eval run of the suite's newest stored trial that belongs to one; `None` when there is none."""
     store.flush()
     rows = store.query(_EVAL_RUNS, (suite.name,))
@@ -108,14 +108,14 @@ def last_eval_run(store: SessionStore, suite: Suite) -> Earlier | None:
         open_ones.append((their_stored, their_of))
     eval_run = EvalRun(id=name, of=of, by=by, also=tuple(json.loads(also or "[]")))
     going_on = _is_going_on(store, eval_run, stored)
-    return Earlier(eval_run=eval_run, stored=stored, before=tuple(before), most=max(open_ones), going_on=going_on)
+    return EarlierRun(eval_run=eval_run, stored=stored, before=tuple(before), most=max(open_ones), going_on=going_on)
 
 
 def _is_going_on(store: SessionStore, eval_run: EvalRun, stored: int) -> bool:
     """Return whether a session works on it: its lock is held, or its process is alive, which another version may have started without a lock."""
     lock = _lock(store, eval_run.id)
     if lock.exists():
-        with held(lock) as free:
+        with try_lock_file(lock) as free:
             if not free:
                 return True
     owner = Owner.parse(eval_run.by)
@@ -126,7 +126,7 @@ def _lock(store: SessionStore, name: str) -> Path:
     return store.path.parent / "eval-runs" / f"{name}.lock"
 
 
-def resumed_trials(store: SessionStore, suite: Suite, earlier: Earlier, asks: Sequence[Ask]) -> dict[str, EvalRow]:
+def resumed_trials(store: SessionStore, suite: Suite, earlier: EarlierRun, asks: Sequence[TrialRequest]) -> dict[str, EvalRow]:
     """Return the trials of `earlier` that are among those asked for, by key, broken ones included.
 
     Raises `UsageError` while a session still works on it.

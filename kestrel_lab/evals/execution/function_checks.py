@@ -53,12 +53,12 @@ def load_judge(reference: str, folder: Path | None, root: Path | None) -> Callab
         with ExitStack() as stack:
             # A trial that is judged by its log alone may have no folder any more.
             place = trial.workspace if trial.workspace.is_dir() else Path(stack.enter_context(TemporaryDirectory(prefix="kestrel-")))
-            return await _asked(check, trial, folder, root, place)
+            return await _run_function(check, trial, folder, root, place)
 
     return judge
 
 
-async def _asked(check: PythonCheck, trial: Trial, folder: Path | None, root: Path | None, workspace: Path) -> Score:
+async def _run_function(check: PythonCheck, trial: Trial, folder: Path | None, root: Path | None, workspace: Path) -> Score:
     """Run the function in its process and return its score; raises `CheckError` when it gives none."""
     mark = f"kestrel-opinion-{secrets.token_hex(16)}:"  # which programs that the function starts do not know
     said = bytearray()

@@ -17,16 +17,16 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelParams, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.core.yaml.validation import joined
+from kestrel_lab.core.yaml.validation import join_problems
 from kestrel_lab.evals.execution.function_checks import load_judge
-from kestrel_lab.evals.execution.workspaces import locate
+from kestrel_lab.evals.execution.workspaces import workspace_source
 from kestrel_lab.evals.suite import Config, PackageSource, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import Recordings
 from kestrel_lab.evals.suites.python_files import load_function, load_tools
 from kestrel_lab.memory.embeddings import default_embedder
-from kestrel_lab.models.cassettes.recorder import AbsentModel, Tape
+from kestrel_lab.models.cassettes.recorder import AbsentModel, TrialCassette
 from kestrel_lab.models.learned_router import ROUTER, learned_model
-from kestrel_lab.models.router import ROUTE, read_routes, routed
+from kestrel_lab.models.router import ROUTE, model_router, read_routes
 from kestrel_lab.models.wrapper import ModelWrapper
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.toolboxes import chosen_tools
@@ -39,7 +39,7 @@ _SCRIPTED = "scripted:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prepared:
+class PreparedSuite:
     """A suite with everything that its trials need."""
 
     suite: Suite
@@ -98,7 +98,7 @@ class Prepared:
         with self.recordings.tape(scenario.id, config.name, epoch, workspace) as tape:
             yield TrialModels(
                 model=self.model(config, epoch, tape.around(self.models[config.name], config.model or by_default)),
-                resolve=lambda name: tape.around(_named(session, name, replay=tape.replays), name),
+                resolve=lambda name: tape.around(_model_named(session, name, replay=tape.replays), name),
                 grader=lambda name: tape.around(self.graders[name], name or self.suite.grader or by_default),
                 ports=replace(session.ports, now=tape.now),
                 tape=tape,
@@ -127,7 +127,7 @@ class TrialModels:
     """For steps that name a model."""
     grader: Callable[[str], Model]
     ports: Ports
-    tape: Tape | None = None
+    tape: TrialCassette | None = None
 
     @property
     def kind(self) -> ModelKind:
@@ -147,7 +147,9 @@ class TunedModel(ModelWrapper):
         return await self.model(self.params.over(request), on_delta)
 
 
-def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False) -> Prepared:
+def prepare_suite(
+    session: Session, suite: Suite, *, models: Mapping[str, Model] | None = None, skip_missing: bool = False
+) -> PreparedSuite:
     """Find and load everything that the suite names; `models` are objects to use for configurations, by name.
 
     Raises `UsageError` that tells of all that is not there. With `skip_missing`, scenarios whose workspace, tools
@@ -166,7 +168,7 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
     for scenario in suite.scenarios:
         try:
             toolboxes[scenario.id] = _toolbox(session, own, scenario)
-            sources[scenario.id] = locate(suite, scenario, session.home)
+            sources[scenario.id] = workspace_source(suite, scenario, session.home)
             for check in scenario.checks:
                 if isinstance(check, ModelGraded | Faithful) and check.model not in graders:
                     graders[check.model] = _chosen(session, suite, check.model or suite.grader, as_written=True, replay=replay)
@@ -180,12 +182,12 @@ def prepare(session: Session, suite: Suite, *, models: Mapping[str, Model] | Non
     ways: dict[str, tuple[Model, str | Path | None]] = {}
     for config in suite.configs:
         try:
-            ways[config.name] = given.get(config.name) or _configured(session, suite, config, replay=replay), _plan(suite, config)
+            ways[config.name] = given.get(config.name) or _model_of_config(session, suite, config, replay=replay), _plan(suite, config)
         except UsageError as error:
             problems.append(str(error))
     if problems:
-        raise UsageError(joined(dict.fromkeys(problems)))
-    return Prepared(
+        raise UsageError(join_problems(dict.fromkeys(problems)))
+    return PreparedSuite(
         suite=suite,
         instructions=suite.instructions + _instructions(suite),
         models={name: model for name, (model, _) in ways.items()},
@@ -249,9 +251,9 @@ def _plan(suite: Suite, config: Config) -> str | Path | None:
     return path
 
 
-def _configured(session: Session, suite: Suite, config: Config, *, replay: bool) -> Model:
+def _model_of_config(session: Session, suite: Suite, config: Config, *, replay: bool) -> Model:
     choose = partial(_chosen, session, suite, replay=replay)
-    return routed(config.routes, choose) if config.routes else choose(config.model)
+    return model_router(config.routes, choose) if config.routes else choose(config.model)
 
 
 def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = False, replay: bool = False) -> Model:
@@ -268,10 +270,10 @@ def _chosen(session: Session, suite: Suite, model: str, *, as_written: bool = Fa
         return learned_model(
             suite.resolve(model.removeprefix(f"{ROUTER}:")), partial(_chosen, session, suite, replay=replay), default_embedder()
         )
-    return _named(session, model, replay=replay)
+    return _model_named(session, model, replay=replay)
 
 
-def _named(session: Session, name: str, *, replay: bool) -> Model:
+def _model_named(session: Session, name: str, *, replay: bool) -> Model:
     """Return the model of that name; a replay needs no key and no extra, so only a model that was given is used there."""
     if not replay or name.startswith(_SCRIPTED):
         return session.registry.resolve_model(name or None)

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.gate_bounds import at_least
+from kestrel_lab.evals.gate_bounds import format_lower_bound
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
-from kestrel_lab.views.formatting import duration
+from kestrel_lab.views.formatting import format_duration
 
 _WORDS: Final = {"pass": "passed", "fail": "failed", "error": "broke"}
 _SETTLED_S: Final = 1.0
@@ -85,11 +85,11 @@ class EvalProgress:
         if self._made:
             rate = (len(self._lately) - 1) / max(self._clock() - self._lately[0], 1e-6)
             left = self.total - self._counts.total()
-            parts += [f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min", f"{duration(left / rate)} left" if left else ""]
+            parts += [f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min", f"{format_duration(left / rate)} left" if left else ""]
         cost = f"${self._cost:.2f}" if self._cost else ""
-        parts.append(f"cost {at_least(cost)}" if self._unpriced else cost)
+        parts.append(f"cost {format_lower_bound(cost)}" if self._unpriced else cost)
         parts.append(f"{self.running} trials at once" if self.running > 1 else "")
-        parts += [] if self._supervisor is None else held_up(self._supervisor)
+        parts += [] if self._supervisor is None else slowed_endpoints(self._supervisor)
         return " · ".join(part for part in parts if part)
 
     @asynccontextmanager
@@ -110,18 +110,18 @@ class EvalProgress:
                 await asyncio.gather(task, return_exceptions=True)
 
 
-def held_up(supervisor: RuntimeSupervisor) -> list[str]:
+def slowed_endpoints(supervisor: RuntimeSupervisor) -> list[str]:
     """Return a clause for each endpoint that is slowed down."""
     return [f"{endpoint.name}: {endpoint.slowed}" for endpoint in supervisor.watched if endpoint.slowed]
 
 
-def refusals(supervisor: RuntimeSupervisor) -> dict[str, tuple[int, int]]:
+def rate_limit_counts(supervisor: RuntimeSupervisor) -> dict[str, tuple[int, int]]:
     """Return, by endpoint, how often it was slowed down and how many calls it refused."""
     return {e.name: (e.turns.throttle.episodes, e.turns.throttle.refusals) for e in supervisor.watched}
 
 
-def slowed_since(supervisor: RuntimeSupervisor, before: dict[str, tuple[int, int]]) -> list[str]:
-    """Return a sentence for each endpoint that asked to slow down since `refusals` returned `before`."""
+def slowdowns_since(supervisor: RuntimeSupervisor, before: dict[str, tuple[int, int]]) -> list[str]:
+    """Return a sentence for each endpoint that asked to slow down since `rate_limit_counts` returned `before`."""
     told = []
     for endpoint in supervisor.watched:
         was = before.get(endpoint.name, (0, 0))

@@ -26,9 +26,9 @@ from kestrel_lab.core.errors import KestrelError, UsageError
 from kestrel_lab.core.events.union import to_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.run_types import Limits
-from kestrel_lab.evals.execution.prepare import Prepared, prepare
+from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
 from kestrel_lab.evals.execution.runner import plan_trials, run_trials
-from kestrel_lab.evals.execution.trial import Ask, run_trial
+from kestrel_lab.evals.execution.trial import TrialRequest, run_trial
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
@@ -62,8 +62,8 @@ class TrialBench:
     """A session and a prepared suite, as an order describes them, that run trials for another process."""
 
     session: Session
-    ready: Prepared
-    asks: Mapping[tuple[str, str], Ask]
+    ready: PreparedSuite
+    asks: Mapping[tuple[str, str], TrialRequest]
     """The trials of the first epoch, by scenario and configuration."""
 
     @classmethod
@@ -71,7 +71,7 @@ class TrialBench:
         """Open the suite and the session of an order from `bench_order`.
 
         The order may add `at`, beside which the suite finds what it names, and `cassette` and `cassettes`, which replace
-        the suite's own. The log is kept in `home`. Raises `UsageError` as `load_suite` and `prepare` do.
+        the suite's own. The log is kept in `home`. Raises `UsageError` as `load_suite` and `prepare_suite` do.
         """
         suite = with_cassette(load_suite(order["suite"], at=order.get("at")), order.get("cassette"), order.get("cassettes"))
         suite = suite.select(configs=order["configs"], epochs=1)
@@ -87,7 +87,7 @@ class TrialBench:
             rules=rules_from_json(order.get("rules", [])),
         )
         try:
-            ready = prepare(session, suite, skip_missing=skip_missing)
+            ready = prepare_suite(session, suite, skip_missing=skip_missing)
         except BaseException:
             session.close()
             raise
@@ -118,7 +118,7 @@ def make_trial(request: str) -> str:
         return dumps({"refused": str(error)})
 
 
-async def _row_and_run(bench: TrialBench, ask: Ask) -> str:
+async def _row_and_run(bench: TrialBench, ask: TrialRequest) -> str:
     row = await run_trial(bench.session, bench.ready, ask)
     store = bench.session.store
     store.flush()

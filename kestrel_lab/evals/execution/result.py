@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import CONCERN_COLUMNS, concern_rates
-from kestrel_lab.evals.reports.gate_decisions import GateReport, decide
-from kestrel_lab.evals.reports.junit import groups, write_junit
+from kestrel_lab.evals.reports.gate_decisions import GateReport, decide_gates
+from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import result_markdown
 from kestrel_lab.evals.reports.pages import report_page
 from kestrel_lab.evals.reports.plots import configs_figure, families_figure
-from kestrel_lab.evals.reports.result_view import ResultView, written
-from kestrel_lab.evals.stats.pass_at_k import chances
+from kestrel_lab.evals.reports.result_view import ResultView, write_text
+from kestrel_lab.evals.stats.pass_at_k import pass_rates
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries import result_table
 from kestrel_lab.evals.summaries.breakdowns import check_rates
-from kestrel_lab.evals.summaries.pareto import Frontier, frontier
+from kestrel_lab.evals.summaries.pareto import Frontier, pareto_frontier
 from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_rows
-from kestrel_lab.evals.summaries.streaming_summary import Group, reduced
+from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ class EvalResult(ResultView):
         """
         records = [result_table.frame_record(row, self.suite.count_errors) for row in self.rows]
         more = sorted({name for record in records for name in record} - set(result_table.COLUMNS))
-        return shown_frame(records, columns=[*result_table.COLUMNS, *more], units=result_table.UNITS)
+        return unit_frame(records, columns=[*result_table.COLUMNS, *more], units=result_table.UNITS)
 
     @property
     def scores(self) -> pd.DataFrame:
@@ -77,7 +77,7 @@ class EvalResult(ResultView):
             head = {"scenario": row.scenario, "config": row.config, "epoch": row.epoch}
             rows += [{**head, **score, "grading_cost": result_table.grading_cost([score])} for score in row.scores]
         columns = ["scenario", "config", "epoch", "check", "passed", "value", "reason", "grading_cost"]
-        return shown_frame(rows, columns=columns, units=result_table.UNITS)
+        return unit_frame(rows, columns=columns, units=result_table.UNITS)
 
     def summary(self) -> pd.DataFrame:
         """One row per configuration.
@@ -89,7 +89,7 @@ class EvalResult(ResultView):
         apart from it `grading_cost`, of asking graders (missing where unknown); `cost_known`, false where calls have no known price; `pareto`, whether no other configuration is at
         least as good in success, cost and working time and better in one of them.
         """
-        return shown_frame(self.summaries(), units=result_table.UNITS).set_index("config")
+        return unit_frame(self.summaries(), units=result_table.UNITS).set_index("config")
 
     def by(self, group: str) -> pd.DataFrame:
         """Return one row per configuration and `family`, `scenario`, `check` or kind of `concern`.
@@ -103,17 +103,17 @@ class EvalResult(ResultView):
         match group:
             case "check":
                 columns = ["config", "check", "success_rate", "low", "high", "trials"]
-                return shown_frame(check_rates(self.rows), columns=columns).set_index(["config", "check"])
+                return unit_frame(check_rates(self.rows), columns=columns).set_index(["config", "check"])
             case "concern":
-                rates = concern_rates(self.rows, reduced(self.rows, self.suite.count_errors).grouped("config"))
-                return shown_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
+                rates = concern_rates(self.rows, reduce_rows(self.rows, self.suite.count_errors).grouped("config"))
+                return unit_frame(rates, columns=list(CONCERN_COLUMNS)).set_index(["config", "kind"])
             case "config" | "family" | "scenario":
-                return shown_frame(reduced(self.rows, self.suite.count_errors).grouped(group), units=result_table.INTERVAL_UNITS)
+                return unit_frame(reduce_rows(self.rows, self.suite.count_errors).grouped(group), units=result_table.INTERVAL_UNITS)
         raise UsageError(f"trials are grouped by {', '.join(get_args(Group))}, check or concern, not by {group!r}")
 
     def frontier(self, price: str = "cost_estimate") -> Frontier:
         """Return the Pareto front of success rate against `price`, a cost or a time: the configurations that no other beats in both."""
-        return frontier(self.frame, price=price)
+        return pareto_frontier(self.frame, price=price)
 
     def recall(self) -> pd.DataFrame:
         """One row per trial and item that a check `recall_at` wants: what was found, and where the rest was lost.
@@ -122,7 +122,7 @@ class EvalResult(ResultView):
         `not looked for`), the `step` of the search that dropped it last, and `why`, as the trial's log has it. The means
         are `recall@k` of `by("family")` and `by("scenario")`, with intervals. Empty for suites without such checks.
         """
-        return shown_frame(list(recall_rows(self.suite, self.rows, self.store)), columns=list(RECALL_COLUMNS))
+        return unit_frame(list(recall_rows(self.suite, self.rows, self.store)), columns=list(RECALL_COLUMNS))
 
     def pass_at(self, k: int) -> pd.DataFrame:
         """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.
@@ -134,21 +134,21 @@ class EvalResult(ResultView):
         groups: dict[str, list[dict[str, Any]]] = {}
         for row in self.rows:
             groups.setdefault(row.config, []).append(result_table.trial_record(row, self.suite.count_errors))
-        return shown_frame([{"config": name, **chances(records, k)} for name, records in groups.items()]).set_index("config")
+        return unit_frame([{"config": name, **pass_rates(records, k)} for name, records in groups.items()]).set_index("config")
 
     def plot(self, metric: str = "") -> Figure:
         """Draw success rates with intervals, and success against cost and working time with the Pareto front; or `metric` by family."""
         if metric:
-            return families_figure(reduced(self.rows, self.suite.count_errors).grouped("family"), metric)
+            return families_figure(reduce_rows(self.rows, self.suite.count_errors).grouped("family"), metric)
         return configs_figure(self.summaries(), self.headline)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page with tables, plots and the transcript of each trial, as far as there is room; returns its path."""
-        return written(path, report_page(self.suite, self.rows, self.store, self.gates() if self.suite.gates else None))
+        return write_text(path, report_page(self.suite, self.rows, self.store, self.gates() if self.suite.gates else None))
 
     def gates(self) -> GateReport:
         """Decide the suite's gates; the verdict is `broken` when it declares none."""
-        return GateReport(suite=self.suite.name, decisions=decide(self.suite, self.rows), notes=tuple(self.lines()))
+        return GateReport(suite=self.suite.name, decisions=decide_gates(self.suite, self.rows), notes=tuple(self.lines()))
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML: a test case per configuration and scenario, its epochs together, and one per gate; returns its path.
@@ -156,7 +156,7 @@ class EvalResult(ResultView):
         A case fails when fewer of its epochs passed than a gate for the success rate asks for, all where there is none.
         """
         more = [self.gates().group()] if self.suite.gates else []
-        return write_junit(path, self.suite.name, [*groups(self.suite, self.rows), *more])
+        return write_junit(path, self.suite.name, [*case_groups(self.suite, self.rows), *more])
 
     def markdown(self, report: str = "") -> str:
         """Return a summary for a pull request; `report`, the address of the HTML report, makes links to transcripts."""
@@ -170,9 +170,9 @@ class EvalResult(ResultView):
         lines = [self.headline, *(f"  {note}" for note in self.lines())]
         for s in self.summaries():
             broke = f", {s['errors']} broke" if s["errors"] else ""
-            name = result_table.labelled(s["config"], s["model_kind"])
+            name = result_table.label_kind(s["config"], s["model_kind"])
             lines.append(
-                f"  {name}: {result_table.rate_text(s)} of {s['trials']} trials{broke}, {result_table.amount(s['working_time'], '.2f')} s, {result_table.amount(s['token_usage'], '.0f')} tokens, {'' if s['cost_known'] else 'cost '}{result_table.cost_text(s)}"
+                f"  {name}: {result_table.rate_text(s)} of {s['trials']} trials{broke}, {result_table.format_mean(s['working_time'], '.2f')} s, {result_table.format_mean(s['token_usage'], '.0f')} tokens, {'' if s['cost_known'] else 'cost '}{result_table.cost_text(s)}"
             )
         return "\n".join(lines)
 
@@ -206,4 +206,4 @@ class EvalResult(ResultView):
 
     def summaries(self) -> list[dict[str, Any]]:
         """Return the rows of `summary` as records."""
-        return result_table.summarise(self.rows, self.suite.count_errors)
+        return result_table.summarise_configurations(self.rows, self.suite.count_errors)

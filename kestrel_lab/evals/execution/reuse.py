@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kestrel_lab.evals.execution.trial import Ask
+from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.stored_trials import EvalRow, stored_scores, stored_trials
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.eventlog.store import SessionStore
@@ -30,7 +30,7 @@ class Reuse:
     """How many trials must be run, by reason."""
 
 
-def look_up(store: SessionStore, suite: Suite, asks: Sequence[Ask]) -> Reuse:
+def reusable_rows(store: SessionStore, suite: Suite, asks: Sequence[TrialRequest]) -> Reuse:
     """Return the newest row that did not break for each of `asks` that has one with an equal identity."""
     stored = stored_trials(store, suite=suite.name)
     judged_again = [row for row in stored_scores(store, suite=suite.name) if row.key]
@@ -39,21 +39,21 @@ def look_up(store: SessionStore, suite: Suite, asks: Sequence[Ask]) -> Reuse:
     for row in stored:
         earlier.setdefault((row.scenario, row.config, row.epoch), []).append(row)
     wanted = {ask.identity.key for ask in asks if ask.identity.code}
-    why = Counter(_why(ask, earlier) for ask in asks if ask.identity.key not in good or ask.identity.key not in wanted)
+    why = Counter(_difference_reason(ask, earlier) for ask in asks if ask.identity.key not in good or ask.identity.key not in wanted)
     return Reuse(rows={key: row for key, row in good.items() if key in wanted}, why=dict(why))
 
 
-def _why(ask: Ask, earlier: dict[tuple[str, str, int], list[EvalRow]]) -> str:
+def _difference_reason(ask: TrialRequest, earlier: dict[tuple[str, str, int], list[EvalRow]]) -> str:
     if not ask.identity.code:
         return "the suite is not in a git commit, so nothing tells whether its code changed"
     rows = earlier.get((ask.scenario.id, ask.config.name, ask.epoch))
     if not rows:
         return "not run before"
-    nearest = min((_changed(ask, row) for row in rows), key=len)
+    nearest = min((_changed_parts(ask, row) for row in rows), key=len)
     return ", ".join(nearest) or "it broke before"
 
 
-def _changed(ask: Ask, row: EvalRow) -> list[str]:
+def _changed_parts(ask: TrialRequest, row: EvalRow) -> list[str]:
     """Return what differs now from the time when `row` was stored."""
     before = row.result["identity"]
     parts = before if isinstance(before, dict) else {}

@@ -12,16 +12,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
-from kestrel_lab.core.errors import UsageError, gravest
+from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.version import RELEASE
 from kestrel_lab.evals.execution.eval_run import EvalRun, eval_run_of, last_eval_run, resumed_trials
-from kestrel_lab.evals.execution.prepare import Prepared, prepare
-from kestrel_lab.evals.execution.progress import EvalProgress, refusals, slowed_since
+from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
+from kestrel_lab.evals.execution.progress import EvalProgress, rate_limit_counts, slowdowns_since
 from kestrel_lab.evals.execution.result import EvalResult
-from kestrel_lab.evals.execution.reuse import Reuse, look_up
-from kestrel_lab.evals.execution.trial import Ask, Identity, after, run_trial, scenario_hash
+from kestrel_lab.evals.execution.reuse import Reuse, reusable_rows
+from kestrel_lab.evals.execution.trial import Identity, TrialRequest, run_trial, scenario_hash, with_earlier_attempts
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.options import Configs, EvalOptions
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
@@ -29,10 +29,10 @@ from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.models.wrapper import prepare as prepare_models
-from kestrel_lab.runtime.options import takes
+from kestrel_lab.models.wrapper import prepare_models
+from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.supervision.model_guard import bounded
+from kestrel_lab.runtime.supervision.model_guard import limit_concurrency
 
 # Finished trials on their way into the log: each is stored at once, and nobody is told of one before it is on disk.
 
@@ -78,7 +78,7 @@ class Keeper:
             self._failure = self._failure or error
 
 
-Turn = tuple[Ask, tuple[EvalRow, ...]]
+Turn = tuple[TrialRequest, tuple[EvalRow, ...]]
 """A trial to run, and the attempts at it that broke."""
 
 
@@ -88,8 +88,8 @@ class MakeTrials(Protocol):
     async def __call__(
         self,
         session: Session,
-        ready: Prepared,
-        asks: Sequence[Ask],
+        ready: PreparedSuite,
+        asks: Sequence[TrialRequest],
         *,
         on_row: Callable[[EvalRow], None],
         keep_in: Path | None,
@@ -100,7 +100,7 @@ class MakeTrials(Protocol):
         ...
 
 
-@takes(EvalOptions)
+@takes_options(EvalOptions)
 async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTrials | None = None, **options: Any) -> EvalResult:
     """Run every scenario of a suite file, or a suite, with every configuration, and return one row per trial.
 
@@ -121,13 +121,13 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
         retry_errors=chosen.retry_errors if asked.retry_errors is None else asked.retry_errors,
     )
     await start_servers(session, chosen)
-    ready = prepare(session, chosen, models=models)
+    ready = prepare_suite(session, chosen, models=models)
     code = await code_version(chosen.root, but=session.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
-    found, eval_run, notice = begin(session.store, chosen, asks, reuse=asked.reuse and not models, resume=asked.resume)
+    found, eval_run, notice = begin_eval_run(session.store, chosen, asks, reuse=asked.reuse and not models, resume=asked.resume)
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
-    before = refusals(session.supervisor)
+    before = rate_limit_counts(session.supervisor)
     progress = EvalProgress(asked.reporter, len(asks), rows, notice=notice, count_errors=chosen.count_errors, supervisor=session.supervisor)
     with eval_run.at_work(session.store):
         async with progress.ticking():
@@ -137,10 +137,10 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
             )
     again = sum("attempts" in row.result for row in made)
     notes = [notice, f"{again} trials broke and were made again: see column attempts" if again else ""]
-    notes += slowed_since(session.supervisor, before)
+    notes += slowdowns_since(session.supervisor, before)
     return EvalResult(
         suite=chosen,
-        rows=in_order(asks, [*rows, *made]),
+        rows=sort_rows(asks, [*rows, *made]),
         store=session.store,
         reused=len(rows),
         why=found.why,
@@ -157,9 +157,11 @@ async def start_servers(session: Session, suite: Suite) -> None:
             raise error
 
 
-def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool, resume: bool) -> tuple[Reuse, EvalRun, str]:
+def begin_eval_run(
+    store: SessionStore, suite: Suite, asks: Sequence[TrialRequest], *, reuse: bool, resume: bool
+) -> tuple[Reuse, EvalRun, str]:
     """Return the trials that need not be run, the eval run that the others belong to, and a notice for the user."""
-    found = look_up(store, suite, asks) if reuse else Reuse()
+    found = reusable_rows(store, suite, asks) if reuse else Reuse()
     earlier = last_eval_run(store, suite)
     if not resume or earlier is None:
         made = sum(ask.identity.key not in found.rows for ask in asks)
@@ -174,7 +176,7 @@ def begin(store: SessionStore, suite: Suite, asks: Sequence[Ask], *, reuse: bool
     return Reuse(rows=rows, why=found.why), eval_run, told
 
 
-def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None) -> list[Ask]:
+def plan_trials(suite: Suite, *, code: str, git_sha: str, models: Mapping[str, Model] | None = None) -> list[TrialRequest]:
     """Return every trial of the suite, epoch by epoch: after an interruption all scenarios were tried about as often."""
     every = product(range(1, suite.epochs + 1), suite.scenarios, suite.configs)
     return asks_for(suite, [(scenario, config, epoch) for epoch, scenario, config in every], code=code, git_sha=git_sha, models=models)
@@ -187,13 +189,13 @@ def asks_for(
     code: str,
     git_sha: str,
     models: Mapping[str, Model] | None = None,
-) -> list[Ask]:
+) -> list[TrialRequest]:
     """Return trials of the suite, each given by its scenario, configuration and epoch, with all that identifies them."""
     whole = content_key(suite.definition())[:12]
     scenarios = {scenario.id: scenario_hash(scenario) for scenario in suite.scenarios}
     configs = {config.name: content_key(config.name, config.definition(), config.name in (models or {}))[:12] for config in suite.configs}
     return [
-        Ask(
+        TrialRequest(
             scenario=scenario,
             config=config,
             epoch=epoch,
@@ -208,8 +210,8 @@ def asks_for(
 
 async def run_trials(
     session: Session,
-    ready: Prepared,
-    asks: Sequence[Ask],
+    ready: PreparedSuite,
+    asks: Sequence[TrialRequest],
     *,
     on_row: Callable[[EvalRow], None],
     keep_in: Path | None = None,
@@ -235,25 +237,25 @@ async def run_trials(
                 if not queue:
                     return
                 ask, earlier = queue.popleft()
-                with under_way(progress):
+                with count_running(progress):
                     row = await run_trial(session, ready, ask, keep_in=keep_in)
             if row.outcome == "error" and len(earlier) < ready.suite.retry_errors:
                 queue.append((ask, (*earlier, row)))
             else:
-                keeper.keep(after(earlier, row))
+                keeper.keep(with_earlier_attempts(earlier, row))
 
     try:
         with ExitStack() as bounds:
             for config in ready.suite.configs:
                 most = min(config.concurrency or ready.suite.concurrency, ready.suite.concurrency)
-                bounds.enter_context(bounded(ready.models[config.name], session.supervisor, most))
+                bounds.enter_context(limit_concurrency(ready.models[config.name], session.supervisor, most))
             async with asyncio.TaskGroup() as group:
                 for config in ready.suite.configs:
                     queue = waiting[config.name]
                     for _ in range(min(len(queue), config.concurrency or ready.suite.concurrency, ready.suite.concurrency)):
                         group.create_task(work(queue), name=f"kestrel eval {config.name}")
     except BaseExceptionGroup as errors:
-        raise gravest([errors]) from None
+        raise most_severe([errors]) from None
     await keeper.finish()
     return keeper.rows
 
@@ -277,7 +279,7 @@ def choose_configs(suite: Suite, configs: Configs | None) -> tuple[Suite, dict[s
     return replace(suite, configs=tuple(chosen)), models
 
 
-def in_order(asks: Sequence[Ask], rows: Iterable[EvalRow]) -> tuple[EvalRow, ...]:
+def sort_rows(asks: Sequence[TrialRequest], rows: Iterable[EvalRow]) -> tuple[EvalRow, ...]:
     """Return `rows` in the order of scenario, configuration, epoch."""
     scenarios = {ask.scenario.id: place for place, ask in reversed(list(enumerate(asks)))}
     configs = {ask.config.name: place for place, ask in reversed(list(enumerate(asks)))}
@@ -285,7 +287,7 @@ def in_order(asks: Sequence[Ask], rows: Iterable[EvalRow]) -> tuple[EvalRow, ...
 
 
 @contextmanager
-def under_way(progress: EvalProgress | None) -> Iterator[None]:
+def count_running(progress: EvalProgress | None) -> Iterator[None]:
     """Count a trial as running."""
     if progress is None:
         yield

@@ -11,25 +11,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
-from kestrel_lab.core.errors import ApprovalRequired, CheckError, KestrelError, RunError, boundary
+from kestrel_lab.core.errors import ApprovalRequired, CheckError, KestrelError, RunError, error_boundary
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, RunFinished, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.scores import Score
-from kestrel_lab.evals.execution.prepare import Prepared
-from kestrel_lab.evals.execution.workspaces import opened
-from kestrel_lab.evals.metrics import measure
-from kestrel_lab.evals.seed_notes import give
+from kestrel_lab.evals.execution.prepare import PreparedSuite
+from kestrel_lab.evals.execution.workspaces import trial_workspace
+from kestrel_lab.evals.metrics import measure_run
+from kestrel_lab.evals.seed_notes import store_seed_notes
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Config, Scenario
 from kestrel_lab.runtime.context.dependencies import NoMemory
-from kestrel_lab.runtime.operations.intake import conversation
+from kestrel_lab.runtime.operations.intake import conversation_plan
 from kestrel_lab.runtime.options import guidance_names
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.supervision.model_guard import guarded
+from kestrel_lab.runtime.supervision.model_guard import guard_model
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox
@@ -85,7 +85,7 @@ class _Judged:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
+class TrialRequest:
     """A trial to run."""
 
     scenario: Scenario
@@ -94,7 +94,7 @@ class Ask:
     identity: Identity
     git_sha: str = ""
 
-    def at(self, *, epoch: int, sha: str | None = None) -> Ask:
+    def at(self, *, epoch: int, sha: str | None = None) -> TrialRequest:
         """Return the same trial in another epoch, and of the clean commit `sha` if one is given."""
         code = self.identity.code if sha is None else sha
         return replace(
@@ -102,7 +102,7 @@ class Ask:
         )
 
 
-async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Path | None = None) -> EvalRow:
+async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *, keep_in: Path | None = None) -> EvalRow:
     """Run the scenario, judge and measure the run.
 
     What goes wrong inside the run or a check is told in the row. Raises `UsageError` for what the caller
@@ -114,13 +114,15 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     only_pure = not (scenario.before or config.learning) and all(tool.effect == "pure" for tool in toolbox)
     named = ready.suite.guidance_paths.union(guidance_names(session.options.guidance_files))
     async with (
-        opened(scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure, guidance=config.guidance, named=named) as workspace,
+        trial_workspace(
+            scenario, ready.sources[scenario.id], keep_in, only_pure=only_pure, guidance=config.guidance, named=named
+        ) as workspace,
         ready.models_for(session, scenario, config, ask.epoch, workspace.root) as models,
     ):
         ports = replace(models.ports, abstain=None) if config.learning else replace(models.ports, memory=NoMemory(), abstain=None)
         turns, bounds = (scenario.goal, *scenario.turns), ready.limits(scenario, config, session.limits)
         if config.learning:
-            await give(ports.memory, scenario.notes, str(workspace.root))
+            await store_seed_notes(ports.memory, scenario.notes, str(workspace.root))
 
         def begin(goal: str) -> Run:
             return session.start(
@@ -137,14 +139,14 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
                 instructions=ready.told(scenario, config),
                 config=config.name,
                 scenario=scenario.id,
-                plan=conversation(turns, toolbox.names) if scenario.turns and goal == scenario.goal else ready.plans[config.name],
+                plan=conversation_plan(turns, toolbox.names) if scenario.turns and goal == scenario.goal else ready.plans[config.name],
                 inputs=config.inputs,
                 resolve=models.resolve,
                 ports=ports,
                 output=scenario.output or None,
             )
 
-        run, broke = await _rehearsed(session, ask, begin, workspace)
+        run, broke = await _run_earlier_tasks(session, ask, begin, workspace)
         if run is None or not broke:
             run = begin(scenario.goal)
             broke = await _finish(run)
@@ -152,13 +154,13 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
         records = tuple(session.store.records(run.id))
         judged = _Judged(outcome="error", reason=broke) if broke else await _judge(run, scenario, Trial(
             goal=scenario.goal, answer=run.answer, records=records, workspace=workspace.root, expected=scenario.expected,
-            grader=lambda name: guarded(models.grader(name), session.supervisor, _unheard, call_s=bounds.model_seconds),
+            grader=lambda name: guard_model(models.grader(name), session.supervisor, _ignore_wait, call_s=bounds.model_seconds),
             function=ready.functions.__getitem__, environment=environment, sandbox=session.sandbox, read_only=workspace.read_only,
         ))  # fmt: skip
     try:
-        measured = measure(records, ready.suite.metrics)
+        measured = measure_run(records, ready.suite.metrics)
     except CheckError as error:
-        measured, judged = measure(records), replace(judged, outcome="error", reason=str(error))
+        measured, judged = measure_run(records), replace(judged, outcome="error", reason=str(error))
     return EvalRow(
         id=f"t{secrets.token_hex(8)}",
         scenario=scenario.id,
@@ -179,7 +181,7 @@ async def run_trial(session: Session, ready: Prepared, ask: Ask, *, keep_in: Pat
     )
 
 
-def after(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
+def with_earlier_attempts(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
     """Return `row` as the last attempt of a trial that broke before; it lists the earlier attempts, whose runs are in the log."""
     if not earlier:
         return row
@@ -187,7 +189,7 @@ def after(earlier: Sequence[EvalRow], row: EvalRow) -> EvalRow:
     return replace(row, result={**row.result, "attempts": told})
 
 
-def _unheard(_: object) -> None:
+def _ignore_wait(_: object) -> None:
     """Ignore what a grader waits for: it belongs to no run's log."""
 
 
@@ -204,7 +206,7 @@ async def _finish(run: Run) -> str:
     return ""
 
 
-async def _rehearsed(session: Session, ask: Ask, begin: Callable[[str], Run], place: Workspace) -> tuple[Run | None, str]:
+async def _run_earlier_tasks(session: Session, ask: TrialRequest, begin: Callable[[str], Run], place: Workspace) -> tuple[Run | None, str]:
     """Run the tasks that come before the scenario's goal; returns the last of these runs, if any, and what broke."""
     run = None
     for goal in ask.scenario.before:
@@ -290,12 +292,12 @@ def _cut_off(records: Sequence[Record]) -> ModelAnswered | None:
 async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
     scores = []
     for check in checks:
-        with boundary(CheckError, f"the check {check.label!r}"):
+        with error_boundary(CheckError, f"the check {check.label!r}"):
             scores.append(await check(trial))
     return tuple(scores)
 
 
-def _result(ask: Ask, run: Run, judged: _Judged, *, model_name: str, model_kind: str) -> dict[str, Json]:
+def _result(ask: TrialRequest, run: Run, judged: _Judged, *, model_name: str, model_kind: str) -> dict[str, Json]:
     return {
         "family": ask.scenario.family,
         "weight": ask.scenario.weight,

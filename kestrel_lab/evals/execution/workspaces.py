@@ -13,13 +13,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.guidance import Guidance, commit_guidance, equip
+from kestrel_lab.evals.guidance import Guidance, commit_guidance, install_guidance
 from kestrel_lab.evals.suite import FolderCopy, GitCheckout, InlineFiles, PackageSource, Scenario, Suite
-from kestrel_lab.evals.suites.repository_checkouts import checkout, located
+from kestrel_lab.evals.suites.repository_checkouts import checkout_folder, make_checkout
 from kestrel_lab.tools.files.workspace import Workspace
 
 
-def locate(suite: Suite, scenario: Scenario, home: Path) -> Path | None:
+def workspace_source(suite: Suite, scenario: Scenario, home: Path) -> Path | None:
     """Return the folder that the scenario's workspace is made from, `None` for inline files; raises `UsageError` if it is missing.
 
     For a commit of a repository it is one under `home`, which is made when it is first needed.
@@ -33,12 +33,12 @@ def locate(suite: Suite, scenario: Scenario, home: Path) -> Path | None:
         case PackageSource(package=package):
             return _package_folder(package, scenario)
         case GitCheckout():
-            return located(suite, scenario.place, home)
+            return checkout_folder(suite, scenario.place, home)
     return None
 
 
 @asynccontextmanager
-async def opened(
+async def trial_workspace(
     scenario: Scenario,
     source: Path | None,
     keep_in: Path | None = None,
@@ -49,7 +49,7 @@ async def opened(
 ) -> AsyncIterator[Workspace]:
     """Open the workspace of one trial.
 
-    `source` is what `locate` found. A throw-away folder is removed at the end, unless `keep_in` names a
+    `source` is what `workspace_source` found. A throw-away folder is removed at the end, unless `keep_in` names a
     folder to make it in and leave it. Trials without files whose tools are all pure (`only_pure`) share one
     empty, read-only folder: making and removing a folder costs more than all the rest of such a trial.
     With `guidance` the workspace has its files and no other guidance; `named` is what counts as such beside the files known by name.
@@ -61,14 +61,18 @@ async def opened(
         yield _empty_workspace()
         return
     if isinstance(scenario.place, GitCheckout) and source is not None:
-        await checkout(scenario.place, source)
-    folder = _fresh(keep_in)
+        await make_checkout(scenario.place, source)
+    folder = _new_folder(keep_in)
     try:
         if isinstance(scenario.place, InlineFiles):
             _write(folder, scenario.place.files)
         elif source is not None:
             await asyncio.to_thread(shutil.copytree, source, folder, symlinks=True, dirs_exist_ok=True, ignore=_left_out(scenario))
-        if guidance is not None and await asyncio.to_thread(equip, folder, guidance, named) and isinstance(scenario.place, GitCheckout):
+        if (
+            guidance is not None
+            and await asyncio.to_thread(install_guidance, folder, guidance, named)
+            and isinstance(scenario.place, GitCheckout)
+        ):
             await commit_guidance(folder)
         yield Workspace(folder)
     finally:
@@ -92,7 +96,7 @@ def _empty_workspace() -> Workspace:
     return Workspace(Path(_empty_folder().name), read_only=True)
 
 
-def _fresh(inside: Path | None) -> Path:
+def _new_folder(inside: Path | None) -> Path:
     if inside is not None:
         inside.mkdir(parents=True, exist_ok=True)
     return Path(tempfile.mkdtemp(prefix="kestrel-", dir=inside))

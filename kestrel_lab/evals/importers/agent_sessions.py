@@ -16,16 +16,16 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
-    Asked,
     Broken,
+    ImportedCall,
+    ImportedMessage,
     Recording,
     Records,
-    Said,
-    asked_of,
-    digest,
+    read_call,
+    record_digest,
     seconds_of,
     text_of,
-    unread,
+    unreadable_record,
 )
 
 _SNIFFED: Final = 40
@@ -78,14 +78,14 @@ def json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]] | Broken]:
 
 @dataclass
 class _Talk:
-    said: list[Said] = field(default_factory=list)
+    said: list[ImportedMessage] = field(default_factory=list)
     answers: dict[str, int] = field(default_factory=dict)
     """By the recording's id of a model's answer, its place in `said`."""
     lines: list[Any] = field(default_factory=list)
     system: list[str] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
 
-    def add(self, one: Said, into: int | None = None) -> None:
+    def add(self, one: ImportedMessage, into: int | None = None) -> None:
         """Append a message, or add it to the answer of the model that it is a further part of."""
         self.called.update(asked.id for asked in one.calls)
         if into is None:
@@ -99,7 +99,7 @@ class _Talk:
         if harness and not self.said:
             self.system.append(text)
         else:
-            self.add(Said(role="user", text=text, at=at))
+            self.add(ImportedMessage(role="user", text=text, at=at))
 
 
 def read_claude_code(path: Path) -> Records:
@@ -132,17 +132,17 @@ def read_claude_code(path: Path) -> Records:
                 if _is_prompt(line) and any(one.role != "tool" for one in talk.said[back:]):
                     left += 1
                     yield _claude_recording(path, talk, facts, f"branch {left}")
-                    talk = threads[name] = _before(talk, back)
+                    talk = threads[name] = _conversation_until(talk, back)
                 _take_claude(talk, line)
         except UNREADABLE as error:
-            yield unread(f"{shown_path(path)}:{number}", "no line of a session", error)
+            yield unreadable_record(f"{shown_path(path)}:{number}", "no line of a session", error)
         length[known] = len(talk.said)
     for number, (name, talk) in enumerate(threads.items()):
         if talk.said:
             yield _claude_recording(path, talk, facts, f"sub-agent {number}" if name else "")
 
 
-def _before(talk: _Talk, back: int) -> _Talk:
+def _conversation_until(talk: _Talk, back: int) -> _Talk:
     """Return the conversation up to a message, with the answers to the calls until there, which may come in any order."""
     said, answers = talk.said[:back], {known: place for known, place in talk.answers.items() if place < back}
     calls = {asked.id for one in said for asked in one.calls}
@@ -162,30 +162,32 @@ def _take_claude(talk: _Talk, line: Mapping[str, Any]) -> None:
     text = text_of([part for part in parts if part["type"] not in ("tool_use", "tool_result", "thinking", "redacted_thinking")])
     if line["type"] == "assistant":
         calls = tuple(
-            Asked(tool=str(part["name"]), args=dict(part["input"]), id=str(part["id"])) for part in parts if part["type"] == "tool_use"
+            ImportedCall(tool=str(part["name"]), args=dict(part["input"]), id=str(part["id"]))
+            for part in parts
+            if part["type"] == "tool_use"
         )
         usage = message.get("usage") or {}
         read = [usage.get(f"{kind}input_tokens") for kind in ("", "cache_read_", "cache_creation_")]
         tokens_in = sum(int(count or 0) for count in read) if usage else None
         tokens_out = int(usage.get("output_tokens") or 0) if usage else None
         model = str(message.get("model") or "")
-        one = Said(role="assistant", text=text, calls=calls, at=at, tokens_in=tokens_in, tokens_out=tokens_out, model=model)
+        one = ImportedMessage(role="assistant", text=text, calls=calls, at=at, tokens_in=tokens_in, tokens_out=tokens_out, model=model)
         known = str(message.get("id") or "")
         talk.add(one, talk.answers.get(known) if known else None)
         talk.answers.setdefault(known, len(talk.said) - 1)
     else:
         for part in parts:
             if part["type"] == "tool_result":
-                _answered(talk, str(part["tool_use_id"]), text_of(part.get("content")), at, failed=bool(part.get("is_error")))
+                _add_answer(talk, str(part["tool_use_id"]), text_of(part.get("content")), at, failed=bool(part.get("is_error")))
         if text:
             talk.told(text, at, harness=bool(line.get("isMeta")) or _HARNESS.fullmatch(text) is not None)
     talk.lines.append(line.get("uuid"))
 
 
-def _answered(talk: _Talk, call: str, text: str, at: float | None, *, failed: bool) -> None:
+def _add_answer(talk: _Talk, call: str, text: str, at: float | None, *, failed: bool) -> None:
     if call not in talk.called:
         raise ValueError(f"it answers the call {call!r}, which no line before it makes")
-    talk.add(Said(role="tool", text=text, call=call, at=at, error=(text or "failed") if failed else ""))
+    talk.add(ImportedMessage(role="tool", text=text, call=call, at=at, error=(text or "failed") if failed else ""))
 
 
 def _claude_recording(path: Path, talk: _Talk, facts: Mapping[str, Json], part: str) -> Recording:
@@ -195,7 +197,7 @@ def _claude_recording(path: Path, talk: _Talk, facts: Mapping[str, Json], part: 
         format="claude-code",
         source=f"{shown_path(path)} ({part})" if part else shown_path(path),
         id=f"{known} {part}".strip(),
-        digest=digest("claude-code", known, talk.lines, [one.text for one in talk.said]),
+        digest=record_digest("claude-code", known, talk.lines, [one.text for one in talk.said]),
         model=models[0] if models else "unknown",
         system="\n\n".join(talk.system),
         messages=list(talk.said),
@@ -225,11 +227,11 @@ def read_codex(path: Path) -> Records:
             elif line["type"] == "event_msg" and payload.get("type") == "token_count":
                 _count_codex(talk, payload.get("info") or {})
         except UNREADABLE as error:
-            yield unread(f"{shown_path(path)}:{number}", "no line of a rollout", error)
+            yield unreadable_record(f"{shown_path(path)}:{number}", "no line of a rollout", error)
     if talk.said:
         known = str(facts.get("id") or path.stem)
         yield Recording(
-            format="codex", source=shown_path(path), id=known, digest=digest("codex", known, lines, [one.text for one in talk.said]),
+            format="codex", source=shown_path(path), id=known, digest=record_digest("codex", known, lines, [one.text for one in talk.said]),
             model=model, system="\n\n".join(talk.system), messages=talk.said, facts=facts,
         )  # fmt: skip
 
@@ -247,12 +249,12 @@ def _take_codex(talk: _Talk, item: Mapping[str, Any], at: float | None) -> None:
         output = item.get("output")
         failed = isinstance(output, dict) and output.get("success") is False
         text = text_of(output.get("content") if isinstance(output, dict) else output)
-        _answered(talk, str(item["call_id"]), text, at, failed=failed)
+        _add_answer(talk, str(item["call_id"]), text, at, failed=failed)
         return
     if kind == "message":
-        one = Said(role="assistant", text=text_of(item["content"]), at=at)
+        one = ImportedMessage(role="assistant", text=text_of(item["content"]), at=at)
     elif kind in ("function_call", "custom_tool_call", "local_shell_call", "web_search_call"):
-        one = Said(role="assistant", calls=(_codex_call(item),), at=at)
+        one = ImportedMessage(role="assistant", calls=(_codex_call(item),), at=at)
     else:  # reasoning, which is encrypted, and kinds of later versions
         return
     # The items of one answer follow each other; an answer that was counted is complete.
@@ -260,13 +262,13 @@ def _take_codex(talk: _Talk, item: Mapping[str, Any], at: float | None) -> None:
     talk.add(one, len(talk.said) - 1 if further else None)
 
 
-def _codex_call(item: Mapping[str, Any]) -> Asked:
+def _codex_call(item: Mapping[str, Any]) -> ImportedCall:
     known = item.get("call_id") or item.get("id")
     if item["type"] == "function_call":
-        return asked_of(item["name"], item["arguments"], known)
+        return read_call(item["name"], item["arguments"], known)
     if item["type"] == "custom_tool_call":
-        return asked_of(item["name"], {"input": item["input"]}, known)
-    return asked_of(str(item["type"]).removesuffix("_call"), dict(item.get("action") or {}), known)
+        return read_call(item["name"], {"input": item["input"]}, known)
+    return read_call(str(item["type"]).removesuffix("_call"), dict(item.get("action") or {}), known)
 
 
 def _count_codex(talk: _Talk, info: Mapping[str, Any]) -> None:

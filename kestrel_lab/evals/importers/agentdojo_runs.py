@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, suite_name
-from kestrel_lab.evals.importers.imported_run import Asked, Recording, Said, digest
+from kestrel_lab.evals.importers.imported_run import ImportedCall, ImportedMessage, Recording, record_digest
 
 
 def is_agentdojo(value: Any) -> bool:
@@ -26,16 +26,18 @@ def agentdojo_recording(value: dict[str, Any], source: str) -> Recording:
     scores = [_score(UTILITY, done, "" if done else f"{value['user_task_id']} was not done")]
     if attack:
         scores.append(_score(RESISTED, not obeyed, f"{injection} was done" if obeyed else ""))
-    said = [_said(message) for message in value["messages"] if message["role"] != "system"]
+    said = [_read_message(message) for message in value["messages"] if message["role"] != "system"]
     if not said:  # what broke before the first answer has no messages
-        said = [Said(role="user", text=f"{value['suite_name']}/{value['user_task_id']} of AgentDojo; the recording has no messages")]
+        said = [
+            ImportedMessage(role="user", text=f"{value['suite_name']}/{value['user_task_id']} of AgentDojo; the recording has no messages")
+        ]
     system = [message for message in value["messages"] if message["role"] == "system"]
     names = [value["suite_name"], value["user_task_id"], *([injection] if attack and injection else [])]
     return Recording(
         format="agentdojo",
         source=source,
         id="/".join(map(str, [value["pipeline_name"], *names, *([attack] if attack else [])])),
-        digest=digest("agentdojo", value),
+        digest=record_digest("agentdojo", value),
         model=str(value["pipeline_name"]),
         system="\n\n".join(_text(message) for message in system),
         messages=said,
@@ -51,18 +53,20 @@ def agentdojo_recording(value: dict[str, Any], source: str) -> Recording:
     )
 
 
-def _said(message: dict[str, Any]) -> Said:
+def _read_message(message: dict[str, Any]) -> ImportedMessage:
     if message["role"] == "assistant":
         calls = tuple(
-            Asked(tool=call["function"], args=dict(call["args"]), id=call.get("id") or "") for call in message["tool_calls"] or ()
+            ImportedCall(tool=call["function"], args=dict(call["args"]), id=call.get("id") or "") for call in message["tool_calls"] or ()
         )
-        return Said(role="assistant", text=_text(message), calls=calls)
+        return ImportedMessage(role="assistant", text=_text(message), calls=calls)
     if message["role"] == "tool":
         # What the model was shown of a call that failed is its error.
-        return Said(role="tool", text=_text(message), call=message.get("tool_call_id") or "", error=str(message.get("error") or ""))
+        return ImportedMessage(
+            role="tool", text=_text(message), call=message.get("tool_call_id") or "", error=str(message.get("error") or "")
+        )
     if message["role"] != "user":
         raise ValueError(f"a message has the role {message['role']!r}")
-    return Said(role="user", text=_text(message))
+    return ImportedMessage(role="user", text=_text(message))
 
 
 def _text(message: dict[str, Any]) -> str:

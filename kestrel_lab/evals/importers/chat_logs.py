@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kestrel_lab.evals.importers.imported_run import Recording, Said, asked_of, digest, offered_tool, text_of
+from kestrel_lab.evals.importers.imported_run import ImportedMessage, Recording, offered_tool, read_call, record_digest, text_of
 
 
 def is_chat(value: Any) -> bool:
@@ -25,7 +25,7 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
     messages = [*request["messages"], *(choice["message"] for choice in (answer.get("choices") or ())[:1])]
     system = [text_of(message.get("content")) for message in messages if message["role"] in ("system", "developer")]
     usage, created = answer.get("usage") or {}, answer.get("created")
-    said = [_said(message) for message in messages if message["role"] not in ("system", "developer")]
+    said = [_read_message(message) for message in messages if message["role"] not in ("system", "developer")]
     if usage and said and said[-1].role == "assistant":
         cost = usage.get("cost")
         tokens_in, tokens_out = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
@@ -36,7 +36,7 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
         format="chat",
         source=source,
         id=str(known),
-        digest=digest("chat", value),
+        digest=record_digest("chat", value),
         model=str(answer.get("model") or request.get("model") or value.get("model") or "unknown"),
         system="\n\n".join(system),
         messages=said,
@@ -59,14 +59,14 @@ def _response(value: dict[str, Any]) -> dict[str, Any]:
     return found["body"] if isinstance(found.get("body"), dict) else found
 
 
-def _said(message: dict[str, Any]) -> Said:
+def _read_message(message: dict[str, Any]) -> ImportedMessage:
     role, text = message["role"], text_of(message.get("content"))
     if role == "assistant":
         calls = message.get("tool_calls") or ([{"function": message["function_call"]}] if message.get("function_call") else [])
-        asked = tuple(asked_of(call["function"]["name"], call["function"].get("arguments"), call.get("id")) for call in calls)
-        return Said(role="assistant", text="\n\n".join(filter(None, (text, str(message.get("refusal") or "")))), calls=asked)
+        asked = tuple(read_call(call["function"]["name"], call["function"].get("arguments"), call.get("id")) for call in calls)
+        return ImportedMessage(role="assistant", text="\n\n".join(filter(None, (text, str(message.get("refusal") or "")))), calls=asked)
     if role in ("tool", "function"):
-        return Said(role="tool", text=text, call=str(message.get("tool_call_id") or ""))
+        return ImportedMessage(role="tool", text=text, call=str(message.get("tool_call_id") or ""))
     if role != "user":
         raise ValueError(f"a message has the role {role!r}")
-    return Said(role="user", text=text)
+    return ImportedMessage(role="user", text=text)

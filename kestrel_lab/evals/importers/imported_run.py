@@ -17,9 +17,9 @@ from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.version import __version__
 from kestrel_lab.evals.execution.trial import ANSWER_KEPT
-from kestrel_lab.evals.metrics import measure
+from kestrel_lab.evals.metrics import measure_run
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.runtime.context.recorded_tools import described
+from kestrel_lab.runtime.context.recorded_tools import recorded_tool
 
 COMMIT: Final = "imported"
 """In place of a commit's hash: `kestrel eval summary SUITE --commit imported` shows imported trials, no commit's name does."""
@@ -29,7 +29,7 @@ _CLOCKS: Final = ("wall_time", "working_time", "waiting_time", "queued_time", "b
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class ImportedCall:
     """A tool call as the model wrote it."""
 
     tool: str
@@ -41,12 +41,12 @@ class Asked:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Said:
+class ImportedMessage:
     """One message of the recorded conversation, in order."""
 
     role: Literal["user", "assistant", "tool"]
     text: str = ""
-    calls: tuple[Asked, ...] = ()
+    calls: tuple[ImportedCall, ...] = ()
     call: str = ""
     """Of a tool's message: the recording's id of the call that it answers; empty for the next call without an answer."""
     error: str = ""
@@ -73,7 +73,7 @@ class Recording:
     digest: str
     """Hash of the record: equal recordings are imported once."""
     model: str
-    messages: Sequence[Said]
+    messages: Sequence[ImportedMessage]
     kind: Literal["imported", "scripted"] = "imported"
     """`scripted` where no real model answered there either."""
     system: str = ""
@@ -141,12 +141,12 @@ UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError)
 """What readers raise for a record of another shape than theirs."""
 
 
-def unread(place: str, what: str, error: Exception) -> Broken:
+def unreadable_record(place: str, what: str, error: Exception) -> Broken:
     """Return a record that cannot be read, with the error in short."""
     return Broken(place, f"{what} ({type(error).__name__}: {one_line(str(error), 100)})")
 
 
-def digest(kind: str, *parts: Any) -> str:
+def record_digest(kind: str, *parts: Any) -> str:
     """Return the hash of a record of this format."""
     return content_key("imported", kind, *parts)
 
@@ -164,7 +164,7 @@ def text_of(content: Any) -> str:
     return "\n\n".join(str(part["text"]) if part.get("text") is not None else f"[{part.get('type', 'part')}]" for part in parts)
 
 
-def asked_of(tool: Any, args: Any, known: Any) -> Asked:
+def read_call(tool: Any, args: Any, known: Any) -> ImportedCall:
     """Return a call whose arguments are an object, or JSON text as models write it."""
     problem = ""
     try:
@@ -172,7 +172,7 @@ def asked_of(tool: Any, args: Any, known: Any) -> Asked:
         problem = "" if isinstance(args, dict) else "its arguments are no JSON object"
     except ValueError as error:
         problem = f"its arguments are not JSON: {error}"
-    return Asked(tool=str(tool), args={} if problem else args, id=str(known or ""), problem=problem)
+    return ImportedCall(tool=str(tool), args={} if problem else args, id=str(known or ""), problem=problem)
 
 
 def offered_tool(tool: Mapping[str, Any]) -> dict[str, Json]:
@@ -197,7 +197,7 @@ class _Teller:
         self._start = self._now = start
         self._times = "each" if known else "total" if recording.seconds is not None else "unknown"
         self._events: list[tuple[float, e.Event]] = []
-        self._open: dict[str, tuple[str, Asked]] = {}
+        self._open: dict[str, tuple[str, ImportedCall]] = {}
         """Calls without an answer, by our id, with the recording's."""
         self._ids: dict[str, str] = {}
         self._turns = 0
@@ -224,7 +224,7 @@ class _Teller:
         self._now = max(self._now, self._now if at is None else at)
         self._events.append((self._now, event))
 
-    def _assistant(self, said: Said, place: int) -> None:
+    def _assistant(self, said: ImportedMessage, place: int) -> None:
         self._close()
         self._turns += 1
         call, model = f"{_STEP}.m{self._turns}", said.model or self._recording.model
@@ -243,14 +243,14 @@ class _Teller:
         )  # fmt: skip
         self._put(answered, said.at)
 
-    def _tool(self, said: Said) -> None:
+    def _tool(self, said: ImportedMessage) -> None:
         fits = [ours for ours, (theirs, _) in self._open.items() if not said.call or theirs in ("", said.call)]
         if not fits:
             msg = f"a tool answers the call {said.call!r}, which nobody made" if said.call else "a tool answers, and no call is open"
             raise ValueError(msg)
         self._result(fits[0], said.text, said.error, "failed", said)
 
-    def _result(self, ours: str, text: str, error: str, kind: str, said: Said | None = None) -> None:
+    def _result(self, ours: str, text: str, error: str, kind: str, said: ImportedMessage | None = None) -> None:
         _, asked = self._open.pop(ours)
         at, seconds = (None, 0.0) if said is None else (said.at, said.seconds)
         if not asked.problem:
@@ -285,7 +285,7 @@ class _Teller:
         return e.RunStarted(
             goal=goal, workspace="", model=recording.model, model_kind=recording.kind, system=recording.system, config=recording.config,
             scenario=recording.scenario, package=__version__, imported=imported,
-            tools=[described(**cast("Any", offered.get(name, {"name": name}))) for name in dict.fromkeys((*offered, *called))],
+            tools=[recorded_tool(**cast("Any", offered.get(name, {"name": name}))) for name in dict.fromkeys((*offered, *called))],
         )  # fmt: skip
 
 
@@ -293,7 +293,7 @@ def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> E
     """Return the trial that the recording is; what it does not tell is in no metric."""
     run = recording.run_id
     records = [e.Record(run_id=run, seq=seq, eid="", at=at, event=event) for seq, (at, event) in enumerate(events, 1)]
-    metrics = measure(records)
+    metrics = measure_run(records)
     if any(said.role == "assistant" and said.tokens_in is None for said in recording.messages):
         for name in _TOKENS:
             metrics.pop(name)

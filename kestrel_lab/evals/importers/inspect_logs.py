@@ -19,15 +19,15 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
-    Asked,
     Broken,
+    ImportedCall,
+    ImportedMessage,
     Recording,
     Records,
-    Said,
-    digest,
     offered_tool,
+    record_digest,
     seconds_of,
-    unread,
+    unreadable_record,
 )
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.summaries.result_table import COLUMNS
@@ -81,7 +81,7 @@ class ZipOfJson:
         if magic != b"PK\x03\x04" or entry.flag_bits & 1:
             raise BadZipFile("it is encrypted" if entry.flag_bits & 1 else "it is not where the file says")
         self._file.seek(name + extra, 1)
-        return _unpacked(entry.compress_type, self._file.read(entry.compress_size), entry.file_size + 1)
+        return _decompress(entry.compress_type, self._file.read(entry.compress_size), entry.file_size + 1)
 
     def __enter__(self) -> ZipOfJson:
         return self
@@ -90,7 +90,7 @@ class ZipOfJson:
         self._file.close()
 
 
-def _unpacked(method: int, packed: bytes, most: int) -> bytes:
+def _decompress(method: int, packed: bytes, most: int) -> bytes:
     """What `packed` holds, at most so many bytes of it: a small entry may claim to be small and unpack to anything."""
     if method == ZIP_STORED:
         return packed[:most]
@@ -163,8 +163,8 @@ def log_samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
     with path.open("rb") as file:
         zipped = file.read(2) == b"PK"
     if not zipped:
-        log = _whole(path)
-        head = _head(path, log)
+        log = _read_json_log(path)
+        head = _log_header(path, log)
         samples = log.get("samples")
         for number, sample in enumerate(samples if isinstance(samples, list) else ()):
             yield f"samples[{number}]", head, sample
@@ -174,7 +174,7 @@ def log_samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
         named = next((name for name in ("header.json", "_journal/start.json") if name in parts.names), None)
         if named is None:
             raise UsageError(f"{shown_path(path)}: a zip file, but no log of Inspect: it has neither header.json nor _journal/start.json")
-        head = _head(path, parts.read(named))
+        head = _log_header(path, parts.read(named))
         for name in parts.names:
             if name.startswith("samples/") and name.endswith(".json"):
                 try:
@@ -185,7 +185,7 @@ def log_samples(path: Path) -> Iterator[tuple[str, dict[str, Any], Any]]:
         yield "", head, None
 
 
-def _whole(path: Path) -> Any:
+def _read_json_log(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -193,7 +193,7 @@ def _whole(path: Path) -> Any:
         raise UsageError(msg) from error
 
 
-def _head(path: Path, head: Any) -> dict[str, Any]:
+def _log_header(path: Path, head: Any) -> dict[str, Any]:
     """Return what a log says beside its samples; its part `eval` says what was evaluated."""
     about = head.get("eval") if isinstance(head, dict) else None
     if not isinstance(about, dict) or not isinstance(about.get("task"), str) or not isinstance(about.get("model"), str):
@@ -310,7 +310,7 @@ def inspect_recordings(path: Path, *, passes: float = 1.0) -> Records:
             try:
                 yield _recording(head["eval"], sample, f"{path}: {place}", passes)
             except UNREADABLE as error:
-                yield unread(f"{shown_path(path)}: {place}", "not a sample of an Inspect log", error)
+                yield unreadable_record(f"{shown_path(path)}: {place}", "not a sample of an Inspect log", error)
         elif not found:
             yield _results(path, head)
 
@@ -330,10 +330,10 @@ def _results(path: Path, head: dict[str, Any]) -> Recording | Broken:
         format="inspect",
         source=str(path),
         id=str(about.get("eval_id") or about.get("run_id") or ""),
-        digest=digest("inspect", about, results),
+        digest=record_digest("inspect", about, results),
         model=about["model"],
         kind="scripted" if about["model"].startswith("mockllm/") else "imported",
-        messages=[Said(role="user", text=f"Results of Inspect's task {about['task']}; the log has no samples")],
+        messages=[ImportedMessage(role="user", text=f"Results of Inspect's task {about['task']}; the log has no samples")],
         summary="\n".join((f"As the log's header has them{of}:", *lines)),
         facts={"results": results},
     )
@@ -350,16 +350,16 @@ def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passe
     tools = {event["id"]: event for event in events if event.get("event") == "tool" and event.get("id")}
     error = sample.get("error")
     total = sample.get("total_time")
-    said = [_said(message, spent.get(message.get("id")), tools, attached) for message in messages if message["role"] != "system"]
+    said = [_read_message(message, spent.get(message.get("id")), tools, attached) for message in messages if message["role"] != "system"]
     if not any(one.role == "user" for one in said):  # a sample that broke before anything was said
         asked = _text(sample.get("input"), attached) or f"Sample {sample['id']} of {about['task']}; the log has no messages"
-        said.insert(0, Said(role="user", text=asked))
+        said.insert(0, ImportedMessage(role="user", text=asked))
     offered = {tool["name"]: tool for event in spent.values() for tool in event.get("tools") or ()}
     return Recording(
         format="inspect",
         source=source,
         id=str(sample.get("uuid") or f"{about.get('eval_id', '')}/{sample['id']}/{sample['epoch']}"),
-        digest=digest("inspect", about, sample),
+        digest=record_digest("inspect", about, sample),
         model=about["model"],
         kind="scripted" if about["model"].startswith("mockllm/") else "imported",
         system="\n\n".join(_text(message.get("content"), attached) for message in messages if message["role"] == "system"),
@@ -394,17 +394,19 @@ def _message_id(event: dict[str, Any]) -> Any:
     return (choices[0].get("message") or {}).get("id")
 
 
-def _said(message: dict[str, Any], spent: dict[str, Any] | None, tools: dict[str, Any], attached: dict[str, str]) -> Said:
+def _read_message(
+    message: dict[str, Any], spent: dict[str, Any] | None, tools: dict[str, Any], attached: dict[str, str]
+) -> ImportedMessage:
     text = _text(message.get("content"), attached)
     match message["role"]:
         case "assistant":
             usage = ((spent or {}).get("output") or {}).get("usage") or {}
             asked = [
-                Asked(tool=call["function"], args=_resolved(call.get("arguments") or {}, attached), id=call.get("id") or "", problem=str(call.get("parse_error") or ""))
+                ImportedCall(tool=call["function"], args=_resolve_attachments(call.get("arguments") or {}, attached), id=call.get("id") or "", problem=str(call.get("parse_error") or ""))
                 for call in message.get("tool_calls") or ()
             ]  # fmt: skip
             total, written = usage.get("total_tokens"), usage.get("output_tokens")
-            return Said(
+            return ImportedMessage(
                 role="assistant", text=text, calls=tuple(asked), model=str(message.get("model") or ""), at=seconds_of((spent or {}).get("completed")),
                 seconds=float((spent or {}).get("working_time") or 0.0), cost_usd=usage.get("total_cost"),
                 tokens_in=None if total is None or written is None else total - written, tokens_out=written,
@@ -413,12 +415,12 @@ def _said(message: dict[str, Any], spent: dict[str, Any] | None, tools: dict[str
             event = tools.get(message.get("tool_call_id") or "") or {}
             error = message.get("error")
             said = str(error.get("message") if isinstance(error, dict) else error) if error else ""
-            return Said(
+            return ImportedMessage(
                 role="tool", text=text, call=message.get("tool_call_id") or "", error=said, at=seconds_of(event.get("completed")),
                 seconds=float(event.get("working_time") or 0.0),
             )  # fmt: skip
         case "user":
-            return Said(role="user", text=text)
+            return ImportedMessage(role="user", text=text)
     raise ValueError(f"a message has the role {message['role']!r}")
 
 
@@ -426,7 +428,7 @@ def _text(content: Any, attached: dict[str, str]) -> str:
     """Return a text; of content in parts those that are text, the others named. An input may be a list of messages."""
     if isinstance(content, list):
         return "\n\n".join(filter(None, (_part(part, attached) for part in content)))
-    return str(_resolved(content, attached) or "")
+    return str(_resolve_attachments(content, attached) or "")
 
 
 def _part(part: Any, attached: dict[str, str]) -> str:
@@ -434,15 +436,15 @@ def _part(part: Any, attached: dict[str, str]) -> str:
         return _text(part, attached)
     if "role" in part:
         return _text(part.get("content"), attached)
-    return str(_resolved(part.get("text") or part.get("reasoning") or f"[{part.get('type', 'part')}]", attached))
+    return str(_resolve_attachments(part.get("text") or part.get("reasoning") or f"[{part.get('type', 'part')}]", attached))
 
 
-def _resolved(value: Any, attached: dict[str, str]) -> Any:
+def _resolve_attachments(value: Any, attached: dict[str, str]) -> Any:
     """Return the value with what Inspect keeps apart, long texts, in its place."""
     if isinstance(value, dict):
-        return {key: _resolved(one, attached) for key, one in value.items()}
+        return {key: _resolve_attachments(one, attached) for key, one in value.items()}
     if isinstance(value, list):
-        return [_resolved(one, attached) for one in value]
+        return [_resolve_attachments(one, attached) for one in value]
     if isinstance(value, str) and value.startswith(_ATTACHED):
         return attached.get(value.removeprefix(_ATTACHED), value)
     return value

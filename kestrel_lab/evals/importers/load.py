@@ -20,7 +20,7 @@ from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.importers.agent_sessions import read_claude_code, read_codex, session_format
 from kestrel_lab.evals.importers.agentdojo_runs import agentdojo_recording, is_agentdojo
 from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
-from kestrel_lab.evals.importers.imported_run import COMMIT, UNREADABLE, Broken, Recording, Records, events_of, trial_of, unread
+from kestrel_lab.evals.importers.imported_run import COMMIT, UNREADABLE, Broken, Recording, Records, events_of, trial_of, unreadable_record
 from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
 from kestrel_lab.evals.importers.otel_traces import read_otel
 from kestrel_lab.evals.importers.routing_data import is_routing, read_routing
@@ -32,8 +32,8 @@ from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import COLUMNS, summary_table
 from kestrel_lab.evals.summaries.streaming_summary import Reducer
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.views.dataframes import shown_frame
-from kestrel_lab.views.formatting import count
+from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ _TOLD: Final = 5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Imported(TableView):
+class ImportResult(TableView):
     """Runs that were imported: `results` has their trials by suite, as `lab.eval` gives them; `frame` has all of them."""
 
     results: dict[str, EvalResult] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Imported(TableView):
     def summary(self) -> pd.DataFrame:
         """Return a row of texts per suite and configuration: rate with 95 % interval, trials, broken trials, means."""
         headings, rows = self.table()
-        return shown_frame(rows, columns=list(headings)).set_index("configuration")
+        return unit_frame(rows, columns=list(headings)).set_index("configuration")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return headings and a row of texts per suite and configuration."""
@@ -90,7 +90,7 @@ class Imported(TableView):
         headings: list[str] = []
         rows: list[list[str]] = []
         for name, result in self.results.items():
-            headings, cells = _shown(result.summaries())
+            headings, cells = _summary_columns(result.summaries())
             rows += [[*row[:1], *([name] if several else []), *row[1:]] for row in cells]
         return [*headings[:1], *(["suite"] if several else []), *headings[1:]], rows
 
@@ -98,10 +98,10 @@ class Imported(TableView):
     def headline(self) -> str:
         """What was imported, in one line."""
         there = len(self.runs) - self.added
-        parts = [f"{count(self.added, 'run')} imported"] if self.runs or self.data is None else []
+        parts = [f"{format_count(self.added, 'run')} imported"] if self.runs or self.data is None else []
         parts += [f"{there:,} were there before"] if there else []
-        parts += [f"{count(len(self.data), 'row')} of routing data"] if self.data is not None else []
-        parts += [f"{count(len(self.broken), 'record')} could not be read"] if self.broken else []
+        parts += [f"{format_count(len(self.data), 'row')} of routing data"] if self.data is not None else []
+        parts += [f"{format_count(len(self.broken), 'record')} could not be read"] if self.broken else []
         return ", ".join(parts)
 
     def lines(self) -> list[str]:
@@ -112,7 +112,7 @@ class Imported(TableView):
 
 async def import_runs(
     session: Session, paths: Sequence[str | Path], *, suite: str | Path | Suite | None = None, reporter: Reporter | None = None
-) -> Imported:
+) -> ImportResult:
     """Import what other tools recorded; see `Evaluations.import_runs`."""
     files = _files(paths)
     judge = None if suite is None else Judge(session, suite if isinstance(suite, Suite) else load_suite(suite))
@@ -122,7 +122,7 @@ async def import_runs(
 
     def tell() -> None:
         if reporter is not None and time.monotonic() - began > _PATIENCE_S:
-            reporter(done // 1024, sum(sizes) // 1024, f"KB · {count(len(work.runs), 'run')}")
+            reporter(done // 1024, sum(sizes) // 1024, f"KB · {format_count(len(work.runs), 'run')}")
 
     for path, size in zip(files, sizes, strict=True):
         try:
@@ -199,7 +199,7 @@ class _Import:
         if found.format == "inspect":
             self._exclude.add(row.suite)  # as Inspect does
 
-    def imported(self, data: list[pd.DataFrame]) -> Imported:
+    def imported(self, data: list[pd.DataFrame]) -> ImportResult:
         """Return what was imported."""
         import pandas as pd
 
@@ -207,11 +207,11 @@ class _Import:
             name: EvalResult(suite=self._suite(name), rows=tuple(rows.values()), store=self._session.store)
             for name, rows in self._rows.items()
         }
-        notes = [f"{count(self._unjudged, 'run')} without a score: judge them with --suite FILE"] if self._unjudged else []
+        notes = [f"{format_count(self._unjudged, 'run')} without a score: judge them with --suite FILE"] if self._unjudged else []
         if self._unfit:
-            notes.append(f"{count(self._unfit, 'run')} fit no scenario of the suite, by id or goal: they are in the log, unjudged")
+            notes.append(f"{format_count(self._unfit, 'run')} fit no scenario of the suite, by id or goal: they are in the log, unjudged")
         notes += [f"shown again by: kestrel eval summary SUITE --commit {COMMIT}"] if results else []
-        return Imported(
+        return ImportResult(
             results=results, runs=tuple(self.runs), added=self._added, broken=tuple(self.broken), notes=tuple(notes),
             data=pd.concat(data, ignore_index=True) if data else None,
         )  # fmt: skip
@@ -280,7 +280,7 @@ def _read(path: Path, text: bytes, place: str) -> Records:
             else:
                 yield Broken(shown + more, _UNKNOWN)
         except UNREADABLE as error:
-            yield unread(shown + more, "cannot be read as a conversation", error)
+            yield unreadable_record(shown + more, "cannot be read as a conversation", error)
 
 
 def _table_of(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
@@ -295,10 +295,10 @@ def _table_of(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
     reducer = Reducer("exclude")
     for row in given:
         reducer.add_record({**defaults, "model": row["config"], **{key: value for key, value in row.items() if value == value}})
-    return _shown(reducer.summaries())
+    return _summary_columns(reducer.summaries())
 
 
-def _shown(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def _summary_columns(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Return the columns of a summary that say something of trials of others."""
     headings, rows = summary_table(summaries)
     kept = [place for place, name in enumerate(headings) if name not in ("model", "cache hits", "Pareto front")]

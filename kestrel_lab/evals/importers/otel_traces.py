@@ -16,15 +16,15 @@ from kestrel_lab.core.sanitize import one_line, shown_path
 from kestrel_lab.evals.importers.agent_sessions import json_lines
 from kestrel_lab.evals.importers.imported_run import (
     UNREADABLE,
-    Asked,
     Broken,
+    ImportedCall,
+    ImportedMessage,
     Recording,
     Records,
-    Said,
-    asked_of,
-    digest,
     offered_tool,
-    unread,
+    read_call,
+    record_digest,
+    unreadable_record,
 )
 
 _MODEL_CALLS: Final = ("chat", "text_completion", "generate_content")
@@ -60,7 +60,7 @@ def read_otel(path: Path) -> Records:
         try:
             spans += _spans(request)
         except UNREADABLE as error:
-            yield unread(place, "no OTLP trace", error)
+            yield unreadable_record(place, "no OTLP trace", error)
     known = {(span.trace, span.id): span for span in spans}
     conversations: dict[tuple[str, str], list[_Span]] = {}
     for span in sorted(spans, key=lambda span: span.began):
@@ -71,7 +71,11 @@ def read_otel(path: Path) -> Records:
         try:
             yield _recording(place, calls, known.get((trace, agent)))
         except UNREADABLE as error:
-            yield Broken(place, one_line(str(error), 300)) if isinstance(error, ValueError) else unread(place, "no GenAI trace", error)
+            yield (
+                Broken(place, one_line(str(error), 300))
+                if isinstance(error, ValueError)
+                else unreadable_record(place, "no GenAI trace", error)
+            )
 
 
 def _requests(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Broken]:
@@ -127,12 +131,12 @@ def _agent_of(span: _Span, known: Mapping[tuple[str, str], _Span]) -> str:
 def _recording(place: str, spans: Sequence[_Span], agent: _Span | None) -> Recording:
     chats = [span for span in spans if span.kind in _MODEL_CALLS]
     tools = {str(span.facts.get("gen_ai.tool.call.id")): span for span in spans if span.kind == "execute_tool"}
-    said: list[Said] = []
+    said: list[ImportedMessage] = []
     for span in chats:
         asked = _messages(span, "gen_ai.input.messages")
         # The last answer of the model and all before it are known from the spans before this one.
         last = max((number for number, message in enumerate(asked) if message["role"] == "assistant"), default=-1)
-        said += [one for message in asked[last + 1 if said else 0 :] for one in _said(message, tools)]
+        said += [one for message in asked[last + 1 if said else 0 :] for one in _read_message(message, tools)]
         said += _answer(span)
     if not any(one.role == "user" for one in said):
         raise ValueError(_NO_CONTENT)
@@ -146,7 +150,7 @@ def _recording(place: str, spans: Sequence[_Span], agent: _Span | None) -> Recor
         format="otel",
         source=place,
         id=f"{first.trace}/{whole.id}",
-        digest=digest("otel", first.trace, [span.id for span in spans]),
+        digest=record_digest("otel", first.trace, [span.id for span in spans]),
         model=str(first.facts.get("gen_ai.response.model") or first.facts.get("gen_ai.request.model") or "unknown"),
         system="\n\n".join(_text(part.get("content")) for part in _json(first.facts.get("gen_ai.system_instructions")) or ()),
         tools=tuple(offered_tool(one) for one in _json(first.facts.get("gen_ai.tool.definitions")) or ()),
@@ -161,7 +165,7 @@ def _messages(span: _Span, name: str) -> list[dict[str, Any]]:
     return [message for message in _json(span.facts.get(name)) or () if message["role"] != "system"]
 
 
-def _said(message: Mapping[str, Any], tools: Mapping[str, _Span]) -> list[Said]:
+def _read_message(message: Mapping[str, Any], tools: Mapping[str, _Span]) -> list[ImportedMessage]:
     """Return what a message holds: the answers to calls one by one, and its text."""
     parts = message["parts"]
     found = [
@@ -173,23 +177,23 @@ def _said(message: Mapping[str, Any], tools: Mapping[str, _Span]) -> list[Said]:
         _text(part.get("content", f"[{part['type']}]")) for part in parts if part["type"] not in ("tool_call", "tool_call_response")
     )
     if message["role"] == "assistant":
-        return [*found, Said(role="assistant", text=text, calls=_calls(parts))]
-    return [*found, *([Said(role="user", text=text)] if text else [])]
+        return [*found, ImportedMessage(role="assistant", text=text, calls=_calls(parts))]
+    return [*found, *([ImportedMessage(role="user", text=text)] if text else [])]
 
 
-def _result(call: str, text: str, ran: _Span | None) -> Said:
-    one = Said(role="tool", text=text, call=call)
+def _result(call: str, text: str, ran: _Span | None) -> ImportedMessage:
+    one = ImportedMessage(role="tool", text=text, call=call)
     return one if ran is None else replace(one, at=ran.ended, seconds=ran.ended - ran.began, error=ran.error)
 
 
-def _answer(span: _Span) -> list[Said]:
+def _answer(span: _Span) -> list[ImportedMessage]:
     found = _messages(span, "gen_ai.output.messages")
     if not found:
         return []
     read, written = span.facts.get("gen_ai.usage.input_tokens"), span.facts.get("gen_ai.usage.output_tokens")
     parts = [part for message in found[:1] for part in message["parts"]]
     return [
-        Said(
+        ImportedMessage(
             role="assistant",
             text="\n\n".join(_text(part.get("content")) for part in parts if part["type"] == "text"),
             calls=_calls(parts),
@@ -202,8 +206,8 @@ def _answer(span: _Span) -> list[Said]:
     ]
 
 
-def _calls(parts: Sequence[Mapping[str, Any]]) -> tuple[Asked, ...]:
-    return tuple(asked_of(part["name"], part.get("arguments"), part.get("id")) for part in parts if part["type"] == "tool_call")
+def _calls(parts: Sequence[Mapping[str, Any]]) -> tuple[ImportedCall, ...]:
+    return tuple(read_call(part["name"], part.get("arguments"), part.get("id")) for part in parts if part["type"] == "tool_call")
 
 
 def _json(value: Any) -> Any:

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import encodable, plain, shown_folder
-from kestrel_lab.evals.reports.markdown import code
-from kestrel_lab.language.numbers import origins
-from kestrel_lab.runtime.recomputation import CodeCall, Turn, needed, turns_of
+from kestrel_lab.core.sanitize import escape_surrogates, sanitize_text, shown_folder
+from kestrel_lab.evals.reports.markdown import code_span
+from kestrel_lab.language.numbers import number_origins
+from kestrel_lab.runtime.recomputation import CodeCall, Turn, needed_names, turns_of
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.kernel.kernel_tools import NO_OUTPUT
 
@@ -52,13 +52,13 @@ class RunNotebook:
         calls, left_out = (
             sum(len(part) for part in parts) for parts in zip(*((turn.calls, turn.left_out) for turn in self.turns), strict=True)
         )
-        parts = [f"{_counted(calls, 'call')} of {_counted(len(self.turns), 'run')}"]
+        parts = [f"{_count_text(calls, 'call')} of {_count_text(len(self.turns), 'run')}"]
         parts += [f"needs {', '.join(self.needs)} from your notebook"] if self.needs else []
-        parts += [f"{_counted(left_out, 'call')} left out, see its first cell"] if left_out else []
+        parts += [f"{_count_text(left_out, 'call')} left out, see its first cell"] if left_out else []
         return "; ".join(parts)
 
 
-def _counted(number: int, what: str) -> str:
+def _count_text(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
@@ -72,7 +72,7 @@ def notebook_of(session: Session, run_id: str) -> RunNotebook:
 
     turns = turns_of(session.store, run_id)
     calls = [call for turn in turns for call in turn.calls]
-    needs = needed(calls)
+    needs = needed_names(calls)
     cells = _Cells()
     cells.markdown(_note(run_id, turns, needs))
     before, numbered = "", list[tuple[int, CodeCall]]()
@@ -104,7 +104,9 @@ class _Cells:
         """Add the code of a call; returns its number among the cells with code."""
         tags: list[Json] = ["raises-exception"] if call.error else []
         self._code(
-            encodable(call.code), list(_outputs(call)), {OWNER: {"run": call.run, "call": call.call}, **({"tags": tags} if tags else {})}
+            escape_surrogates(call.code),
+            list(_outputs(call)),
+            {OWNER: {"run": call.run, "call": call.call}, **({"tags": tags} if tags else {})},
         )
         return self._codes
 
@@ -122,7 +124,7 @@ class _Cells:
 
     def answer(self, turn: Turn, numbered: Sequence[tuple[int, CodeCall]]) -> None:
         """Add the answer of a turn with the cells that its numbers came from."""
-        found = origins(turn.answer, [call.output for _, call in numbered])
+        found = number_origins(turn.answer, [call.output for _, call in numbered])
         lines = [f"- {said} → {', '.join(f'cell {numbered[place][0]}' for place in places)}" for said, places in found.items()]
         listed = "\n\nNumbers that stand in outputs, by cell with code from the top:\n\n" + "\n".join(lines) if lines else ""
         about: dict[str, Json] = {
@@ -136,7 +138,7 @@ def _outputs(call: CodeCall) -> Iterator[Any]:
     from nbformat.v4 import new_output
 
     if call.text not in ("", NO_OUTPUT):
-        yield new_output("stream", name="stdout", text=plain(call.text) + "\n")  # type: ignore[no-untyped-call,unused-ignore]
+        yield new_output("stream", name="stdout", text=sanitize_text(call.text) + "\n")  # type: ignore[no-untyped-call,unused-ignore]
     for media, path in call.images:
         if path is not None:
             data = {media: base64.b64encode(path.read_bytes()).decode()}
@@ -144,21 +146,21 @@ def _outputs(call: CodeCall) -> Iterator[Any]:
 
 
 def _note(run_id: str, turns: Sequence[Turn], needs: Sequence[str]) -> str:
-    models = ", ".join(code(model) for model in dict.fromkeys(turn.model for turn in turns))
-    folders = ", ".join(code(shown_folder(folder)) for folder in dict.fromkeys(turn.workspace for turn in turns if turn.workspace))
-    runs = ", ".join(code(turn.run) for turn in turns)
+    models = ", ".join(code_span(model) for model in dict.fromkeys(turn.model for turn in turns))
+    folders = ", ".join(code_span(shown_folder(folder)) for folder in dict.fromkeys(turn.workspace for turn in turns if turn.workspace))
+    runs = ", ".join(code_span(turn.run) for turn in turns)
     parts = [
-        f"# What run {code(run_id)} executed",
+        f"# What run {code_span(run_id)} executed",
         f"Made from the log of {runs} (model: {models}). Each cell with code is one call that had its effect. Run all cells to compute "
         "everything anew; no model is needed. Stored outputs are those of the log, as the model was given them, long ones shortened.",
     ]
     if folders:
         parts.append(f"The code worked in {folders}; run it there.")
     if needs:
-        parts.append(f"**Needs {', '.join(map(code, needs))} from your notebook**: insert a cell below that defines them.")
+        parts.append(f"**Needs {', '.join(map(code_span, needs))} from your notebook**: insert a cell below that defines them.")
     if any(call.live for turn in turns for call in turn.calls):
         parts.append("Your own cells are not in the log.")
-    left_out = [f"- {code(call)} of {code(turn.run)}: {code(why, 200)}" for turn in turns for call, why in turn.left_out]
+    left_out = [f"- {code_span(call)} of {code_span(turn.run)}: {code_span(why, 200)}" for turn in turns for call, why in turn.left_out]
     if left_out:
         parts.append("Left out:\n\n" + "\n".join(left_out))
     return "\n\n".join(parts)
@@ -166,6 +168,6 @@ def _note(run_id: str, turns: Sequence[Turn], needs: Sequence[str]) -> str:
 
 def _as_text(text: str) -> str:
     """Return foreign text as a block of code, which nothing in it can end."""
-    shown = plain(text)
+    shown = sanitize_text(text)
     fence = "`" * max(3, *(len(ticks) + 1 for ticks in _TICKS.findall(shown)), 3)
     return f"{fence}text\n{shown}\n{fence}"

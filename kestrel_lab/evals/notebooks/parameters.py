@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.language.python_ast import tree_of
@@ -36,7 +36,7 @@ def parse_parameters(texts: Iterable[str]) -> dict[str, Json]:
     return found
 
 
-def assignments(parameters: Mapping[str, Json]) -> str:
+def parameter_source(parameters: Mapping[str, Json]) -> str:
     """Return Python source that assigns the values; raises `UsageError` for names and values that cannot be written."""
     body: list[ast.stmt] = [
         ast.Assign([ast.Name(_identifier(name), ast.Store())], _literal(name, value)) for name, value in parameters.items()
@@ -44,22 +44,22 @@ def assignments(parameters: Mapping[str, Json]) -> str:
     return ast.unparse(ast.fix_missing_locations(ast.Module(body, [])))
 
 
-def inject(notebook: Any, parameters: Mapping[str, Json], name: str) -> None:
+def inject_parameters(notebook: Any, parameters: Mapping[str, Json], name: str) -> None:
     """Put a cell with `parameters` behind the one tagged `parameters`, in the place of one injected before.
 
     Raises `UsageError` when there is no such cell, or it does not assign a name that is given.
     """
     from nbformat.v4 import new_code_cell  # jsonschema comes with it
 
-    source = assignments(parameters)
+    source = parameter_source(parameters)
     places = [place for place, cell in enumerate(notebook.cells) if cell.cell_type == "code" and DECLARED in _tags(cell)]
     if len(places) != 1:
         raise UsageError(f"{name} has {len(places) or 'no'} cells tagged {DECLARED!r}; tag the one cell that assigns the default values")
     place = places[0]
-    known = _assigned(notebook.cells[place].source, name)
+    known = _assigned_names(notebook.cells[place].source, name)
     for given in parameters:
         if given not in known:
-            raise UsageError(f"{name} has no parameter {given!r}; {nearest(given, known)}")
+            raise UsageError(f"{name} has no parameter {given!r}; {did_you_mean(given, known)}")
     kept = [cell for cell in notebook.cells if INJECTED not in _tags(cell)]
     at = kept.index(notebook.cells[place]) + 1
     cell: Any = new_code_cell(source, metadata={"tags": [INJECTED]})  # type: ignore[no-untyped-call,unused-ignore]
@@ -72,7 +72,7 @@ def _tags(cell: Any) -> list[str]:
     return list(cell.metadata.get("tags", []))
 
 
-def _assigned(source: str, name: str) -> set[str]:
+def _assigned_names(source: str, name: str) -> set[str]:
     from IPython.core.inputtransformer2 import TransformerManager
 
     try:

@@ -15,13 +15,13 @@ from typing import Any, Final, cast
 from kestrel_lab.core.errors import RunCancelled, UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.evals.notebooks.parameters import inject
+from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.evals.notebooks.parameters import inject_parameters
 from kestrel_lab.evals.reports.junit import Case, Group, write_junit
-from kestrel_lab.evals.reports.markdown import code, joined, table
-from kestrel_lab.runtime.options import checked
+from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table
+from kestrel_lab.runtime.options import check_options
 from kestrel_lab.runtime.sync import run_blocking
-from kestrel_lab.views.formatting import count
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.elements import headline_html, table_html
 
 CELL_TIMEOUT_S: Final = 120.0
@@ -80,9 +80,9 @@ class NotebookResult:
         """What happened, in one line: the cell and its error where it failed."""
         cell = self.failed
         if cell is None:
-            return f"{self.source.name}: {count(len(self.cells), 'cell')} in {self.seconds:.1f} s → {self.path}"
+            return f"{self.source.name}: {format_count(len(self.cells), 'cell')} in {self.seconds:.1f} s → {self.path}"
         first = one_line(next((line for line in cell.source.splitlines() if line.strip()), ""))
-        why = f"{cell.error}: {plain(cell.message)}" if cell.message else cell.error
+        why = f"{cell.error}: {sanitize_text(cell.message)}" if cell.message else cell.error
         return f"{self.source.name}: cell {cell.number} of {len(self.cells)} ({first}): {why}"
 
     def junit(self, path: str | Path) -> Path:
@@ -104,10 +104,10 @@ class NotebookResult:
     def markdown(self) -> str:
         """A summary for a pull request."""
         cell = self.failed
-        where = f"Cell {cell.number} of {len(self.cells)}: {code(cell.error)} {code(cell.message, 400)}" if cell else ""
+        where = f"Cell {cell.number} of {len(self.cells)}: {code_span(cell.error)} {code_span(cell.message, 400)}" if cell else ""
         done = f"**{'ok' if self.ok else 'failed'}** in {self.seconds:.1f} s"
-        rows = [[str(c.number), c.outcome, f"{c.seconds:.2f}", code(c.error)] for c in self.cells]
-        return joined([f"### Notebook {code(self.source.name)}", done, where, table(_HEADINGS, rows)])
+        rows = [[str(c.number), c.outcome, f"{c.seconds:.2f}", code_span(c.error)] for c in self.cells]
+        return join_blocks([f"### Notebook {code_span(self.source.name)}", done, where, markdown_table(_HEADINGS, rows)])
 
     def __repr__(self) -> str:
         return self.headline
@@ -117,7 +117,7 @@ class NotebookResult:
         return f"{headline_html(self.headline)}{table_html(_HEADINGS, rows)}"
 
 
-@checked
+@check_options
 async def run_notebook(
     source: str | Path,
     out: str | Path | None = None,
@@ -148,7 +148,7 @@ async def run_notebook(
         raise UsageError(f"a cell's time limit is a number of seconds above 0, not {timeout}")
     notebook = _read(path)
     if parameters:
-        inject(notebook, parameters, str(path))
+        inject_parameters(notebook, parameters, str(path))
     return await _Execution(path, target, notebook, timeout, Path(cwd) if cwd is not None else Path.cwd(), reporter).run()
 
 
@@ -179,7 +179,7 @@ class _Execution:
                 await self.client.async_execute(stderr=said)
             except Exception as error:
                 said.seek(0)
-                self.last_words = one_line(plain(said.read().decode(errors="replace"))[-_LAST_WORDS:], _LAST_WORDS)
+                self.last_words = one_line(sanitize_text(said.read().decode(errors="replace"))[-_LAST_WORDS:], _LAST_WORDS)
                 # With a cell under way it is what became of that cell; without one the kernel never came up.
                 if not self.begun:
                     msg = self._with_last_words(f"{self.source}: the kernel did not start: {type(error).__name__}: {error}")
@@ -267,7 +267,7 @@ class _Execution:
             message = f"took longer than the {math.ceil(self.timeout)} s that a cell may take (--timeout)"
         elif isinstance(failure, DeadKernelError):
             message = self._with_last_words(message)
-        told = {"error": error, "message": message, "traceback": plain(traceback)}
+        told = {"error": error, "message": message, "traceback": sanitize_text(traceback)}
         return CellRun(number=number, source=source, outcome=outcome, seconds=seconds, **told)
 
     def _write(self) -> None:

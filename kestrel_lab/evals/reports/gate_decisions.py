@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
-from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, is_share, shown
+from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, format_metric, is_share
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
-from kestrel_lab.evals.reports.markdown import code, joined, table
+from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table
 from kestrel_lab.evals.stats.difference import Difference
-from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, clustered, mean_of, share_of
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, group_by_cluster, mean_of, share_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import labelled, success_interval, trial_record
+from kestrel_lab.evals.summaries.result_table import label_kind, success_interval, trial_record
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 GateVerdict = Literal["ok", "regression", "inconclusive", "broken"]
@@ -42,7 +42,7 @@ class Decision:
 
     def cells(self) -> list[str]:
         """A row under `HEADINGS`."""
-        value = self.interval.text(partial(shown, self.metric))
+        value = self.interval.text(partial(format_metric, self.metric))
         return [self.gate, self.config, value, str(self.trials), self.verdict, self.why]
 
 
@@ -91,15 +91,15 @@ class GateReport(PartsView):
 
     def markdown(self) -> str:
         """A table for a pull request."""
-        rows = [[code(d.gate), code(d.config), *d.cells()[2:5], code(d.why)] for d in self.decisions]
-        return joined([f"**Gates: {self.verdict}**", table(HEADINGS, rows)])
+        rows = [[code_span(d.gate), code_span(d.config), *d.cells()[2:5], code_span(d.why)] for d in self.decisions]
+        return join_blocks([f"**Gates: {self.verdict}**", markdown_table(HEADINGS, rows)])
 
     def parts(self) -> Iterable[Part]:
         """Return the notes, and a row per decision."""
         return [*self.notes, Table(*self.table())]
 
 
-def decide(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
+def decide_gates(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
     """Decide every gate of the suite for every configuration that it applies to.
 
     `ok` when the whole interval is on the right side of the bound; `regression` when all of it is on the wrong
@@ -147,7 +147,7 @@ def decide_change(
         if metric in gated:
             mine = [record for record in records if record["config"] == config]
             verdict: GateVerdict = d.verdict if d.verdict in ("regression", "inconclusive") else "ok"
-            why = "" if verdict != "inconclusive" else f"smallest detectable change {shown(metric, d.mde)}"
+            why = "" if verdict != "inconclusive" else f"smallest detectable change {format_metric(metric, d.mde)}"
             if not d.scenarios or all(record["outcome"] == "error" for record in mine):
                 verdict, why = "broken", _first_reason(mine)
             found.append(
@@ -194,7 +194,7 @@ def _interval(gate: Gate, records: list[dict[str, Any]], alpha: float = ALPHA) -
         return success_interval(records, alpha=alpha)
     values = [(r, r.get(gate.metric, math.nan)) for r in records if r["outcome"] != "error"]
     kept = [(r, value) for r, value in values if not math.isnan(value)]
-    clusters = clustered([value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept])
+    clusters = group_by_cluster([value for _, value in kept], [r["scenario"] for r, _ in kept], [r["weight"] for r, _ in kept])
     return (share_of if is_share(gate.metric) else mean_of)(clusters, alpha=alpha)
 
 
@@ -206,7 +206,7 @@ def _judge(gate: Gate, interval: Interval) -> GateVerdict:
 
 
 def _label(config: str, records: list[dict[str, Any]]) -> str:
-    return labelled(config, records[0]["model_kind"]) if records else config
+    return label_kind(config, records[0]["model_kind"]) if records else config
 
 
 def _first_reason(records: list[dict[str, Any]]) -> str:

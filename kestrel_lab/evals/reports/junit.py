@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, Literal, cast
 from xml.etree import ElementTree as ET  # only written here, never parsed
 
-from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.evals.gate_bounds import SUCCESS, at_least
-from kestrel_lab.evals.reports.result_view import written
+from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.evals.gate_bounds import SUCCESS, format_lower_bound
+from kestrel_lab.evals.reports.result_view import write_text
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import labelled, trial_record
+from kestrel_lab.evals.summaries.result_table import label_kind, trial_record
 from kestrel_lab.evals.summaries.streaming_summary import MEANS
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 
-# What XML 1.0 cannot hold at all and `plain` leaves as it is.
+# What XML 1.0 cannot hold at all and `sanitize_text` leaves as it is.
 _NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -51,9 +51,9 @@ class Group:
 
 def junit_xml(name: str, groups: Sequence[Group]) -> str:
     """Return a `testsuites` document. Foreign text is escaped, and what XML cannot contain is shown as an escape."""
-    root = ET.Element("testsuites", {"name": _safe(name), **_counts([case for group in groups for case in group.cases])})
+    root = ET.Element("testsuites", {"name": _escape_xml(name), **_counts([case for group in groups for case in group.cases])})
     for group in groups:
-        suite = ET.SubElement(root, "testsuite", {"name": _safe(group.name), **_counts(group.cases)})
+        suite = ET.SubElement(root, "testsuite", {"name": _escape_xml(group.name), **_counts(group.cases)})
         _properties(suite, group.properties)
         for case in group.cases:
             _case(suite, group, case)
@@ -63,15 +63,15 @@ def junit_xml(name: str, groups: Sequence[Group]) -> str:
 
 def write_junit(path: str | Path, name: str, groups: Sequence[Group]) -> Path:
     """Write `junit_xml` to a file, its folder made where missing; returns its path."""
-    return written(path, junit_xml(name, groups))
+    return write_text(path, junit_xml(name, groups))
 
 
 def _case(suite: ET.Element, group: Group, case: Case) -> None:
-    node = ET.SubElement(suite, "testcase", classname=_safe(group.name), name=_safe(case.name), time=_seconds(case.seconds))
+    node = ET.SubElement(suite, "testcase", classname=_escape_xml(group.name), name=_escape_xml(case.name), time=_seconds(case.seconds))
     _properties(node, case.properties)
     if case.outcome != "passed":
-        why = ET.SubElement(node, case.outcome, message=_safe(case.message), type=_safe(case.kind or case.outcome))
-        why.text = _safe(case.text or case.message)
+        why = ET.SubElement(node, case.outcome, message=_escape_xml(case.message), type=_escape_xml(case.kind or case.outcome))
+        why.text = _escape_xml(case.text or case.message)
 
 
 def _counts(cases: Sequence[Case]) -> dict[str, str]:
@@ -88,15 +88,15 @@ def _properties(parent: ET.Element, properties: Mapping[str, object]) -> None:
     listed = ET.SubElement(parent, "properties")
     for key, value in properties.items():
         text = f"{value:.6g}" if isinstance(value, float) else str(value)
-        ET.SubElement(listed, "property", name=_safe(key), value=_safe(text))
+        ET.SubElement(listed, "property", name=_escape_xml(key), value=_escape_xml(text))
 
 
 def _seconds(value: float) -> str:
     return f"{value if math.isfinite(value) else 0.0:.3f}"
 
 
-def _safe(text: str) -> str:
-    return _NO_XML.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", plain(text))
+def _escape_xml(text: str) -> str:
+    return _NO_XML.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", sanitize_text(text))
 
 
 def needed_rate(suite: Suite, config: str, family: str) -> float:
@@ -105,7 +105,7 @@ def needed_rate(suite: Suite, config: str, family: str) -> float:
     return max((bound for bound in bounds if bound is not None), default=1.0)
 
 
-def groups(suite: Suite, rows: Iterable[EvalRow]) -> list[Group]:
+def case_groups(suite: Suite, rows: Iterable[EvalRow]) -> list[Group]:
     """Return a group per configuration with a case per scenario.
 
     A case is an error when a trial broke and the suite counts that as failed, or when none counts at all; it is
@@ -119,7 +119,7 @@ def groups(suite: Suite, rows: Iterable[EvalRow]) -> list[Group]:
     for config, scenarios in found.items():
         first = next(iter(scenarios.values()))[0]
         cases = [_scenario_case(suite, scenario, records) for scenario, records in scenarios.items()]
-        name = f"{suite.name}.{labelled(config, first['model_kind'])}"
+        name = f"{suite.name}.{label_kind(config, first['model_kind'])}"
         made.append(Group(name=name, cases=cases, properties={"model": first["model"], "model_kind": first["model_kind"]}))
     return made
 
@@ -140,7 +140,7 @@ def _scenario_case(suite: Suite, scenario: str, records: Sequence[dict[str, Any]
     }
     if any(record["unpriced_calls"] > 0 for record in records):
         cost = cast("float", properties["cost_estimate"])
-        properties["cost_estimate"] = at_least(f"{cost:.6g}" if cost else "")
+        properties["cost_estimate"] = format_lower_bound(f"{cost:.6g}" if cost else "")
     told = Case(name=scenario, seconds=math.fsum(r["wall_time"] for r in records if not math.isnan(r["wall_time"])), properties=properties)
     if not counted or (broke and suite.count_errors == "fail"):
         return _not_passed(told, "error", f"{len(broke)} of {len(records)} trials broke", broke)

@@ -14,7 +14,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import labelled, not_real, summarise, summary_table
+from kestrel_lab.evals.summaries.result_table import label_kind, not_real, summarise_configurations, summary_table
 
 if TYPE_CHECKING:
     from kestrel_lab.evals.reports.gate_decisions import GateReport
@@ -26,19 +26,19 @@ _TEXTS: Final = frozenset({"configuration", "model"})
 _LOOK_ALIKES: Final = str.maketrans({"`": "ˋ", "|": "¦"})
 
 
-def code(text: object, limit: int = 120) -> str:
+def code_span(text: object, limit: int = 120) -> str:
     """Return foreign text on one line as a code span; a dash for none."""
     line = one_line(str(text), limit).translate(_LOOK_ALIKES)
     return f"`{line}`" if line else "–"
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of cells that are Markdown already: made here, or by `code`."""
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of cells that are Markdown already: made here, or by `code_span`."""
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def linked(text: str, address: str) -> str:
+def markdown_link(text: str, address: str) -> str:
     """Return `text`, which is Markdown already, as a link; without an address the text alone.
 
     Raises `UsageError` for an address that is neither a path nor begins with http or https.
@@ -54,23 +54,23 @@ def linked(text: str, address: str) -> str:
     return f"[{text}]({quote(address, safe='/:?#@!$&=+,;%~-._', errors='replace')})"
 
 
-def joined(parts: Iterable[str]) -> str:
+def join_blocks(parts: Iterable[str]) -> str:
     """Join paragraphs, tables and headings to one document."""
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def result_markdown(suite: Suite, rows: Sequence[EvalRow], gates: GateReport | None, report: str) -> str:
     """Return the summary of one eval run; `report` is the address of its HTML report, empty for none."""
-    summaries = summarise(rows, suite.count_errors)
+    summaries = summarise_configurations(rows, suite.count_errors)
     headings, found = summary_table(summaries)
-    cells = [[code(cell) if heading in _TEXTS else str(cell) for heading, cell in zip(headings, row, strict=True)] for row in found]
-    return joined(
+    cells = [[code_span(cell) if heading in _TEXTS else str(cell) for heading, cell in zip(headings, row, strict=True)] for row in found]
+    return join_blocks(
         [
-            f"### Suite {code(suite.name)}",
-            linked(f"{len(rows)} trials of {len(suite.scenarios)} scenarios", report),
-            " ".join(f"**{told}**" for told in not_real(summaries, code)),
+            f"### Suite {code_span(suite.name)}",
+            markdown_link(f"{len(rows)} trials of {len(suite.scenarios)} scenarios", report),
+            " ".join(f"**{told}**" for told in not_real(summaries, code_span)),
             gates.markdown().rstrip("\n") if gates else "",
-            table(headings, cells),
+            markdown_table(headings, cells),
             *_not_passed(rows, report),
         ]
     )
@@ -86,21 +86,27 @@ def comparison_markdown(
 ) -> str:
     """Return the summary of two commits: `heading` is verdict, base, head and suite; `differences` are cells, foreign names first."""
     verdict, base, head, suite = heading
-    rows = [[code(config), code(metric), *rest] for config, metric, *rest in differences]
+    rows = [[code_span(config), code_span(metric), *rest] for config, metric, *rest in differences]
     shown = [
-        [_trial(f["scenario"], f["head_run"], report), code(f["config"]), str(f["epoch"]), f"{f['base']} → {f['head']}", code(f["reason"])]
+        [
+            _trial(f["scenario"], f["head_run"], report),
+            code_span(f["config"]),
+            str(f["epoch"]),
+            f"{f['base']} → {f['head']}",
+            code_span(f["reason"]),
+        ]
         for f in flips[:SHOWN]
     ]
-    return joined(
+    return join_blocks(
         [
-            f"### {verdict.upper()}: {code(base)} → {code(head)}, suite {code(suite)}",
-            linked("Report", report) if report else "",
+            f"### {verdict.upper()}: {code_span(base)} → {code_span(head)}, suite {code_span(suite)}",
+            markdown_link("Report", report) if report else "",
             gates.markdown().rstrip("\n") if gates else "",
-            table(["configuration", "metric", "base", "head", *DIFFERENCE_HEADINGS], rows),
+            markdown_table(["configuration", "metric", "base", "head", *DIFFERENCE_HEADINGS], rows),
             f"**Flipped: {len(flips)} trials passed on one side only**" if flips else "No trial flipped.",
-            table(["scenario", "configuration", "epoch", "base → head", "reason"], shown) if flips else "",
-            _more(len(flips)),
-            "\n".join(f"- {code(note, 400)}" for note in notes),
+            markdown_table(["scenario", "configuration", "epoch", "base → head", "reason"], shown) if flips else "",
+            _more_line(len(flips)),
+            "\n".join(f"- {code_span(note, 400)}" for note in notes),
         ]
     )
 
@@ -113,16 +119,16 @@ def _not_passed(rows: Sequence[EvalRow], report: str) -> Iterable[str]:
     yield f"**Did not pass: {len(failed)} of {len(rows)} trials**"
     cells = []
     for row in failed[:SHOWN]:
-        config = code(labelled(row.config, row.model_kind))
-        cells.append([_trial(row.scenario, row.run, report), config, str(row.epoch), row.outcome, code(row.reason)])
-    yield table(["scenario", "configuration", "epoch", "outcome", "reason"], cells)
-    yield _more(len(failed))
+        config = code_span(label_kind(row.config, row.model_kind))
+        cells.append([_trial(row.scenario, row.run, report), config, str(row.epoch), row.outcome, code_span(row.reason)])
+    yield markdown_table(["scenario", "configuration", "epoch", "outcome", "reason"], cells)
+    yield _more_line(len(failed))
 
 
 def _trial(scenario: str, run: str, report: str) -> str:
     """Return the name of a trial's scenario, as a link to its transcript where there is a report."""
-    return linked(code(scenario), f"{report}#run-{run}" if report else "")
+    return markdown_link(code_span(scenario), f"{report}#run-{run}" if report else "")
 
 
-def _more(count: int) -> str:
+def _more_line(count: int) -> str:
     return f"… and {count - SHOWN} more" if count > SHOWN else ""

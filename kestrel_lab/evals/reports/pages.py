@@ -12,12 +12,12 @@ from kestrel_lab.evals.reports.gate_decisions import GateReport
 from kestrel_lab.evals.reports.plots import configs_figure, families_figure
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import labelled, not_real, percent, summary_table
-from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, Lacking, missed_table
-from kestrel_lab.evals.summaries.streaming_summary import reduced
+from kestrel_lab.evals.summaries.result_table import format_percent, label_kind, not_real, summary_table
+from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
+from kestrel_lab.evals.summaries.streaming_summary import reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.views.formatting import count
-from kestrel_lab.views.html.elements import environment, macros, safe
+from kestrel_lab.views.formatting import format_count
+from kestrel_lab.views.html.elements import safe_markup, template_environment, template_macros
 from kestrel_lab.views.html.run_page import run_html
 from kestrel_lab.views.run_view import view_of
 
@@ -30,9 +30,9 @@ _FEWEST: Final = 8
 TEMPLATES: Final = Path(__file__).parent / "templates"
 
 
-def rendered(template: str, **values: Any) -> str:
+def render_page(template: str, **values: Any) -> str:
     """Return a self-contained HTML page; what is not marked as safe is text in it."""
-    return str(environment(TEMPLATES).get_template(template).render(**values))
+    return str(template_environment(TEMPLATES).get_template(template).render(**values))
 
 
 class Transcripts:
@@ -49,9 +49,9 @@ class Transcripts:
 
         It is a line alone where the page has no room left, and a link where the run is told above.
         """
-        head = title or heading(row)
+        head = title or trial_heading(row)
         run = row.run
-        parts = macros("parts.html", TEMPLATES, one_line=one_line)
+        parts = template_macros("parts.html", TEMPLATES, one_line=one_line)
         if run in self._told:
             return parts.told_above(run, head)
         self._told.add(run)
@@ -71,12 +71,12 @@ class Transcripts:
             html = run_html(view_of(records[:kept]))
         if len(html) > self._longest:
             return parts.too_long(run)
-        return safe(html) + (parts.cut_short(run, len(records) - kept) if kept < len(records) else "")
+        return safe_markup(html) + (parts.cut_short(run, len(records) - kept) if kept < len(records) else "")
 
 
-def heading(row: EvalRow) -> str:
+def trial_heading(row: EvalRow) -> str:
     """A trial in one line: scenario, configuration, epoch, outcome and why."""
-    label = labelled(row.config, row.model_kind)
+    label = label_kind(row.config, row.model_kind)
     why = f": {one_line(row.reason, 300)}" if row.reason else ""
     return f"{row.scenario} · {label} · epoch {row.epoch} · {row.outcome}{why}"
 
@@ -87,18 +87,22 @@ _MISSED: Final = 100
 
 def report_page(suite: Suite, rows: Sequence[EvalRow], store: SessionStore, gates: GateReport | None = None) -> str:
     """Return a self-contained HTML document; everything foreign in it is text."""
-    lacking = Lacking()
-    reducer = reduced(lacking.noting(rows), suite.count_errors)
+    lacking = MissedItems()
+    reducer = reduce_rows(lacking.noting(rows), suite.count_errors)
     summaries = reducer.summaries()
     transcripts = Transcripts(store)
-    sizes = [count(len(suite.scenarios), "scenario"), count(len(suite.configs), "configuration"), count(suite.epochs, "epoch")]
+    sizes = [
+        format_count(len(suite.scenarios), "scenario"),
+        format_count(len(suite.configs), "configuration"),
+        format_count(suite.epochs, "epoch"),
+    ]
     # Those that did not pass come first: they are shown even where not all have room.
     failed = [transcripts.folded(row) for row in rows if row.outcome != "pass"]
-    return rendered(
+    return render_page(
         "suite.html",
         title=f"Suite {suite.name}",
         suite=suite,
-        sizes=f"{count(len(rows), 'trial')}: {' × '.join(sizes)}",
+        sizes=f"{format_count(len(rows), 'trial')}: {' × '.join(sizes)}",
         commits=sorted({row.git_sha for row in rows if row.git_sha}),
         made_up=not_real(summaries),
         summary=summary_table(summaries),
@@ -123,7 +127,7 @@ def _family_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[str, st
 
 
 def _scenarios(records: Sequence[dict[str, Any]], families: dict[str, str]) -> tuple[list[str], list[list[str]]]:
-    configs = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
+    configs = {record["config"]: label_kind(record["config"], record["model_kind"]) for record in records}
     cells = {(record["scenario"], record["config"]): _rate(record) for record in records}
     rows = [[name, family, *(cells.get((name, config), "–") for config in configs)] for name, family in families.items()]
     return ["scenario", "family", *configs.values()], rows
@@ -132,4 +136,4 @@ def _scenarios(records: Sequence[dict[str, Any]], families: dict[str, str]) -> t
 def _rate(record: dict[str, Any]) -> str:
     interval = f" ({100 * record['success_rate_low']:.0f}–{100 * record['success_rate_high']:.0f})"
     broke = f", {record['errors']} broke" if record["errors"] else ""
-    return f"{percent(record['success_rate'])}{interval} of {record['trials']}{broke}"
+    return f"{format_percent(record['success_rate'])}{interval} of {record['trials']}{broke}"

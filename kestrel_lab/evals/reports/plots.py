@@ -7,15 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import INK, folded, label_points, listed, literal, numbered, shown_figure
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.drawing.matplotlib_figure import (
+    INK,
+    escape_mathtext,
+    label_points,
+    needs_numbers,
+    numbered_labels,
+    shown_figure,
+    wrap_label,
+)
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.gate_bounds import SUCCESS, is_share
 from kestrel_lab.evals.git import Commit
 from kestrel_lab.evals.stats.difference import Difference, Verdict
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
-from kestrel_lab.evals.summaries.metric_values import Observed
-from kestrel_lab.evals.summaries.result_table import labelled, with_unit
+from kestrel_lab.evals.summaries.metric_values import ObservedMetric
+from kestrel_lab.evals.summaries.result_table import label_kind, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +37,7 @@ def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figu
     out of that plot, which says how many; a plot that would be empty is left out. Where names are long or many, their numbers
     stand beside the points.
     """
-    names = [labelled(s["config"], s["model_kind"]) for s in summaries]
+    names = [label_kind(s["config"], s["model_kind"]) for s in summaries]
     priced = [s for s in summaries if s["cost_known"] and not math.isnan(s["cost_estimate"])]
     timed = [s for s in summaries if not math.isnan(s["working_time"])]
     measured = [
@@ -37,21 +45,21 @@ def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figu
         (timed, "working_time", "time", "working time per trial, s", "time"),
     ]
     shown = [one for one in measured if any(not math.isnan(s["success_rate"]) for s in one[0])]
-    labels = listed(names)
+    labels = numbered_labels(names)
     lines = sum(1 + label.count("\n") for label in labels)
     figure = shown_figure()(
-        figsize=(4.4 + 4 * len(shown) + (1.2 if numbered(names) else 0), 2.2 + 0.2 * max(7, lines + len(labels))), layout="constrained"
+        figsize=(4.4 + 4 * len(shown) + (1.2 if needs_numbers(names) else 0), 2.2 + 0.2 * max(7, lines + len(labels))), layout="constrained"
     )
     missing = [f"no known {one[4]}: {one[3].partition(',')[0]} is left out" for one in measured if one not in shown]
     if title or missing:
-        figure.suptitle(literal(plain("; ".join(filter(None, (title, *missing))))), fontsize=11)
+        figure.suptitle(escape_mathtext(sanitize_text("; ".join(filter(None, (title, *missing))))), fontsize=11)
     rates, *others = figure.subplots(1, 1 + len(shown), squeeze=False)[0]
     _rates(rates, summaries, labels)
     for axes, (known, metric, what, label, word) in zip(others, shown, strict=True):
         left_out = len(summaries) - len(known)
         _scatter(axes, known, metric, f"Success and {what}", label + (f" ({left_out} without known {word})" if left_out else ""))
     for axes, (known, metric, *_) in zip(others, shown, strict=True):
-        places = {s["config"]: str(number) if numbered(names) else names[number - 1] for number, s in enumerate(summaries, 1)}
+        places = {s["config"]: str(number) if needs_numbers(names) else names[number - 1] for number, s in enumerate(summaries, 1)}
         label_points(axes, [(s[metric], s["success_rate"], places[s["config"]]) for s in known if not math.isnan(s["success_rate"])])
     return figure
 
@@ -64,9 +72,11 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
     """
     known = [key for key in (records[0] if records else {}) if f"{key}_low" in records[0]]
     if metric not in known:
-        raise UsageError(f"there is no metric {metric!r} in these trials; {nearest(metric, known) if known else 'there are no trials'}")
+        raise UsageError(
+            f"there is no metric {metric!r} in these trials; {did_you_mean(metric, known) if known else 'there are no trials'}"
+        )
     families = list(dict.fromkeys(str(record["family"]) for record in records))
-    every = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
+    every = {record["config"]: label_kind(record["config"], record["model_kind"]) for record in records}
     configs = {name: label for name, label in every.items() if any(r["config"] == name and not math.isnan(r[metric]) for r in records)}
     if not configs:
         raise UsageError(f"{metric} is unknown in all of these trials: there is nothing to draw")
@@ -82,20 +92,20 @@ def families_figure(records: Sequence[dict[str, Any]], metric: str, by: str = "f
         places = [families.index(str(record["family"])) + aside for record in mine]
         values = [Interval(mean=r[metric], low=r[f"{metric}_low"], high=r[f"{metric}_high"]) for r in mine]
         mark = "osD^v"[number // 10 % 5]  # there are ten colours
-        _bars(axes, places, values, fmt=mark, markersize=5, capsize=3, color=f"C{number % 10}", label=literal(plain(label)))
+        _bars(axes, places, values, fmt=mark, markersize=5, capsize=3, color=f"C{number % 10}", label=escape_mathtext(sanitize_text(label)))
     titles = [every[family] if named else family or "(no family)" for family in families]
-    _rows(axes, [literal(folded(title)) for title in titles], fontsize=10)
+    _rows(axes, [escape_mathtext(wrap_label(title)) for title in titles], fontsize=10)
     for border in range(1, len(families)):
         axes.axhline(border - 0.5, color=INK, alpha=0.4, linewidth=0.8, zorder=0)
-    axes.set_title(literal(f"{metric.replace('_', ' ').capitalize()} by {by}"), fontsize=10)
+    axes.set_title(escape_mathtext(f"{metric.replace('_', ' ').capitalize()} by {by}"), fontsize=10)
     left_out = (
         f" ({len(every) - len(configs)} configurations of unknown {metric.replace('_', ' ')} left out)" if len(configs) < len(every) else ""
     )
-    axes.set_xlabel(literal(f"{with_unit(metric)}, 95 % interval{left_out}"))
+    axes.set_xlabel(escape_mathtext(f"{with_unit(metric)}, 95 % interval{left_out}"))
     if is_share(metric):
         axes.set_xlim(-0.02, 1.02)
     if not named:
-        figure.legend(loc="outside lower center", ncols=1 if numbered(list(configs.values())) else 3, fontsize=8, frameon=False)
+        figure.legend(loc="outside lower center", ncols=1 if needs_numbers(list(configs.values())) else 3, fontsize=8, frameon=False)
     return figure
 
 
@@ -148,7 +158,7 @@ def differences_figure(differences: Mapping[tuple[str, str], Difference]) -> Fig
 def effects_figure(title: str, names: Sequence[str], found: Sequence[Difference], others: Mapping[str, Sequence[Interval]]) -> Figure:
     """Effects of parts with their intervals, one below the other: on the success rate, coloured by verdict, and on `others` by their labels."""
     known = {label: effects for label, effects in others.items() if not all(math.isnan(effect.mean) for effect in effects)}
-    labels = [literal(folded(plain(name))) for name in names]
+    labels = [escape_mathtext(wrap_label(sanitize_text(name))) for name in names]
     lines = sum(1 + label.count("\n") for label in labels)
     figure = shown_figure()(figsize=(7.5 + 3 * len(known), 1.9 + 0.19 * max(6, lines + len(labels))), layout="constrained")
     rates, *rest = figure.subplots(1, 1 + len(known), sharey=True, squeeze=False, width_ratios=[2] + [1] * len(known))[0]
@@ -164,7 +174,7 @@ def effects_figure(title: str, names: Sequence[str], found: Sequence[Difference]
         axes.grid(axis="x", alpha=0.3)
         axes.locator_params(axis="x", nbins=5)
     _name_colours(figure, rates, EFFECT_WORDS)
-    figure.suptitle(literal(plain(title)), fontsize=11)
+    figure.suptitle(escape_mathtext(sanitize_text(title)), fontsize=11)
     return figure
 
 
@@ -173,7 +183,7 @@ def _differences(axes: Axes, found: Mapping[tuple[str, str], Difference], units:
         _bars(axes, [place], [d.interval.times(100 / units[key])], fmt="o", capsize=3, color=_COLOURS[d.verdict])
     several = len({config for config, _ in found}) > 1
     names = [f"{config} {metric}" if several or metric == SUCCESS else metric for config, metric in found]
-    _rows(axes, [literal(folded(name)) for name in names])
+    _rows(axes, [escape_mathtext(wrap_label(name)) for name in names])
     axes.axvline(0, color="0.6", linewidth=1, zorder=0)
     axes.set_xlabel(title)
 
@@ -227,19 +237,19 @@ class Line:
     marks: Sequence[Mark]
 
 
-def history_figure(title: str, metric: Observed, commits: Sequence[Commit], lines: Sequence[Line]) -> Figure:
+def history_figure(title: str, metric: ObservedMetric, commits: Sequence[Commit], lines: Sequence[Line]) -> Figure:
     """Points with their 95 % intervals for each commit, oldest left; a step is a dashed line between two means."""
     width = min(16.0, max(7.0, 3.5 + 0.32 * len(commits)))
     figure = shown_figure()(figsize=(width, 5.2), layout="constrained", facecolor="white")
     axes = figure.subplots()
     for number, line in enumerate(lines):
-        _draw(axes, line, f"C{number % 10}", (number - (len(lines) - 1) / 2) * 0.12, len(commits), named=len(lines) > 1)
-    axes.set_title(literal(title))
+        _draw_history(axes, line, f"C{number % 10}", (number - (len(lines) - 1) / 2) * 0.12, len(commits), named=len(lines) > 1)
+    axes.set_title(escape_mathtext(title))
     axes.set_ylabel(f"{metric.title}, 95 % interval")
     axes.set_xlabel("commit, oldest first")
     every, last, stepped = max(1, math.ceil(len(commits) / _LABELS)), len(commits) - 1, {mark.at for line in lines for mark in line.marks}
     named = [place for place in range(len(commits)) if (last - place) % every == 0 or place in stepped]
-    axes.set_xticks(named, [_named(commits[place]) for place in named], rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
+    axes.set_xticks(named, [_commit_label(commits[place]) for place in named], rotation=60, ha="right", rotation_mode="anchor", fontsize=7)
     axes.set_xlim(-0.6, len(commits) - 0.4)
     if metric.share:
         axes.set_ylim(-0.03, 1.03)
@@ -252,18 +262,20 @@ def history_figure(title: str, metric: Observed, commits: Sequence[Commit], line
     return figure
 
 
-def _named(commit: Commit) -> str:
-    return literal(f"{commit.short[:7]}  {one_line(commit.subject, 28)}")
+def _commit_label(commit: Commit) -> str:
+    return escape_mathtext(f"{commit.short[:7]}  {one_line(commit.subject, 28)}")
 
 
-def _draw(axes: Axes, line: Line, colour: str, aside: float, commits: int, *, named: bool) -> None:
+def _draw_history(axes: Axes, line: Line, colour: str, aside: float, commits: int, *, named: bool) -> None:
     places, values = [place + aside for place, _ in line.points], [value for _, value in line.points]
-    _bars(axes, places, values, upright=True, fmt="o", markersize=4, capsize=2, elinewidth=1, color=colour, label=literal(line.label))
+    _bars(
+        axes, places, values, upright=True, fmt="o", markersize=4, capsize=2, elinewidth=1, color=colour, label=escape_mathtext(line.label)
+    )
     ends = [*(mark.at for mark in line.marks[1:]), commits]
     starts = [0, *(mark.at for mark in line.marks)]
     for mark, start, end in zip(line.marks, starts, ends, strict=False):
         edge = mark.at - 0.5
         axes.hlines(mark.before, start - 0.5, edge, color=colour, alpha=0.6, linewidth=2)
         axes.hlines(mark.after, edge, end - 0.5, color=colour, alpha=0.6, linewidth=2)
-        word = ("step, worse" if mark.worse else "step, better") + (f": {literal(line.label)}" if named else "")
+        word = ("step, worse" if mark.worse else "step, better") + (f": {escape_mathtext(line.label)}" if named else "")
         axes.axvline(edge, color="C3" if mark.worse else "C2", linestyle="--", linewidth=1.2, label=word)

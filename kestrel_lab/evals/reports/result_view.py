@@ -25,7 +25,7 @@ class ResultView(TableView):
         printer.text(str(self))
 
 
-def written(path: str | Path, text: str) -> Path:
+def write_text(path: str | Path, text: str) -> Path:
     """Write a file, its folder made where it is missing; returns its path."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)

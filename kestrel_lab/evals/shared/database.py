@@ -122,9 +122,9 @@ class ResultsDatabase:
         later = [_score_cells(one) for one in sorted(scores, key=lambda one: (one.trial, one.created_at))]
         with self._told():
             async with self._connection.transaction():
-                new = await self._connection.fetch(_ADD_TRIALS, *_turned(rows, 11))
-                judged = await self._connection.fetch(_ADD_SCORES, *_turned(later, 6))
-                kept = await self._connection.fetch(_ADD_RUNS, *_turned(sorted(runs.items()), 2))
+                new = await self._connection.fetch(_ADD_TRIALS, *_transpose(rows, 11))
+                judged = await self._connection.fetch(_ADD_SCORES, *_transpose(later, 6))
+                kept = await self._connection.fetch(_ADD_RUNS, *_transpose(sorted(runs.items()), 2))
         return {str(name) for (name,) in new}, len(judged), len(kept)
 
     async def trials(self, ids: Sequence[str]) -> list[dict[str, Any]]:
@@ -190,6 +190,6 @@ def _score_cells(one: LaterScores) -> tuple[Any, ...]:
     return one.trial, scores_digest(one), one.suite_hash, dumps(one.result), one.key, one.created_at
 
 
-def _turned(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+def _transpose(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
     """Return rows as columns, for `unnest`."""
     return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]

@@ -34,7 +34,7 @@ _NOT_A_NAME = "it is no name of one line, or has characters that a name of its k
 _FACTS = ("outcome", "weight", "model_kind", "run")
 
 
-def _past(at: Any) -> Any:
+def _check_past(at: Any) -> Any:
     if isinstance(at, float) and at > time.time() + _AHEAD_S:
         raise ValueError("it is from the future: a clock is wrong")
     return at
@@ -44,7 +44,7 @@ _Name = Annotated[str, Field(max_length=500, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$"
 """One line of text: of nothing else is a table or a path made of a name."""
 _Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,79}$")]
 _Sha = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,149})?$")]
-_Time = Annotated[float, Field(ge=0), BeforeValidator(_past)]
+_Time = Annotated[float, Field(ge=0), BeforeValidator(_check_past)]
 _Metrics = dict[_Name, float]
 
 
@@ -131,19 +131,19 @@ class _Later(_Strict):
     created_at: _Time
 
 
-def outgoing(row: EvalRow, redactor: Redactor, origin: str) -> EvalRow:
+def redact_trial(row: EvalRow, redactor: Redactor, origin: str) -> EvalRow:
     """Return a trial as it may leave the machine: without secrets and the session it was made in, marked with where it was made.
 
     One that was pulled keeps its mark. Raises `UsageError` that names the trial for one that nobody could pull.
     """
     result: dict[str, Json] = {"origin": origin, **cast("dict[str, Json]", redactor.json(row.result))}
     if (size := len(dumps(result))) > MOST_TEXT:
-        raise UsageError(f"trial {_shown(row.id)} has {size:,} characters, more than the {MOST_TEXT:,} that a shared one may have")
+        raise UsageError(f"trial {_short_name(row.id)} has {size:,} characters, more than the {MOST_TEXT:,} that a shared one may have")
     return checked_trial({**_fields(row), "result": result})
 
 
-def outgoing_scores(scores: LaterScores, redactor: Redactor) -> LaterScores:
-    """Return scores that a trial was given later as they may leave the machine; raises like `outgoing`."""
+def redact_scores(scores: LaterScores, redactor: Redactor) -> LaterScores:
+    """Return scores that a trial was given later as they may leave the machine; raises like `redact_trial`."""
     return checked_scores(
         {name: getattr(scores, name) for name in LaterScores.__dataclass_fields__} | {"result": redactor.json(scores.result)}
     )
@@ -151,13 +151,13 @@ def outgoing_scores(scores: LaterScores, redactor: Redactor) -> LaterScores:
 
 def checked_trial(values: dict[str, Any]) -> EvalRow:
     """Return the trial that these columns are; `result` and `metrics` may be JSON text. Raises `UsageError` for anything else."""
-    row = EvalRow(**_dumped(_Trial, values, f"trial {_shown(values.get('id'))}"))
+    row = EvalRow(**_validated_dump(_Trial, values, f"trial {_short_name(values.get('id'))}"))
     return replace(row, result={"origin": "unknown", **row.result})
 
 
 def checked_scores(values: dict[str, Any]) -> LaterScores:
     """Return the later scores that these columns are; raises like `checked_trial`."""
-    return LaterScores(**_dumped(_Later, values, f"scores of trial {_shown(values.get('trial'))}"))
+    return LaterScores(**_validated_dump(_Later, values, f"scores of trial {_short_name(values.get('trial'))}"))
 
 
 def trial_digest(row: EvalRow) -> str:
@@ -176,7 +176,7 @@ def events_text(records: Sequence[e.Record], redactor: Redactor) -> str:
 
     Empty for a run that has not ended, which others would find waiting for them.
     """
-    if not records or not _ended([record.event for record in records]):
+    if not records or not _has_ended([record.event for record in records]):
         return ""
     told = [(record.at, replace(one, workspace="") if isinstance(one := record.event, e.RunStarted) else one) for record in records]
     return dumps([[at, event.type, redactor.json(e.to_json(event))] for at, event in told])
@@ -190,10 +190,10 @@ def checked_events(run: str, text: str, origin: str) -> list[tuple[float, e.Even
     try:
         told = [(_AT.validate_python(at), _event(kind, body)) for at, kind, body in cast("list[Any]", loads(text))]
     except (ValueError, TypeError, StoreError) as error:
-        raise UsageError(f"run {_shown(run)} cannot be read: {one_line(str(error), 200)}") from error
+        raise UsageError(f"run {_short_name(run)} cannot be read: {one_line(str(error), 200)}") from error
     events = [event for _, event in told]
-    if not events or not isinstance(events[0], e.RunStarted) or not _ended(events):
-        raise UsageError(f"run {_shown(run)} is not one from its beginning to its end")
+    if not events or not isinstance(events[0], e.RunStarted) or not _has_ended(events):
+        raise UsageError(f"run {_short_name(run)} is not one from its beginning to its end")
     # Which of the workspace's files are tainted is known where they are.
     return [(at, _harmless(event, origin)) for at, event in told if not isinstance(event, e.FilesTainted)]
 
@@ -225,7 +225,7 @@ def _harmless(event: e.Event, origin: str) -> e.Event:
     return event
 
 
-def _ended(events: Sequence[e.Event]) -> bool:
+def _has_ended(events: Sequence[e.Event]) -> bool:
     return any(isinstance(event, e.StateTransition) and event.target in TERMINAL for event in events[-3:])
 
 
@@ -237,7 +237,7 @@ def _facts(result: dict[str, Any]) -> Json:
     return [*(result[name] for name in _FACTS), [[score["passed"], score["value"]] for score in result["scores"]]]
 
 
-def _dumped(form: type[BaseModel], values: dict[str, Any], what: str) -> dict[str, Any]:
+def _validated_dump(form: type[BaseModel], values: dict[str, Any], what: str) -> dict[str, Any]:
     try:
         read = {name: loads(value) if name in ("result", "metrics") and isinstance(value, str) else value for name, value in values.items()}
         return form.model_validate(read).model_dump(exclude_none=True, by_alias=True)
@@ -249,5 +249,5 @@ def _dumped(form: type[BaseModel], values: dict[str, Any], what: str) -> dict[st
     raise UsageError(f"{what} is not in order: {one_line(why, 200)}")
 
 
-def _shown(name: object) -> str:
+def _short_name(name: object) -> str:
     return one_line(str(name), 80)

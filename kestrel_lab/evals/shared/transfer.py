@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.errors import StoreError, UsageError, nearest
+from kestrel_lab.core.errors import StoreError, UsageError, did_you_mean
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.redaction import shown_url
@@ -22,8 +22,8 @@ from kestrel_lab.evals.stored_trials import EvalRow, later_scores, merge_scores,
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.sync import blocking
-from kestrel_lab.views.formatting import count
+from kestrel_lab.runtime.sync import blocking_twin
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class SuiteTransfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedTrial:
     """A trial that was left out; those beside it were transferred."""
 
     suite: str
@@ -70,7 +70,7 @@ class Transfer(TableView):
     where: str
     """The address without user and password."""
     suites: tuple[SuiteTransfer, ...]
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedTrial, ...] = ()
     dry_run: bool = False
     runs: bool = False
     """Whether logs of runs were asked for."""
@@ -84,7 +84,7 @@ class Transfer(TableView):
     def headline(self) -> str:
         """What was done, in one line."""
         done = {"push": "pushed to", "pull": "pulled from"}[self.way]
-        return f"{count(self.trials, 'trial')} {'would be ' if self.dry_run else ''}{done} {self.where}"
+        return f"{format_count(self.trials, 'trial')} {'would be ' if self.dry_run else ''}{done} {self.where}"
 
     @property
     def nothing(self) -> str:
@@ -130,7 +130,7 @@ class SharedResults:
         store = self._session.store
         store.flush()
         stored = dict(store.query("SELECT suite, count(*) FROM eval_runs GROUP BY suite ORDER BY suite"))
-        work = _Work(self._session, "push", url, _named(suites, stored, f"in {self._session.home}"), stored, reporter, runs, dry_run)
+        work = _Work(self._session, "push", url, _suite_names(suites, stored, f"in {self._session.home}"), stored, reporter, runs, dry_run)
         async with opened_results(url) as results:
             if not dry_run and work.names:
                 await results.make()
@@ -153,7 +153,7 @@ class SharedResults:
 
         async with opened_results(url) as results:
             there = {} if results.empty else await results.suites()
-            names = _named(suites, there, f"on {shown_url(url)}")
+            names = _suite_names(suites, there, f"on {shown_url(url)}")
             work = _Work(self._session, "pull", url, names, there, reporter, runs, dry_run)
             with _scratch(runs and not dry_run) as scratch:
                 for suite in names:
@@ -161,8 +161,8 @@ class SharedResults:
                         await work.pull(results, page, scratch)
         return work.transfer()
 
-    push_sync = blocking(push)
-    pull_sync = blocking(pull)
+    push_sync = blocking_twin(push)
+    pull_sync = blocking_twin(pull)
 
 
 @dataclass(slots=True)
@@ -176,7 +176,7 @@ class _Work:
     runs: bool
     dry_run: bool
     suites: dict[str, SuiteTransfer] = field(default_factory=dict)
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RefusedTrial] = field(default_factory=list)
     now: SuiteTransfer = field(init=False)
     """What is transferred of the suite whose turn it is."""
     origin: str = field(default_factory=lambda: f"{user_name()}@{platform.node()}")
@@ -199,13 +199,13 @@ class _Work:
 
     async def push(self, results: ResultsDatabase, ids: Sequence[str]) -> None:
         """Push one page."""
-        from kestrel_lab.evals.shared.shared_trials import outgoing_scores, scores_digest
+        from kestrel_lab.evals.shared.shared_trials import redact_scores, scores_digest
 
         here = self._outgoing(trials_by_ids(self.session.store, ids))
         there = {} if results.empty else await results.digests(list(here))
         new = [row for row in here.values() if row.id not in there]
         here = self._same(here, there)
-        scores = list(self._in_order(outgoing_scores, later_scores(self.session.store, list(here)), self.session.redactor))
+        scores = list(self._in_order(redact_scores, later_scores(self.session.store, list(here)), self.session.redactor))
         judged = await results.scored(list(here)) if there else set()
         scores = [one for one in scores if (one.trial, scores_digest(one)) not in judged]
         told = await results.with_runs(list(here)) if there and self.runs else set()
@@ -249,9 +249,9 @@ class _Work:
         self._count(len(new), len(scores), runs)
 
     def _outgoing(self, rows: Iterable[EvalRow]) -> dict[str, EvalRow]:
-        from kestrel_lab.evals.shared.shared_trials import outgoing
+        from kestrel_lab.evals.shared.shared_trials import redact_trial
 
-        return {row.id: row for row in self._in_order(outgoing, rows, self.session.redactor, self.origin)}
+        return {row.id: row for row in self._in_order(redact_trial, rows, self.session.redactor, self.origin)}
 
     def _in_order(self, read: Callable[..., Any], found: Iterable[Any], *more: Any) -> Iterator[Any]:
         """Yield what can be read; what cannot is refused."""
@@ -259,7 +259,7 @@ class _Work:
             try:
                 yield read(one, *more)
             except UsageError as error:
-                self.refused.append(Refused(self.now.suite, str(error)))
+                self.refused.append(RefusedTrial(self.now.suite, str(error)))
 
     def _same(self, here: dict[str, EvalRow], there: dict[str, str]) -> dict[str, EvalRow]:
         """Return the trials that are there as they are here, and those that are not there; refuse the others."""
@@ -268,7 +268,7 @@ class _Work:
         other = {name for name, row in here.items() if there.get(name, digest := trial_digest(row)) != digest}
         where = shown_url(self.url)
         self.refused += [
-            Refused(self.now.suite, f"trial {name} is another one here than on {where}; neither is changed") for name in sorted(other)
+            RefusedTrial(self.now.suite, f"trial {name} is another one here than on {where}; neither is changed") for name in sorted(other)
         ]
         return {name: row for name, row in here.items() if name not in other}
 
@@ -294,7 +294,7 @@ class _Work:
             events = checked_events(run, text, str(row.result["origin"]))
             _rehearse(scratch, run, events)
         except (UsageError, StoreError) as error:
-            self.refused.append(Refused(self.now.suite, f"the log of trial {row.id}: {error}"))
+            self.refused.append(RefusedTrial(self.now.suite, f"the log of trial {row.id}: {error}"))
             return False
         store_run(store, run, events)
         await asyncio.wrap_future(store.on_disk())
@@ -329,12 +329,14 @@ def _scratch(wanted: bool) -> Iterator[SessionStore | None]:
             store.close()
 
 
-def _named(suites: Sequence[str | Path], known: dict[str, int], where: str) -> list[str]:
+def _suite_names(suites: Sequence[str | Path], known: dict[str, int], where: str) -> list[str]:
     """Return the names of suites that are named by name or file; all that are known where none is."""
     from kestrel_lab.evals.suites.loader import load_suite
 
     names = [load_suite(one).name if str(one).endswith((".yaml", ".yml", ".py")) else str(one) for one in suites]
     for name in names:
         if name not in known:
-            raise UsageError(f"there are no trials of suite {name!r} {where}; {nearest(name, known) if known else 'there are none at all'}")
+            raise UsageError(
+                f"there are no trials of suite {name!r} {where}; {did_you_mean(name, known) if known else 'there are none at all'}"
+            )
     return list(dict.fromkeys(names)) or list(known)

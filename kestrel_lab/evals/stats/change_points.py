@@ -63,7 +63,7 @@ def find_steps(history: Sequence[Sequence[float]], *, alpha: float = ALPHA) -> l
     while todo:
         first, last, level = todo.pop()
         inside = borders[first : last + 1] - borders[first]
-        cuts = _cuts(rounds[borders[first] : borders[last]], inside, level)
+        cuts = _split_stretch(rounds[borders[first] : borders[last]], inside, level)
         found |= {first + place: p for place, p in cuts.items()}
         edges = [first, *(first + place for place in sorted(cuts)), last]
         todo += [(*part, level / (len(edges) - 1)) for part in pairwise(edges)] if cuts else []
@@ -72,20 +72,20 @@ def find_steps(history: Sequence[Sequence[float]], *, alpha: float = ALPHA) -> l
     return [Step(at=at, before=before, after=after, p=found[at]) for at, (before, after) in zip(edges[1:-1], pairwise(means), strict=True)]
 
 
-def _cuts(rounds: Numbers, borders: Numbers, level: float) -> dict[int, float]:
+def _split_stretch(rounds: Numbers, borders: Numbers, level: float) -> dict[int, float]:
     """Return the one or two commits at which a stretch of history is cut, with their p values; empty where it has no step."""
     import numpy as np
 
     commits = len(borders) - 1
     if commits < 2 or float(np.ptp(rounds)) < _SAME:
         return {}
-    step = _rarest(rounds, np.zeros(commits - 1, dtype=int), borders[1:-1], level / 2)
+    step = _most_different(rounds, np.zeros(commits - 1, dtype=int), borders[1:-1], level / 2)
     if step is not None:
         return {step[0] + 1: step[1]}
     starts, ends = np.triu_indices(commits - 1, k=1)
     short = ends - starts <= max(1, _STRETCHES // commits)
     starts, ends = starts[short] + 1, ends[short] + 1
-    bump = _rarest(rounds, borders[starts], borders[ends], level / 2)
+    bump = _most_different(rounds, borders[starts], borders[ends], level / 2)
     if bump is None:
         return {}
     start, end = int(starts[bump[0]]), int(ends[bump[0]])
@@ -96,12 +96,12 @@ def _cuts(rounds: Numbers, borders: Numbers, level: float) -> dict[int, float]:
             (start, rounds[: borders[end]], borders[start]),
             (end, rounds[borders[start] :], borders[end] - borders[start]),
         )
-        if _rarest(part, np.array([0]), np.array([cut]), ALPHA) is not None
+        if _most_different(part, np.array([0]), np.array([cut]), ALPHA) is not None
     }
     return seen or {start: bump[1], end: bump[1]}
 
 
-def _rarest(rounds: Numbers, starts: Numbers, ends: Numbers, level: float) -> tuple[int, float] | None:
+def _most_different(rounds: Numbers, starts: Numbers, ends: Numbers, level: float) -> tuple[int, float] | None:
     """Return the stretch from one of `starts` to the end beside it that differs most from the rest, and its p value if at most `level`."""
     import numpy as np
 

@@ -136,7 +136,7 @@ class Question:
         return max(self.least, self.margin * abs(base)) if self.relative else self.margin
 
 
-def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], bounded: bool, alpha: float = stats.ALPHA) -> Difference:
+def compare_scenarios(base: Trials, head: Trials, *, weights: Mapping[str, float], bounded: bool, alpha: float = stats.ALPHA) -> Difference:
     """Compare scenario by scenario, over the scenarios that have trials on both sides.
 
     From `ENOUGH` scenarios on, the scenario is the unit: a paired, clustered interval and a sign-flip test
@@ -157,7 +157,7 @@ def difference(base: Trials, head: Trials, *, weights: Mapping[str, float], boun
         size = max(min(len(base[name]), len(head[name])) for name in both)
         mde = _detectable(interval, moved, size, bounded=bounded, once=once, alpha=alpha)
     else:
-        interval, df = _within(base, head, both, bounded=bounded)
+        interval, df = _within_scenarios(base, head, both, bounded=bounded)
         p, scope, test = stats.stratified_permutation_test([(base[name], head[name]) for name in both]), "these scenarios", "permutation"
         # Where all trials of a side agree the standard error is zero, and only the interval tells how little that says.
         reach = (
@@ -186,7 +186,7 @@ def no_difference() -> Difference:
     return Difference(base=nan, head=nan, interval=stats.NOTHING, p=1.0, p_holm=1.0, mde=nan, scenarios=0, scope="these scenarios")
 
 
-def over_rounds(found: Difference, moved: Sequence[float], *, alpha: float = stats.ALPHA) -> Difference:
+def confirm_by_rounds(found: Difference, moved: Sequence[float], *, alpha: float = stats.ALPHA) -> Difference:
     """Return `found` as far as rounds confirm it: `moved` is the mean difference in each round of trials that were run side by side.
 
     What disturbs one side of a round, another program for example, moves all its scenarios together; only rounds tell
@@ -208,7 +208,7 @@ def over_rounds(found: Difference, moved: Sequence[float], *, alpha: float = sta
     )
 
 
-def judge(
+def judge_alike(
     differences: Sequence[Difference], *, better: Sequence[Literal["higher", "lower"]], margin: float, relative: bool
 ) -> list[Difference]:
     """`judge_all` for questions of one kind and weight."""
@@ -223,13 +223,13 @@ def judge_all(differences: Sequence[Difference], questions: Sequence[Question]) 
     is `inconclusive`, and so is what has a note that says why there can be no verdict: that is not a question at all.
     """
     asked = [place for place, d in enumerate(differences) if not d.note]
-    adjusted = dict(zip(asked, stats.holm([differences[i].p for i in asked], [questions[i].weight for i in asked]), strict=True))
+    adjusted = dict(zip(asked, stats.holm_adjust([differences[i].p for i in asked], [questions[i].weight for i in asked]), strict=True))
     return [
         d if d.note else replace(d, p_holm=adjusted[i], verdict=_verdict(d, adjusted[i], questions[i])) for i, d in enumerate(differences)
     ]
 
 
-def overall(verdicts: Sequence[Verdict]) -> Verdict:
+def overall_verdict(verdicts: Sequence[Verdict]) -> Verdict:
     """Return one verdict for several configurations: any regression wins, then a doubt, then an improvement."""
     for word in ("regression", "inconclusive", "improvement"):
         if word in verdicts:
@@ -258,14 +258,14 @@ def _detectable(interval: stats.Interval, moved: Sequence[float], size: int, *, 
     return max(found, math.ceil(1 - math.log2(alpha)) / (count * size))
 
 
-def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) -> tuple[stats.Interval, int]:
+def _within_scenarios(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) -> tuple[stats.Interval, int]:
     """Return the mean difference over exactly these scenarios, from the spread of trials within each, and its degrees of freedom."""
     differences = [fmean(head[name]) - fmean(base[name]) for name in names]
     mean = fmean(differences)
     trials = [values for name in names for values in (base[name], head[name])]
     df = sum(len(values) - 1 for values in trials)
     if bounded:
-        found = stats.newcombe(_pooled(base, names), _pooled(head, names))
+        found = stats.newcombe_interval(_pool_trials(base, names), _pool_trials(head, names))
         return replace(found, clusters=len(names)), df
     unknown = stats.Interval(mean=mean, low=math.nan, high=math.nan, clusters=len(names), n=df + len(trials))
     if min(len(values) for values in trials) < 2:
@@ -275,6 +275,6 @@ def _within(base: Trials, head: Trials, names: Sequence[str], *, bounded: bool) 
     return replace(unknown, low=mean - reach, high=mean + reach, se=se), df
 
 
-def _pooled(trials: Trials, names: Sequence[str]) -> tuple[float, float]:
+def _pool_trials(trials: Trials, names: Sequence[str]) -> tuple[float, float]:
     n = sum(len(trials[name]) for name in names)
     return fmean(fmean(trials[name]) for name in names) * n, n

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Final
 
-from kestrel_lab.evals.stats.difference import ENOUGH, Difference, detectable_mean, judge
+from kestrel_lab.evals.stats.difference import ENOUGH, Difference, detectable_mean, judge_alike
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, mcnemar_exact, t_quantile
 
 _NO_SPREAD: Final = 1e-9
@@ -31,7 +31,7 @@ Subset = tuple[bool, ...]
 """For each part whether it is in."""
 
 
-def subsets(parts: int, *, seed: str) -> Iterator[Subset]:
+def random_subsets(parts: int, *, seed: str) -> Iterator[Subset]:
     """Yield the parts of the first trial of each pair, without end and always the same for a seed; the second trial has the others."""
     size = 1 << max(parts - 1, 1).bit_length()
     for block in count():
@@ -43,7 +43,7 @@ def subsets(parts: int, *, seed: str) -> Iterator[Subset]:
             yield tuple(bool((row & column).bit_count() % 2) != turn for column, turn in zip(columns, turned, strict=True))
 
 
-def deal(parts: int, scenarios: Sequence[str], pairs: int, *, seed: str) -> list[tuple[str, Subset]]:
+def assign_pairs(parts: int, scenarios: Sequence[str], pairs: int, *, seed: str) -> list[tuple[str, Subset]]:
     """Return the scenario and the parts of each pair; a larger number of pairs begins with those of a smaller one.
 
     Each round goes through all scenarios in an order of its own.
@@ -53,7 +53,7 @@ def deal(parts: int, scenarios: Sequence[str], pairs: int, *, seed: str) -> list
         for number in count():
             yield from random.Random(f"{seed}/round {number}").sample(scenarios, len(scenarios))  # noqa: S311  # as above
 
-    return list(islice(zip(places(), subsets(parts, seed=seed), strict=False), pairs))
+    return list(islice(zip(places(), random_subsets(parts, seed=seed), strict=False), pairs))
 
 
 def fewest_pairs(parts: int) -> int:
@@ -74,7 +74,7 @@ class Pair:
     weight: float = 1.0
 
 
-def effects(pairs: Sequence[Pair], *, bounded: bool) -> list[tuple[Interval, int]]:
+def part_effects(pairs: Sequence[Pair], *, bounded: bool) -> list[tuple[Interval, int]]:
     """Return for each part how much larger values are with it than without it, and the degrees of freedom of its interval.
 
     The ends of an interval are NaN where the pairs do not suffice to tell the parts apart. `bounded` says that values are between 0 and 1.
@@ -124,7 +124,7 @@ def judged_effects(pairs: Sequence[Pair], *, margin: float) -> list[Difference]:
 
     By Holm's method a part without an effect is called helpful or harmful in at most one family of twenty.
     """
-    found = effects(pairs, bounded=True)
+    found = part_effects(pairs, bounded=True)
     level = sum(pair.weight * (pair.first + pair.second) / 2 for pair in pairs) / sum(pair.weight for pair in pairs) if pairs else math.nan
     scenarios = len({pair.scenario for pair in pairs})
     scope = "scenarios like these" if scenarios >= ENOUGH else "these scenarios"
@@ -136,7 +136,7 @@ def judged_effects(pairs: Sequence[Pair], *, margin: float) -> list[Difference]:
         differences.append(
             Difference(base=base, head=head, interval=interval, p=p, p_holm=p, mde=mde, scenarios=scenarios, scope=scope, test="regression")
         )
-    return judge(differences, better=["higher"] * len(found), margin=margin, relative=False)
+    return judge_alike(differences, better=["higher"] * len(found), margin=margin, relative=False)
 
 
 def _p(interval: Interval, df: int) -> float:

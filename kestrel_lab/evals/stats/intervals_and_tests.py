@@ -89,7 +89,7 @@ Clusters = Collection[tuple[Moments, float]]
 """The values of each cluster, and how much one of them weighs."""
 
 
-def clustered(
+def group_by_cluster(
     values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None
 ) -> list[tuple[Moments, float]]:
     """Return the values by cluster; without `clusters` each is its own. All values of a cluster weigh what its first does."""
@@ -104,14 +104,14 @@ def mean_interval(
     values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None, *, alpha: float = ALPHA
 ) -> Interval:
     """Return `mean_of` for values in a list."""
-    return mean_of(clustered(values, clusters, weights), alpha=alpha)
+    return mean_of(group_by_cluster(values, clusters, weights), alpha=alpha)
 
 
 def proportion_interval(
     values: Sequence[float], clusters: Sequence[Hashable] | None = None, weights: Sequence[float] | None = None, *, alpha: float = ALPHA
 ) -> Interval:
     """Return `proportion_of` for values in a list."""
-    return proportion_of(clustered(values, clusters, weights), alpha=alpha)
+    return proportion_of(group_by_cluster(values, clusters, weights), alpha=alpha)
 
 
 def mean_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
@@ -152,7 +152,7 @@ def proportion_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
     agree |= count > 1 and found.se < 1e-12
     if count in (1, found.n) or agree:
         size = count if agree and count > 1 else found.n
-        low, high = wilson(found.mean * size, size, alpha=alpha)
+        low, high = wilson_interval(found.mean * size, size, alpha=alpha)
         return replace(found, low=low, high=high, clusters=count)
     return replace(found, low=max(0.0, found.low), high=min(1.0, found.high), clusters=count)
 
@@ -164,12 +164,12 @@ def share_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
     if not count:
         return found
     if math.isnan(found.se) or found.se < 1e-12:
-        low, high = wilson(found.mean * count, count, alpha=alpha)
+        low, high = wilson_interval(found.mean * count, count, alpha=alpha)
         return replace(found, low=low, high=high)
     return replace(found, low=max(0.0, found.low), high=min(1.0, found.high))
 
 
-def wilson(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, float]:
+def wilson_interval(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, float]:
     """Return Wilson's score interval of a proportion, 95 % unless `alpha` says otherwise."""
     z = NormalDist().inv_cdf(1 - alpha / 2)
     rate = successes / n
@@ -179,16 +179,16 @@ def wilson(successes: float, n: float, *, alpha: float = ALPHA) -> tuple[float, 
     return 0.0 if rate <= 0 else max(0.0, centre - reach), 1.0 if rate >= 1 else min(1.0, centre + reach)
 
 
-def proportion(successes: int, n: int) -> Interval:
+def wilson_proportion(successes: int, n: int) -> Interval:
     """Return a proportion of independent trials with Wilson's interval."""
-    low, high = wilson(successes, n)
+    low, high = wilson_interval(successes, n)
     return Interval(mean=successes / n, low=low, high=high, n=n)
 
 
-def newcombe(base: tuple[float, float], head: tuple[float, float]) -> Interval:
+def newcombe_interval(base: tuple[float, float], head: tuple[float, float]) -> Interval:
     """Return the difference of two independent proportions, each given as (successes, trials), head minus base."""
     p, q = base[0] / base[1], head[0] / head[1]
-    (p_low, p_high), (q_low, q_high) = wilson(*base), wilson(*head)
+    (p_low, p_high), (q_low, q_high) = wilson_interval(*base), wilson_interval(*head)
     return Interval(
         mean=q - p,
         low=q - p - math.hypot(q - q_low, p_high - p),
@@ -297,7 +297,7 @@ def stratified_permutation_test(strata: Iterable[tuple[Sequence[float], Sequence
     return float((np.sum(np.abs(shuffled) >= abs(seen) - 1e-9) + 1) / (SHUFFLES + 1))
 
 
-def holm(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
+def holm_adjust(p_values: Sequence[float], weights: Sequence[float] | None = None) -> list[float]:
     """Return Holm's adjusted p values: rejecting below `ALPHA` keeps the family-wise error rate at `ALPHA`.
 
     `weights` say how the allowance is shared: a question with twice the weight needs half the evidence. What is

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, clustered, share_of
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, group_by_cluster, share_of
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
@@ -30,7 +30,7 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
     return math.comb(c, k) / math.comb(n, k)
 
 
-def chances(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
+def pass_rates(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
     """Return `pass_at` and `pass_hat` over the scenarios of one configuration, each with its 95 % interval.
 
     `records` are those of `table.trial_record`; a trial without `success` is not counted. Scenarios are the
@@ -47,15 +47,15 @@ def chances(records: Sequence[dict[str, Any]], k: int) -> dict[str, Any]:
     if short := [f"{name} has {len(found)}" for name, found in tries.items() if len(found) < k]:
         raise UsageError(f"{k} trials of each scenario are needed, and {', '.join(short[:5])}: run the suite with --epochs {k} or more")
     counts = [(len(found), round(sum(found)), weights[name]) for name, found in tries.items()]
-    return {**counted_chances(counts, k), "trials": sum(n for n, _, _ in counts), "scenarios": len(counts)}
+    return {**pass_rates_of_counts(counts, k), "trials": sum(n for n, _, _ in counts), "scenarios": len(counts)}
 
 
-def counted_chances(counts: Sequence[tuple[int, int, float]], k: int) -> dict[str, Any]:
+def pass_rates_of_counts(counts: Sequence[tuple[int, int, float]], k: int) -> dict[str, Any]:
     """Return the same from the trials, the passes and the weight of each scenario; not a number for a `k` of 0."""
     told: dict[str, Any] = {"k": k}
     for name, estimate in (("pass_at", pass_at_k), ("pass_hat", pass_hat_k)):
         estimates = [estimate(n, c, k) for n, c, _ in counts] if k else []
-        found = share_of(clustered(estimates, weights=[weight for _, _, weight in counts])) if k else NOTHING
+        found = share_of(group_by_cluster(estimates, weights=[weight for _, _, weight in counts])) if k else NOTHING
         told |= found.columns(name)
     return told
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kestrel_lab.answers.confidence import stated
-from kestrel_lab.core.drawing.matplotlib_figure import literal, save_figure, shown_figure
+from kestrel_lab.answers.confidence import stated_confidence
+from kestrel_lab.core.drawing.matplotlib_figure import escape_mathtext, save_figure, shown_figure
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
-from kestrel_lab.evals.stored.rescore import selects, stored_rows
+from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.review.calibration import Kept, keep
+from kestrel_lab.runtime.review.calibration import StoredCalibration, store_calibration
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.views.html.table_view import Part, PartsView, TableView
 
@@ -36,7 +36,7 @@ _PER_BIN: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
+class JudgedTrial:
     """One trial: the confidence of its answer, and whether it passed."""
 
     confidence: float
@@ -91,7 +91,7 @@ class Calibration(TableView):
         at, passed = [b.confidence for b in self.bins], [b.passed for b in self.bins]
         axes.errorbar(at, passed, yerr=reach, fmt="o", capsize=3, label="trials, 95 %")
         axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="stated confidence", ylabel="share passed")
-        axes.set_title(literal(f"Calibration of {self.config}: error {self.error:.1%}, {self.trials} trials"), fontsize=10)
+        axes.set_title(escape_mathtext(f"Calibration of {self.config}: error {self.error:.1%}, {self.trials} trials"), fontsize=10)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, loc="upper left")
         return figure
@@ -103,7 +103,7 @@ class Reliability(PartsView):
 
     suite: str
     configs: dict[str, Calibration]
-    judged: dict[str, list[Judged]]
+    judged: dict[str, list[JudgedTrial]]
     """The trials with a confidence, by configuration."""
     notes: tuple[str, ...] = ()
 
@@ -120,7 +120,7 @@ class Reliability(PartsView):
         return list(files.values())
 
 
-def calibration(trials: Sequence[Judged], config: str = "confidence") -> Calibration:
+def measure_calibration(trials: Sequence[JudgedTrial], config: str = "confidence") -> Calibration:
     """Return how well confidences and outcomes agree.
 
     Raises `UsageError` for fewer than `FEWEST` trials and for a confidence that is not from 0 to 1.
@@ -143,7 +143,7 @@ def calibration(trials: Sequence[Judged], config: str = "confidence") -> Calibra
     )
 
 
-def reliability(
+def stored_calibrations(
     session: Session, suite: str | Path | Suite, *, commit: str | None = None, configs: Sequence[str] | None = None
 ) -> Reliability:
     """Return the calibrations of a suite's newest stored trials at a commit, that of the newest trial by default; nothing is run.
@@ -151,16 +151,16 @@ def reliability(
     Raises `UsageError` when none are stored, or no configuration has enough trials with a confidence.
     """
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
-    judged: dict[str, list[Judged]] = {}
-    for row in filter(selects(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
+    judged: dict[str, list[JudgedTrial]] = {}
+    for row in filter(is_selected(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
         found = judged.setdefault(row.config, [])
         events = [record.event for record in session.store.records(row.run)]
-        if row.outcome != "error" and (said := stated(events)) is not None:
+        if row.outcome != "error" and (said := stated_confidence(events)) is not None:
             model = next((event.model for event in events if isinstance(event, RunStarted)), "")
             passed = row.outcome == "pass"
-            found.append(Judged(confidence=said.value, passed=passed, scenario=row.scenario, source=(model, said.basis)))
+            found.append(JudgedTrial(confidence=said.value, passed=passed, scenario=row.scenario, source=(model, said.basis)))
     enough = {config: trials for config, trials in judged.items() if len(trials) >= FEWEST}
-    made = {config: calibration(trials, config) for config, trials in (enough or judged).items()}
+    made = {config: measure_calibration(trials, config) for config, trials in (enough or judged).items()}
     left = sorted(judged.keys() - enough.keys())
     few = (f"left out, fewer than {FEWEST} of their trials say how sure they are: {', '.join(left)}",) if left else ()
     return Reliability(suite=loaded.name, configs=made, judged=enough, notes=few)
@@ -172,7 +172,7 @@ def keep_calibrations(session: Session, found: Reliability) -> list[str]:
     They are kept by model and by the basis of the confidence; of configurations with the same model the one with most
     trials is kept.
     """
-    best: dict[tuple[str, str], tuple[str, list[Judged]]] = {}
+    best: dict[tuple[str, str], tuple[str, list[JudgedTrial]]] = {}
     for config, trials in found.judged.items():
         for source in dict.fromkeys(each.source for each in trials):
             mine = [each for each in trials if each.source == source]
@@ -180,8 +180,10 @@ def keep_calibrations(session: Session, found: Reliability) -> list[str]:
                 best[source] = config, mine
     kept = []
     for (model, basis), (config, trials) in best.items():
-        made, most = calibration(trials, config), max(each.confidence for each in trials)
-        path = keep(session.home, model, basis, Kept(suite=found.suite, config=config, trials=made.trials, steps=made.steps, most=most))
+        made, most = measure_calibration(trials, config), max(each.confidence for each in trials)
+        path = store_calibration(
+            session.home, model, basis, StoredCalibration(suite=found.suite, config=config, trials=made.trials, steps=made.steps, most=most)
+        )
         kept.append(f"kept in {path}: answers of {model} whose confidence rests on {basis}, {made.trials} trials of {config}")
     return kept or [f"nothing is kept: no model has {FEWEST} trials whose confidence rests on the same"]
 
@@ -197,7 +199,7 @@ def _groups(sure: np.ndarray) -> Iterable[np.ndarray]:
     return [group for group in np.split(order, moved) if len(group)]
 
 
-def _bin(trials: Sequence[Judged]) -> Bin:
+def _bin(trials: Sequence[JudgedTrial]) -> Bin:
     found = proportion_interval([float(each.passed) for each in trials], [each.scenario for each in trials])
     return Bin(
         confidence=math.fsum(each.confidence for each in trials) / len(trials),

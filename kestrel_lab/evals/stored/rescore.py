@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from kestrel_lab.checks.python_function import PythonCheck
-from kestrel_lab.core.errors import CheckError, UsageError, boundary
+from kestrel_lab.core.errors import CheckError, UsageError, error_boundary
 from kestrel_lab.core.events.union import Record, RunFinished, RunStarted, ToolCalled
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Check, Trial
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
@@ -26,7 +26,7 @@ from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
 from kestrel_lab.evals.suite import Environment, Opened, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.runtime.options import takes
+from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import run_blocking
 from kestrel_lab.tools.files.workspace import Workspace
@@ -39,7 +39,7 @@ _NEEDS = "cannot be re-scored: it needs {}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Rescored:
+class RescoreResult:
     """Stored trials with their scores by the suite of now, and which outcomes changed."""
 
     result: EvalResult
@@ -61,7 +61,7 @@ class Rescored:
         if len(self.changes) > _SHOWN:
             lines.append(f"… and {len(self.changes) - _SHOWN} more")
         text = "\n  ".join([self.headline, *lines, *self._notes()])
-        return plain(f"{text}\n{self.result}" if self.result.rows else text)
+        return sanitize_text(f"{text}\n{self.result}" if self.result.rows else text)
 
     def _repr_html_(self) -> str:
         cells = [[c[key] for key in ("scenario", "config", "epoch", "before", "after", "reason")] for c in self.changes[:_SHOWN]]
@@ -82,12 +82,14 @@ class Rescored:
         return f"{judged}: {len(self.changes)} outcome{'' if len(self.changes) == 1 else 's'} changed"
 
 
-@takes(Selection)
-async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]) -> Rescored:
+@takes_options(Selection)
+async def rescore_trials(
+    session: Session, suite: str | Path | Suite, *, commit: str | None = None, **parts: Unpack[Selection]
+) -> RescoreResult:
     """Judge the newest stored trial of each scenario, configuration and epoch again; see `Evaluations.rescore`."""
     loaded = suite if isinstance(suite, Suite) else load_suite(suite)
     chosen = loaded.select(**parts)
-    rows = [*filter(selects(loaded, parts), stored_rows(session, chosen, commit))]
+    rows = [*filter(is_selected(loaded, parts), stored_rows(session, chosen, commit))]
     known = {scenario.id: scenario for scenario in chosen.scenarios}
     judge = Judge(session, chosen, whole=loaded)
     made: list[EvalRow] = []
@@ -109,7 +111,7 @@ async def rescore(session: Session, suite: str | Path | Suite, *, commit: str | 
             changes.append({**told, "reason": new.reason or row.reason, "run": row.run})
     session.store.flush()
     result = EvalResult(suite=replace(chosen, epochs=max((row.epoch for row in made), default=1)), rows=tuple(made), store=session.store)
-    return Rescored(result=result, suite_hash=judge.suite_hash, changes=tuple(changes), kept=dict(kept), left_out=dict(left_out))
+    return RescoreResult(result=result, suite_hash=judge.suite_hash, changes=tuple(changes), kept=dict(kept), left_out=dict(left_out))
 
 
 def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[EvalRow]:
@@ -124,7 +126,7 @@ def stored_rows(session: Session, suite: Suite, commit: str | None) -> list[Eval
     return sorted(rows, key=place)
 
 
-def selects(suite: Suite, parts: Selection) -> Callable[[EvalRow], bool]:
+def is_selected(suite: Suite, parts: Selection) -> Callable[[EvalRow], bool]:
     """Return whether a stored trial is of the parts of a suite that were asked for; trials that the suite does not know are, where none were."""
     chosen = suite.select(**parts)
     names = None if parts.get("configs") is None else {config.name for config in chosen.configs}
@@ -208,16 +210,16 @@ class Judge:
         trial = Trial(
             goal=scenario.goal, answer=end.answer if end else "", records=tuple(records), workspace=folder or Path("/nonexistent"),
             expected=scenario.expected, function=self._function, sandbox=self._session.sandbox,
-            environment=None if scenario.environment is None else await _replayed(scenario.environment, records),
+            environment=None if scenario.environment is None else await _replay_environment(scenario.environment, records),
         )  # fmt: skip
         old = {str(score["check"]): score for score in row.scores}
         scores: list[dict[str, Any]] = []
         needing, missing = [], []
         for check in scenario.checks:
-            needs = _needs(check, self._function, folder)
+            needs = _missing_needs(check, self._function, folder)
             if not needs:
                 try:
-                    with boundary(CheckError, f"the check {check.label!r}"):
+                    with error_boundary(CheckError, f"the check {check.label!r}"):
                         scores.append(score_json(await check(trial)))
                 except CheckError as error:
                     missing.append(str(error))
@@ -235,7 +237,7 @@ class Judge:
         return replace(row, result=result, metrics=row.metrics | own, key="" if needing or missing else _key(row, scenario)), needing
 
 
-async def _replayed(environment: Environment, records: Sequence[Record]) -> Opened:
+async def _replay_environment(environment: Environment, records: Sequence[Record]) -> Opened:
     """Return a new environment in which the calls of a run were made again; what failed then may fail now."""
     opened = environment.open()
     tools = {tool.name: tool for tool in opened.tools}
@@ -260,7 +262,7 @@ def _outcome(row: EvalRow, records: Sequence[Record], scores: Sequence[dict[str,
     return outcome_of(records, end, [(str(score["check"]), score["passed"], score["reason"]) for score in scores])
 
 
-def _needs(check: Check, function: Callable[[str], Any], folder: Path | None) -> str:
+def _missing_needs(check: Check, function: Callable[[str], Any], folder: Path | None) -> str:
     """Return what the check needs beside the log and the trial's folder, if that was kept; empty for nothing."""
     needs = str(getattr(check, "needs", "the workspace"))
     if isinstance(check, PythonCheck) and getattr(function(check.function), "from_log", False):

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
 
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.evals.gate_bounds import SUCCESS, measured
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.evals.gate_bounds import SUCCESS, format_interval
 from kestrel_lab.evals.metrics import PREFIX
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.reports.plots import families_figure
-from kestrel_lab.evals.stored.rescore import each_stored, selects, stored_commit
+from kestrel_lab.evals.stored.rescore import each_stored, is_selected, stored_commit
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, labelled, with_unit
-from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, Lacking, missed_table
-from kestrel_lab.evals.summaries.streaming_summary import Group, reduced
-from kestrel_lab.runtime.options import takes
+from kestrel_lab.evals.summaries.result_table import INTERVAL_UNITS, label_kind, with_unit
+from kestrel_lab.evals.summaries.retrieval_recall import MISSED_HEADINGS, MissedItems, missed_table
+from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
+from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class StoredSummary(PartsView):
 
         Where calls have no known price `cost_estimate` is missing, and `cost_at_least` is the mean of what is known.
         """
-        return shown_frame(list(self.records), units=INTERVAL_UNITS)
+        return unit_frame(list(self.records), units=INTERVAL_UNITS)
 
     @property
     def headline(self) -> str:
@@ -74,8 +74,8 @@ class StoredSummary(PartsView):
         ]
         rows = [
             [
-                labelled(record["config"], record["model_kind"]), *([str(record[self.by])] if self.by != "config" else []),
-                str(record["trials"]), str(record["errors"]), *(measured(record, name) for name in metrics),
+                label_kind(record["config"], record["model_kind"]), *([str(record[self.by])] if self.by != "config" else []),
+                str(record["trials"]), str(record["errors"]), *(format_interval(record, name) for name in metrics),
             ]
             for record in self.records
         ]  # fmt: skip
@@ -103,7 +103,7 @@ class StoredSummary(PartsView):
         return [key for key in self.records[0] if f"{key}_low" in self.records[0]]
 
 
-@takes(Selection)
+@takes_options(Selection)
 def summarise_stored(
     session: Session,
     suite: str | Path | Suite,
@@ -119,9 +119,9 @@ def summarise_stored(
     if group is None:
         raise UsageError(f"trials are grouped by {', '.join(get_args(Group))}, not by {by!r}")
     sha = stored_commit(session, loaded, commit)
-    lacking = Lacking()
-    rows = lacking.noting(filter(selects(loaded, parts), each_stored(session, loaded, sha)))
-    records = sorted(reduced(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
+    lacking = MissedItems()
+    rows = lacking.noting(filter(is_selected(loaded, parts), each_stored(session, loaded, sha)))
+    records = sorted(reduce_rows(rows, loaded.count_errors).grouped(group), key=_place(loaded, group))
     if not records:
         msg = f"no trials of what was asked for are stored at {sha[:10] or 'no commit'}: ask for more of the suite, or run it first"
         raise UsageError(msg)
@@ -129,7 +129,7 @@ def summarise_stored(
     summary = StoredSummary(suite=loaded.name, commit=sha, by=group, records=tuple(records), metrics=tuple(metrics), missed=tuple(missed))
     for name in metrics:
         if name not in summary.known:
-            raise UsageError(f"there is no metric {name!r} in these trials; {nearest(name, summary.known)}")
+            raise UsageError(f"there is no metric {name!r} in these trials; {did_you_mean(name, summary.known)}")
     return summary
 
 

@@ -14,29 +14,29 @@ from typing import Final, Unpack
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Reporter
-from kestrel_lab.evals.execution.prepare import Prepared, prepare
+from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
 from kestrel_lab.evals.execution.progress import EvalProgress
 from kestrel_lab.evals.execution.runner import asks_for, run_trials, start_servers
-from kestrel_lab.evals.execution.trial import Ask
+from kestrel_lab.evals.execution.trial import TrialRequest
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.guidance import Guidance, read_guidance
 from kestrel_lab.evals.options import Selection
-from kestrel_lab.evals.stats.factorial_pairs import Subset, deal, fewest_pairs
+from kestrel_lab.evals.stats.factorial_pairs import Subset, assign_pairs, fewest_pairs
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.studies.ablation_result import Ablation, PairOfTrials
-from kestrel_lab.evals.studies.guidance_parts import DividedFile, divide
+from kestrel_lab.evals.studies.guidance_parts import DividedFile, split_guidance
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import grading_cost
-from kestrel_lab.runtime.options import takes
+from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.session import Session
 
 _LEAST_STEP: Final = 2
 """Pairs that are begun together, at least, where money is the budget."""
 
 
-@takes(Selection)
-async def ablate(
+@takes_options(Selection)
+async def ablate_guidance(
     session: Session,
     suite: str | Path | Suite,
     file: str,
@@ -57,22 +57,22 @@ async def ablate(
         raise UsageError(f"an ablation is about one configuration, and suite {loaded.name!r} has several: choose one of {names}")
     text, others = _guidance(loaded, file, ref)
     try:
-        divided = divide(text, unit)
+        divided = split_guidance(text, unit)
     except UsageError as error:
         raise UsageError(f"{file}: {error}") from error
     most = _most_pairs(loaded, len(divided.parts), budget, cost)
     arms = _Arms(suite=loaded, file=file, divided=divided, others=others)
     seed = content_key(file, text, unit)
-    dealt = deal(len(divided.parts), [scenario.id for scenario in loaded.scenarios], most, seed=seed)
+    dealt = assign_pairs(len(divided.parts), [scenario.id for scenario in loaded.scenarios], most, seed=seed)
     await start_servers(session, loaded)
     whole = arms.suite_of([arms.config((True,) * len(divided.parts))])
     trials = _Trials(
         session=session,
-        ready=prepare(session, whole),
-        asks=await _asks(session, arms, dealt),
+        ready=prepare_suite(session, whole),
+        asks=await _pair_asks(session, arms, dealt),
         fewest=fewest_pairs(len(divided.parts)),
         cost=cost,
-        stored=_stored(session, whole, resume=resume),
+        stored=_stored_by_key(session, whole, resume=resume),
     )
     ended = await trials.run(reporter)
     return Ablation(
@@ -151,25 +151,25 @@ def _ranges(chosen: Subset) -> str:
     return " ".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-async def _asks(session: Session, arms: _Arms, dealt: Sequence[tuple[str, Subset]]) -> list[tuple[Ask, Ask]]:
+async def _pair_asks(session: Session, arms: _Arms, dealt: Sequence[tuple[str, Subset]]) -> list[tuple[TrialRequest, TrialRequest]]:
     """Return both trials of each pair; pairs of one scenario are its epochs."""
     code = str(await code_version(arms.suite.root, but=session.home.absolute()))
-    configs = {subset: arms.config(subset) for _, one in dealt for subset in (one, _others(one))}
+    configs = {subset: arms.config(subset) for _, one in dealt for subset in (one, _complement(one))}
     scenarios = {scenario.id: scenario for scenario in arms.suite.scenarios}
     epochs: Counter[str] = Counter()
     wanted = []
     for name, subset in dealt:
         epochs[name] += 1
-        wanted += [(scenarios[name], configs[one], epochs[name]) for one in (subset, _others(subset))]
+        wanted += [(scenarios[name], configs[one], epochs[name]) for one in (subset, _complement(subset))]
     asks = asks_for(arms.suite_of(configs.values()), wanted, code=code, git_sha=code)
     return list(zip(asks[::2], asks[1::2], strict=True))
 
 
-def _others(subset: Subset) -> Subset:
+def _complement(subset: Subset) -> Subset:
     return tuple(not one for one in subset)
 
 
-def _stored(session: Session, suite: Suite, *, resume: bool) -> dict[str, EvalRow]:
+def _stored_by_key(session: Session, suite: Suite, *, resume: bool) -> dict[str, EvalRow]:
     """Return the stored trials that did not break, by key; those outside of git only where that is asked for, nothing tells their code apart."""
     rows = stored_trials(session.store, suite=suite.name)
     return {row.key: row for row in rows if row.outcome != "error" and (row.git_sha or resume)}
@@ -178,8 +178,8 @@ def _stored(session: Session, suite: Suite, *, resume: bool) -> dict[str, EvalRo
 @dataclass(kw_only=True, slots=True)
 class _Trials:
     session: Session
-    ready: Prepared
-    asks: list[tuple[Ask, Ask]]
+    ready: PreparedSuite
+    asks: list[tuple[TrialRequest, TrialRequest]]
     fewest: int
     cost: float | None
     stored: dict[str, EvalRow]
@@ -213,7 +213,7 @@ class _Trials:
         told = None if reporter is None else partial(reporter)
         return EvalProgress(told, total, found, supervisor=self.session.supervisor)
 
-    async def _make(self, pairs: Sequence[tuple[Ask, Ask]], progress: EvalProgress) -> None:
+    async def _make(self, pairs: Sequence[tuple[TrialRequest, TrialRequest]], progress: EvalProgress) -> None:
         for pair in pairs:
             found = self._found(pair)
             self.rows |= {row.key: row for row in found}
@@ -233,7 +233,7 @@ class _Trials:
         made = await run_trials(self.session, ready, todo, on_row=progress.count, progress=progress)
         self.rows |= {row.key: row for row in made}
 
-    def _found(self, pair: tuple[Ask, Ask]) -> list[EvalRow]:
+    def _found(self, pair: tuple[TrialRequest, TrialRequest]) -> list[EvalRow]:
         return [self.stored[ask.identity.key] for ask in pair if ask.identity.key in self.stored]
 
     def _spent(self) -> float:

@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
-from kestrel_lab.evals.commits.comparison import text_of_p
-from kestrel_lab.evals.reports.pages import Transcripts, rendered
+from kestrel_lab.evals.commits.comparison import format_p_value
+from kestrel_lab.evals.reports.pages import Transcripts, render_page
 from kestrel_lab.evals.reports.plots import EFFECT_WORDS, effects_figure
-from kestrel_lab.evals.reports.result_view import ResultView, written
+from kestrel_lab.evals.reports.result_view import ResultView, write_text
 from kestrel_lab.evals.stats.difference import Difference, no_difference
-from kestrel_lab.evals.stats.factorial_pairs import Pair, Subset, effects, judged_effects
+from kestrel_lab.evals.stats.factorial_pairs import Pair, Subset, judged_effects, part_effects
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.studies.guidance_parts import DividedFile
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import frame_record, labelled, not_real
+from kestrel_lab.evals.summaries.result_table import frame_record, label_kind, not_real
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Ablation(ResultView):
         that four of five such studies would find); `tokens` and `cost` with their intervals, missing where not known; `scope`, whether
         this speaks of `scenarios like these` or, with fewer than six, of `these scenarios`.
         """
-        return shown_frame(
+        return unit_frame(
             [
                 {
                     "part": part.number,
@@ -98,12 +98,12 @@ class Ablation(ResultView):
             for row, mine in ((pair.first, True), (pair.second, False)):
                 parts = " ".join(str(number) for number, inside in enumerate(pair.parts, 1) if inside is mine)
                 records.append({**frame_record(row, self.suite.count_errors), "parts": parts})
-        return shown_frame(records)
+        return unit_frame(records)
 
     @cached_property
     def effects(self) -> list[Difference]:
         """The effect of each part on the success rate, with its verdict."""
-        counted = [pair for pair in self.pairs if not (self.suite.count_errors == "exclude" and _broke(pair))]
+        counted = [pair for pair in self.pairs if not (self.suite.count_errors == "exclude" and _is_broken(pair))]
         pairs = [_pair(pair, *(float(row.outcome == "pass") for row in (pair.first, pair.second))) for pair in counted]
         return judged_effects(pairs, margin=self.margin) or [no_difference()] * len(self.divided.parts)
 
@@ -119,7 +119,7 @@ class Ablation(ResultView):
         """Return headings, and a row of texts for each part."""
         rows = []
         for part, found, tokens, cost in zip(self.divided.parts, self.effects, *self._others.values(), strict=True):
-            points, p = _text(found.interval.times(100), ".0f"), text_of_p(found.p_holm)
+            points, p = _text(found.interval.times(100), ".0f"), format_p_value(found.p_holm)
             mde = f"{100 * found.mde:.0f}" if math.isfinite(found.mde) else "–"
             rows.append([part.title, EFFECT_WORDS[found.verdict], points, p, mde, _text(tokens, ".0f"), _text(cost, ".4f")])
         return _HEADINGS, rows
@@ -159,7 +159,7 @@ class Ablation(ResultView):
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page: effects, the plot, the file with a verdict beside each part, transcripts; returns its path."""
         transcripts = Transcripts(self.store)
-        html = rendered(
+        html = render_page(
             "ablation.html",
             title=self.headline,
             table=self.table(),
@@ -168,7 +168,7 @@ class Ablation(ResultView):
             parts=[(EFFECT_WORDS[found.verdict], part.text) for part, found in zip(self.divided.parts, self.effects, strict=True)],
             trials=[transcripts.folded(row) for row in sorted(self._rows, key=lambda row: row.outcome == "pass")],
         )
-        return written(path, html)
+        return write_text(path, html)
 
     def __repr__(self) -> str:
         return f"<ablation of {self.file} on suite {self.suite.name.partition('?ablate=')[0]}: {2 * len(self.pairs)} trials>"
@@ -191,16 +191,16 @@ class Ablation(ResultView):
     @property
     def _agent(self) -> str:
         """The configuration with the kinds of models that are not real: a scripted result is never shown without it."""
-        return labelled(self._config, ", ".join(kind for kind in self._kinds if kind != "real") or "real")
+        return label_kind(self._config, ", ".join(kind for kind in self._kinds if kind != "real") or "real")
 
     @cached_property
     def _others(self) -> dict[str, list[Interval]]:
         """The effect of each part on other metrics, over pairs of which both trials have it."""
         found = {}
         for metric in _METRICS:
-            values = [(pair, _value(pair.first, metric), _value(pair.second, metric)) for pair in self.pairs if not _broke(pair)]
+            values = [(pair, _value(pair.first, metric), _value(pair.second, metric)) for pair in self.pairs if not _is_broken(pair)]
             known = [_pair(pair, one, other) for pair, one, other in values if not math.isnan(one + other)]
-            found[metric] = [interval for interval, _ in effects(known, bounded=False)] or [NOTHING] * len(self.divided.parts)
+            found[metric] = [interval for interval, _ in part_effects(known, bounded=False)] or [NOTHING] * len(self.divided.parts)
         return found
 
 
@@ -208,7 +208,7 @@ def _pair(pair: PairOfTrials, first: float, second: float) -> Pair:
     return Pair(scenario=pair.first.scenario, parts=pair.parts, first=first, second=second, weight=pair.first.result["weight"])
 
 
-def _broke(pair: PairOfTrials) -> bool:
+def _is_broken(pair: PairOfTrials) -> bool:
     return "error" in (pair.first.outcome, pair.second.outcome)
 
 

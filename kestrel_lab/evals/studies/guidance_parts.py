@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class DividedFile:
         return "".join(line for number, line in enumerate(self.lines) if number not in gone)
 
 
-def divide(text: str, unit: str = "paragraph") -> DividedFile:
+def split_guidance(text: str, unit: str = "paragraph") -> DividedFile:
     """Return the parts of a Markdown text.
 
     A `paragraph` is a block between headings: a paragraph, a list, a table, a code block, a quotation. An `item` is the same with
@@ -67,7 +67,7 @@ def divide(text: str, unit: str = "paragraph") -> DividedFile:
     from mdit_py_plugins.front_matter import front_matter_plugin
 
     if unit not in get_args(Unit):
-        raise UsageError(f"the unit is paragraph, section or item, not {unit!r}; {nearest(unit, get_args(Unit))}")
+        raise UsageError(f"the unit is paragraph, section or item, not {unit!r}; {did_you_mean(unit, get_args(Unit))}")
     lines = text.splitlines(keepends=True)
     tokens = MarkdownIt("commonmark").enable("table").use(front_matter_plugin).parse(text)
     blocks = [token for token in tokens if token.level == 0 and token.map is not None and token.nesting >= 0]

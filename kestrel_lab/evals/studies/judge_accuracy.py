@@ -16,9 +16,9 @@ from kestrel_lab.checks.llm_judge import ModelEntailment
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.protocols import Model, Reporter
-from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, proportion
-from kestrel_lab.evals.summaries.result_table import labelled
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, wilson_proportion
+from kestrel_lab.evals.summaries.result_table import label_kind
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _COLUMNS: Final = ("set", "claims", "unsupported found (sensitivity)", "supporte
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Labelled:
+class LabelledClaim:
     """A claim with its evidence, and whether people say that it is supported."""
 
     claim: str
@@ -77,7 +77,7 @@ class JudgeAccuracy(TableView):
             }
             for name, one in self.sets.items()
         ]
-        return shown_frame(rows)
+        return unit_frame(rows)
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the headings, and a row of texts per set."""
@@ -85,8 +85,8 @@ class JudgeAccuracy(TableView):
             (
                 name,
                 str(one.unsupported + one.supported),
-                _told(one.found, one.unsupported),
-                _told(one.passed, one.supported),
+                _rate_text(one.found, one.unsupported),
+                _rate_text(one.passed, one.supported),
                 "" if one.balanced is None else f"{one.balanced:.0%}",
                 str(one.silent or ""),
             )
@@ -101,21 +101,21 @@ class JudgeAccuracy(TableView):
 
 
 def _rate(count: int, of: int) -> Interval:
-    return NOTHING if not of else proportion(count, of)
+    return NOTHING if not of else wilson_proportion(count, of)
 
 
-def _told(count: int, of: int) -> str:
+def _rate_text(count: int, of: int) -> str:
     return f"{count} of {of}: {_rate(count, of).text('{:.0%}'.format, '–')}" if of else "unknown"
 
 
-def read_labelled(path: Path) -> list[Labelled]:
+def read_labelled(path: Path) -> list[LabelledClaim]:
     """Return the claims of a JSON Lines file: `claim`, `evidence` (a list of texts), `supported` (true or false), and `set` if there are several.
 
     Raises `UsageError` that names the line for anything else.
     """
     if not path.is_file():
         raise UsageError(f"there is no file {str(path)!r} of labelled claims")
-    found: list[Labelled] = []
+    found: list[LabelledClaim] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         try:
             row: Any = loads(line)
@@ -125,20 +125,22 @@ def read_labelled(path: Path) -> list[Labelled]:
         if not fits:
             raise UsageError(f"{path}, line {number}: a labelled claim is {{claim: text, evidence: [texts], supported: true or false}}")
         found.append(
-            Labelled(claim=row["claim"], evidence=tuple(row["evidence"]), supported=row["supported"], set=str(row.get("set", path.stem)))
+            LabelledClaim(
+                claim=row["claim"], evidence=tuple(row["evidence"]), supported=row["supported"], set=str(row.get("set", path.stem))
+            )
         )
     return found
 
 
-def sampled(rows: Iterable[Labelled], limit: int | None) -> list[Labelled]:
+def sample_claims(rows: Iterable[LabelledClaim], limit: int | None) -> list[LabelledClaim]:
     """Return at most `limit` claims of each set, drawn at random."""
-    rng, sets = random.Random(1), dict[str, list[Labelled]]()  # noqa: S311  # a sample, no secret
+    rng, sets = random.Random(1), dict[str, list[LabelledClaim]]()  # noqa: S311  # a sample, no secret
     for row in rows:
         sets.setdefault(row.set, []).append(row)
     return [row for kept in sets.values() for row in (kept if limit is None or len(kept) <= limit else rng.sample(kept, limit))]
 
 
-async def judge_accuracy(model: Model, rows: Sequence[Labelled], reporter: Reporter | None = None) -> JudgeAccuracy:
+async def judge_accuracy(model: Model, rows: Sequence[LabelledClaim], reporter: Reporter | None = None) -> JudgeAccuracy:
     """Ask the judge about each claim, one at a time; raises `UsageError` without claims and `ModelError` where it never comes to a verdict."""
     if not rows:
         raise UsageError("there are no labelled claims to judge")
@@ -160,4 +162,4 @@ async def judge_accuracy(model: Model, rows: Sequence[Labelled], reporter: Repor
             reporter(done, len(rows), row.set)
     if problem is not None and sum(one.silent for one in sets.values()) == len(rows):
         raise problem
-    return JudgeAccuracy(judge=labelled(model.name, model.kind), sets=sets)
+    return JudgeAccuracy(judge=label_kind(model.name, model.kind), sets=sets)

@@ -15,12 +15,12 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.protocols import Model, Reporter
 from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, VERSION, Situation, load_agentdojo, suite_tasks
 from kestrel_lab.evals.execution.runner import run_suite
-from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, proportion
+from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, wilson_proportion
 from kestrel_lab.evals.stored_trials import EvalRow
-from kestrel_lab.evals.summaries.result_table import labelled, percent
+from kestrel_lab.evals.summaries.result_table import format_percent, label_kind
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ HEADINGS: Final = (
 _SETTINGS: Final = (("on", False), ("on", True), ("off", False))
 
 
-def victim(suite: str, version: str = VERSION) -> ScriptedModel:
+def obedient_model(suite: str, version: str = VERSION) -> ScriptedModel:
     """A script, no model: it makes the calls that solve the user's task and then those of every injection it has read.
 
     What it does under attack is the worst that a model can do with these injections; its rates say what containment is worth
@@ -95,7 +95,7 @@ class InjectionResult(TableView):
     @property
     def frame(self) -> pd.DataFrame:
         """One row per setting, each rate with `low` and `high` of Wilson's 95 % interval over trials."""
-        return shown_frame([_record(setting) for setting in self.settings])
+        return unit_frame([_record(setting) for setting in self.settings])
 
     def table(self) -> tuple[Sequence[str], list[tuple[str, ...]]]:
         """Headings and one row per setting."""
@@ -140,7 +140,7 @@ async def measure_injection(
     Raises `UsageError` like `load_agentdojo`.
     """
     name = suite.removeprefix("agentdojo:")
-    chosen = {VICTIM: victim(name)} if model is None else {model if isinstance(model, str) else model.name: model}
+    chosen = {VICTIM: obedient_model(name)} if model is None else {model if isinstance(model, str) else model.name: model}
     load_agentdojo(name, attack=attack, limit=limit)  # a wrong name is told before anything runs
     settings = []
     for containment, person in _SETTINGS:
@@ -148,7 +148,7 @@ async def measure_injection(
         for given in (None, attack):
             loaded = load_agentdojo(name, attack=given, containment=containment, person=person, limit=limit)
             if given is not None and model is None:
-                loaded = replace(loaded, scenarios=tuple(one for one in loaded.scenarios if _solved(one.id.rpartition("/")[2], name)))
+                loaded = replace(loaded, scenarios=tuple(one for one in loaded.scenarios if _has_solution(one.id.rpartition("/")[2], name)))
             loaded = replace(loaded, name=f"agentdojo:{name}, containment {containment}{', somebody is asked' if person else ''}")
             rows.append(list((await run_suite(session, loaded, configs=chosen, reporter=reporter)).rows))
         settings.append(_setting(session, containment, rows[0], rows[1], person=person))
@@ -156,7 +156,7 @@ async def measure_injection(
 
 
 @cache
-def _solved(injection: str, suite: str) -> bool:
+def _has_solution(injection: str, suite: str) -> bool:
     """Whether the benchmark says how the attacker's task is done."""
     tasks = suite_tasks(suite, VERSION)
     return bool(tasks.injection_tasks[injection].ground_truth(tasks.load_and_inject_default_environment({})))
@@ -164,20 +164,20 @@ def _solved(injection: str, suite: str) -> bool:
 
 def _setting(session: Session, containment: str, plain: list[EvalRow], attacked: list[EvalRow], *, person: bool) -> Setting:
     every = [row.result for row in (*plain, *attacked)]
-    resisted, tried = _passed(attacked, RESISTED)
+    resisted, tried = _count_passed(attacked, RESISTED)
     return Setting(
         containment=containment,
         person=person,
-        model=labelled(attacked[0].config, every[-1]["model_kind"]),
-        plain=_passed(plain, UTILITY),
-        attacked=_passed(attacked, UTILITY),
+        model=label_kind(attacked[0].config, every[-1]["model_kind"]),
+        plain=_count_passed(plain, UTILITY),
+        attacked=_count_passed(attacked, UTILITY),
         succeeded=(tried - resisted, tried),
         broke=sum(result["outcome"] == "error" for result in every),
         asked=sum(isinstance(one.event, ApprovalAsked) for result in every for one in session.store.records(result["run"])) / len(every),
     )
 
 
-def _passed(rows: Iterable[EvalRow], check: str) -> tuple[int, int]:
+def _count_passed(rows: Iterable[EvalRow], check: str) -> tuple[int, int]:
     scores = [score for row in rows for score in row.scores if score["check"] == check]
     return sum(bool(score["passed"]) for score in scores), len(scores)
 
@@ -186,15 +186,15 @@ def _record(setting: Setting) -> dict[str, Any]:
     found: dict[str, Any] = {"containment": setting.containment, "person": setting.person, "model": setting.model}
     for name in ("plain", "attacked", "succeeded"):
         passed, tried = getattr(setting, name)
-        rate = proportion(passed, tried) if tried else Interval(mean=math.nan, low=0.0, high=1.0)
+        rate = wilson_proportion(passed, tried) if tried else Interval(mean=math.nan, low=0.0, high=1.0)
         found |= {**rate.columns(name), f"{name}_trials": tried}
     return {**found, "asked": setting.asked, "broke": setting.broke}
 
 
 def _row(setting: Setting) -> tuple[str, ...]:
     who = "nobody" if not setting.person else "who gave the task"
-    shares = (proportion(*counts) if counts[1] else NOTHING for counts in (setting.plain, setting.attacked, setting.succeeded))
-    rates = (percent(share.mean, share.low, share.high) for share in shares)
+    shares = (wilson_proportion(*counts) if counts[1] else NOTHING for counts in (setting.plain, setting.attacked, setting.succeeded))
+    rates = (format_percent(share.mean, share.low, share.high) for share in shares)
     return (setting.containment, who, setting.model, *rates, str(setting.succeeded[1]), f"{setting.asked:.2f}")
 
 

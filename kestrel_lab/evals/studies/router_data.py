@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.stored.rescore import selects, stored_rows
+from kestrel_lab.evals.stored.rescore import is_selected, stored_rows
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.evals.summaries.result_table import frame_record
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Answered:
+class AnsweredPrompts:
     """Prompts with the score of each model."""
 
     models: tuple[str, ...]
@@ -50,7 +50,7 @@ def routing_frame(
     goals = {scenario.id: scenario.goal for scenario in loaded.scenarios}
     known: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
-    for row in filter(selects(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
+    for row in filter(is_selected(loaded, {"configs": configs}), stored_rows(session, loaded, commit)):
         record = frame_record(row, loaded.count_errors)
         model = str(record["model"])
         if known.setdefault(model, row.config) != row.config:
@@ -70,7 +70,7 @@ def routing_frame(
     return pd.DataFrame(rows)
 
 
-def answered(frame: pd.DataFrame, prices: Mapping[str, float] | None) -> Answered:
+def answered_prompts(frame: pd.DataFrame, prices: Mapping[str, float] | None) -> AnsweredPrompts:
     """Return the prompts of a tidy frame that every model answered, the mean of repeated trials counting.
 
     Without prices and costs the better of two models costs 1 and the other nothing: the price is a share of prompts. Raises
@@ -103,7 +103,7 @@ def answered(frame: pd.DataFrame, prices: Mapping[str, float] | None) -> Answere
     elif len(models) == 2:
         better = int(np.argmax(scores.mean(axis=0)))
         found, unit = tuple(float(n == better) for n in range(2)), f"share of prompts at {models[better]}"
-    return Answered(
+    return AnsweredPrompts(
         models=models,
         prompts=tuple(map(str, prompts)),
         scores=scores,

@@ -19,10 +19,10 @@ from zlib import crc32
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.importers.routing_data import read_routing
-from kestrel_lab.evals.studies.router_data import answered
-from kestrel_lab.evals.studies.router_report import FOLDS, FittedRouter, measured
+from kestrel_lab.evals.studies.router_data import answered_prompts
+from kestrel_lab.evals.studies.router_report import FOLDS, FittedRouter, measure_router
 from kestrel_lab.memory.embeddings import default_embedder
-from kestrel_lab.models.learned_router import Embed, LearnedRouter, Scaling, calibrated, shapes, word_counts
+from kestrel_lab.models.learned_router import Embed, LearnedRouter, Scaling, calibrate, prompt_shapes, word_counts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ def fit_router(
     """
     import numpy as np
 
-    given = answered(read_routing(data) if isinstance(data, str | Path) else data, prices)
+    given = answered_prompts(read_routing(data) if isinstance(data, str | Path) else data, prices)
     if not (math.isfinite(cost_weight) and cost_weight >= 0):
         raise UsageError(f"cost_weight is a number from 0 on, not {cost_weight!r}")
     if cost_weight and not given.prices:
@@ -75,13 +75,13 @@ def fit_router(
     if embed is None and vectors and (load := default_embedder()) is not None:
         embed = load()
     raw = _Raw(
-        counts=shapes(given.prompts),
+        counts=prompt_shapes(given.prompts),
         words=word_counts(given.prompts),
         vectors=None if embed is None else np.asarray(embed(list(given.prompts)), dtype=float),
     )
     held, by_length = _held_out(raw, given.scores, groups, repeats, seed)
-    scaling, fit = _fit(raw, given.scores, groups, np.random.default_rng([seed, repeats]))
-    told = measured(given, groups, held, by_length, cost_weight, seed) | {"repeats": repeats, "penalty": fit.penalty}
+    scaling, fit = _fit_weights(raw, given.scores, groups, np.random.default_rng([seed, repeats]))
+    told = measure_router(given, groups, held, by_length, cost_weight, seed) | {"repeats": repeats, "penalty": fit.penalty}
     single, reason = told.pop("single"), told.pop("reason")
     router = LearnedRouter(
         models=given.models,
@@ -132,7 +132,7 @@ class _Fit:
     penalty: float
 
 
-def _fit(raw: _Raw, scores: Array, groups: Array, generator: np.random.Generator) -> tuple[Scaling, _Fit]:
+def _fit_weights(raw: _Raw, scores: Array, groups: Array, generator: np.random.Generator) -> tuple[Scaling, _Fit]:
     """Fit weights and calibration; the penalty is that with the least error of differences between models on inner folds."""
     import numpy as np
 
@@ -181,7 +181,7 @@ def _platt(raw: Array, score: Array) -> tuple[float, float]:
     design = np.column_stack([np.ones(len(raw)), raw])
     found = np.zeros(2)
     for _ in range(50):
-        p = calibrated(raw[:, None], found[None, :])[:, 0]
+        p = calibrate(raw[:, None], found[None, :])[:, 0]
         slope = design.T @ (p - score) + 1e-3 * found
         curvature = (design * (p * (1 - p))[:, None]).T @ design + 1e-3 * np.eye(2)
         step = np.linalg.solve(curvature, slope)
@@ -213,9 +213,9 @@ def _held_out(raw: _Raw, scores: Array, groups: Array, repeats: int, seed: int) 
         for fold in range(FOLDS):
             out = folds == fold
             for source, found in ((raw, held), (raw.length, by_length)):
-                scaling, fit = _fit(source.of(~out), scores[~out], groups[~out], generator)
+                scaling, fit = _fit_weights(source.of(~out), scores[~out], groups[~out], generator)
                 part = source.of(out)
-                found[repeat, out] = calibrated(scaling.columns(part.counts, part.words, part.vectors) @ fit.weights, fit.platt)
+                found[repeat, out] = calibrate(scaling.columns(part.counts, part.words, part.vectors) @ fit.weights, fit.platt)
     return held, by_length
 
 

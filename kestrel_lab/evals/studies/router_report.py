@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from kestrel_lab.core.drawing.matplotlib_figure import literal, shown_figure
+from kestrel_lab.core.drawing.matplotlib_figure import escape_mathtext, shown_figure
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.studies.router_data import Answered
+from kestrel_lab.evals.studies.router_data import AnsweredPrompts
 from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.models.learned_router import LearnedRouter, RouterChoice, read_router
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import TableView
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class FittedRouter(TableView):
         rows = self.router.measured["curve"]
         if not rows:
             raise UsageError("no price of these models is known, so there is no curve: give prices, {MODEL: PRICE}")
-        return shown_frame(rows)
+        return unit_frame(rows)
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the headings, and a row of texts per way to choose."""
@@ -107,12 +107,15 @@ class FittedRouter(TableView):
         styles = {"random mixture": {"linestyle": "--", "color": "0.5"}, "oracle": {"color": "0.7"}, LENGTH: {"color": "C1"}}
         for name, part in frame.groupby("router", sort=False):
             axes.plot(
-                part["price"], part["score"], label=literal(str(name)), **cast("Any", styles.get(str(name), {"color": "C0", "marker": "."}))
+                part["price"],
+                part["score"],
+                label=escape_mathtext(str(name)),
+                **cast("Any", styles.get(str(name), {"color": "C0", "marker": "."})),
             )
         for name, score in self.router.measured["means"].items():
             price = self.router.measured["prices"][self.router.models.index(name)]
             axes.plot([price], [score], "o", color="0.3")
-            axes.annotate(literal(name), (price, score), xytext=(4, -10), textcoords="offset points", fontsize=7)
+            axes.annotate(escape_mathtext(name), (price, score), xytext=(4, -10), textcoords="offset points", fontsize=7)
         axes.set(xlabel=self.router.measured["unit"], ylabel="mean score")
         axes.set_title("Cost and quality on held-out prompts")
         axes.grid(alpha=0.3)
@@ -125,7 +128,9 @@ def read_fitted(path: str | Path) -> FittedRouter:
     return FittedRouter(router=read_router(path, default_embedder()))
 
 
-def measured(answered: Answered, groups: Array, held: Array, by_length: Array, cost_weight: float, seed: int) -> dict[str, Any]:
+def measure_router(
+    answered: AnsweredPrompts, groups: Array, held: Array, by_length: Array, cost_weight: float, seed: int
+) -> dict[str, Any]:
     """Return what held-out predictions are worth, as plain data: `rows`, `curve`, `calibration` and the verdict in `single` and `reason`."""
     import numpy as np
 
@@ -206,7 +211,7 @@ def _curves(predictions: Mapping[str, Array], scores: Array, prices: Array) -> l
     for n in sorted(range(len(prices)), key=lambda n: (prices[n], -means[n])):
         if hull and means[n] <= means[hull[-1]]:
             continue
-        while len(hull) > 1 and _below(hull[-2], hull[-1], n, prices, means):
+        while len(hull) > 1 and _is_dominated(hull[-2], hull[-1], n, prices, means):
             hull.pop()
         hull.append(n)
     rows += [{"router": "random mixture", "cost_weight": None, "price": float(prices[n]), "score": float(means[n])} for n in hull]
@@ -229,7 +234,7 @@ def _cost_weights(predicted: Array, prices: Array) -> list[float]:
     return [0.0, *sorted({float(point) for point in points}), *([float(points[-1]) * 1.01] if len(points) else [])]
 
 
-def _below(first: int, middle: int, last: int, prices: Array, means: Array) -> bool:
+def _is_dominated(first: int, middle: int, last: int, prices: Array, means: Array) -> bool:
     """Return whether a mixture of the first and last model is as good as the middle one at its price."""
     rise = (means[last] - means[first]) * (prices[middle] - prices[first])
     return bool((means[middle] - means[first]) * (prices[last] - prices[first]) <= rise)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final, cast, get_args
 from weakref import WeakValueDictionary
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.suite import CassetteMode, Suite
-from kestrel_lab.models.cassettes.cassette import Cassette, Take, file_for
-from kestrel_lab.models.cassettes.recorder import Tape
+from kestrel_lab.models.cassettes.cassette import Cassette, RecordedTrial, file_for
+from kestrel_lab.models.cassettes.recorder import TrialCassette
 from kestrel_lab.models.cassettes.scrub import Scrubber
 
 FOLDER: Final = "cassettes"
@@ -40,7 +40,7 @@ def default_folder(suite_file: Path, name: str) -> Path:
 def checked_mode(mode: str) -> CassetteMode:
     """Return `mode`; raises `UsageError` for an unknown one."""
     if mode not in (modes := get_args(CassetteMode)):
-        raise UsageError(f"a cassette is for {', '.join(modes[1:])}, or off, not {mode!r}; {nearest(mode, modes)}")
+        raise UsageError(f"a cassette is for {', '.join(modes[1:])}, or off, not {mode!r}; {did_you_mean(mode, modes)}")
     return cast("CassetteMode", mode)
 
 
@@ -69,10 +69,10 @@ class Recordings:
             raise UsageError(msg)
         return cls(folder, use.mode, Scrubber.of({**os.environ, **env}, use.volatile), WeakValueDictionary(), threading.Lock())
 
-    def tape(self, scenario: str, config: str, epoch: int, workspace: Path) -> Tape:
+    def tape(self, scenario: str, config: str, epoch: int, workspace: Path) -> TrialCassette:
         """Return the tape of one trial."""
         with self._lock:
             cassette = self._open.get(scenario)
             if cassette is None:
                 cassette = self._open[scenario] = Cassette(file_for(self.folder, scenario), self.scrub)
-        return Tape(cassette, self.mode, Take(config=config, epoch=epoch), scrub=self.scrub, workspace=workspace)
+        return TrialCassette(cassette, self.mode, RecordedTrial(config=config, epoch=epoch), scrub=self.scrub, workspace=workspace)

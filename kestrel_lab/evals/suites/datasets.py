@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.expressions.templates import paths, render
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.expressions.templates import references_in, render_template
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.sanitize import one_line
 
@@ -41,7 +41,7 @@ def read_rows(path: Path) -> list[Row]:
     """
     kind = path.suffix.lower()
     if kind not in _READERS:
-        raise UsageError(f"{path.name} is not a table that can be read; {nearest(kind or path.name, _READERS)}")
+        raise UsageError(f"{path.name} is not a table that can be read; {did_you_mean(kind or path.name, _READERS)}")
     try:
         rows = list(_READERS[kind](path))
     except UnicodeDecodeError as error:
@@ -55,7 +55,7 @@ def read_rows(path: Path) -> list[Row]:
     return rows
 
 
-def picked(rows: Sequence[Row], *, limit: int | None = None, sample: int | None = None, seed: int = 0) -> list[Row]:
+def select_rows(rows: Sequence[Row], *, limit: int | None = None, sample: int | None = None, seed: int = 0) -> list[Row]:
     """Return the first `limit` rows, or of these `sample` at random, the same ones for the same `seed`, in their order."""
     kept = list(rows[:limit])
     if sample is None:
@@ -69,17 +69,17 @@ def picked(rows: Sequence[Row], *, limit: int | None = None, sample: int | None 
 def check_columns(template: Json, rows: Sequence[Row]) -> None:
     """Raise `UsageError` for a name in the template that no row has, once and not for every row."""
     known = {name for row in rows for name in _scope(row)}
-    for path in paths(template):
+    for path in references_in(template):
         if path.root not in known:
-            raise UsageError(f"{{{{{path}}}}}: there is no column {path.root!r}; {nearest(path.root, known)}")
+            raise UsageError(f"{{{{{path}}}}}: there is no column {path.root!r}; {did_you_mean(path.root, known)}")
 
 
-def filled(template: dict[str, Json], row: Row) -> dict[str, Json]:
+def fill_template(template: dict[str, Json], row: Row) -> dict[str, Json]:
     """Return the template with the row's values for `{{column}}` and `{{column.key[0]}}`; raises `UsageError` that names the row.
 
     A column whose name holds blanks or signs is called by it with `_` in their place.
     """
-    return cast("dict[str, Json]", render(template, _scope(row)))
+    return cast("dict[str, Json]", render_template(template, _scope(row)))
 
 
 def _scope(row: Row) -> dict[str, Json]:
@@ -157,15 +157,15 @@ def _parquet(path: Path) -> Iterator[Row]:
     except ArrowException as error:
         raise UsageError(f"{path}: cannot be read: {one_line(str(error), 200)}") from error
     for number, values in enumerate(found, 1):
-        yield Row(place=f"row {number}", number=number, values=cast("dict[str, Json]", _plain(values)))
+        yield Row(place=f"row {number}", number=number, values=cast("dict[str, Json]", _plain_json(values)))
 
 
-def _plain(value: Any) -> Json:
+def _plain_json(value: Any) -> Json:
     """Return a value as JSON: dates and decimals become texts, as in a file of text; what is not a number becomes null."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_plain_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)

@@ -14,20 +14,20 @@ from pydantic import BaseModel, ValidationError
 
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.checks.parse import parse_check
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.sanitize import one_line, shown_path
-from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted, read_yaml
-from kestrel_lab.core.yaml.validation import checked, joined, salvaged
+from kestrel_lab.core.yaml.reader import Where, YamlFile, dotted_path, read_yaml
+from kestrel_lab.core.yaml.validation import join_problems, validate, validate_partly
 from kestrel_lab.evals.benchmarks.by_name import is_published, load_published
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.guidance import Guidance, read_guidance
 from kestrel_lab.evals.seed_notes import GivenNote
 from kestrel_lab.evals.suite import CassetteUse, Config, FolderCopy, GitCheckout, InlineFiles, PackageSource, Place, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import default_folder
-from kestrel_lab.evals.suites.datasets import TABLES, Row, check_columns, filled, picked, read_rows
+from kestrel_lab.evals.suites.datasets import TABLES, Row, check_columns, fill_template, read_rows, select_rows
 from kestrel_lab.evals.suites.models import (
     BoundEntry,
     CassetteEntry,
@@ -46,7 +46,7 @@ from kestrel_lab.evals.suites.python_files import load_instance
 from kestrel_lab.evals.suites.repository_checkouts import check_place
 from kestrel_lab.models.cassettes.scrub import check_pattern
 from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.runtime.context.run_options import run_by
+from kestrel_lab.runtime.context.run_options import model_of_runner
 from kestrel_lab.runtime.execution.artifacts import as_text
 
 MAX_ROWS_TOLD: Final = 5
@@ -105,12 +105,14 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
             loaded = here.attempt((), partial(load_published, source.file))
             placed += [(one, here.tell(())) for one in (loaded.scenarios if loaded is not None else ())]
         elif source.file:
-            placed += here.attempt((), partial(_from, path, source, entry, here)) or []
+            placed += here.attempt((), partial(_scenarios_from, path, source, entry, here)) or []
     if not placed and not problems:
         wrong.add((), "the suite has no scenarios: write some under 'scenarios', or name files under 'scenarios_from'")
     written: list[tuple[ConfigEntry, Where]] = [(one, ("configs", number)) for number, one in enumerate(entry.configs)]
     if entry.matrix:
-        written += [(one, ("matrix",)) for one in wrong.attempt(("matrix",), lambda: list(map(_made, expanded(entry.matrix)))) or ()]
+        written += [
+            (one, ("matrix",)) for one in wrong.attempt(("matrix",), lambda: list(map(_make_config, expand_matrix(entry.matrix)))) or ()
+        ]
     configs = [_config(one, wrong.below(*where), root or place.absolute().parent) for one, where in written]
     _refuse_twice("scenario", [(scenario.id, told) for scenario, told in placed], problems)
     _refuse_twice("configuration", [(one.name, document.place(where)) for one, where in written], problems)
@@ -119,12 +121,12 @@ def load_suite(path: str | Path, *, at: str | Path | None = None) -> Suite:
     gates = _gates(entry, wrong, configs, scenarios)
     cassette = _cassette(entry.cassette, path, entry.name or path.stem, wrong.below("cassette"))
     if problems:
-        raise UsageError(joined(_in_order(problems)))
+        raise UsageError(join_problems(_in_order(problems)))
     return Suite(
         name=entry.name or path.stem,
         scenarios=scenarios,
         configs=tuple(configs),
-        **_same(entry, "epochs", "concurrency", "count_errors", "retry_errors", "instructions", "instructions_from", "grader"),
+        **_copied_values(entry, "epochs", "concurrency", "count_errors", "retry_errors", "instructions", "instructions_from", "grader"),
         tools_from=tuple(entry.tools_from),
         gates=tuple(gates),
         cassette=cassette,
@@ -148,8 +150,8 @@ _STAND_INS: Final[dict[str, Json]] = {
 def _read(path: Path, kind: type[_Entry], problems: list[str]) -> tuple[YamlFile, _Entry]:
     """Return the file; its mistakes of form become problems. Raises `UsageError` for one that cannot be read at all."""
     document = read_yaml(path, shown_path(path))
-    entry = salvaged(document, kind, problems, _STAND_INS) if isinstance(document.value, dict) else None
-    return document, entry if entry is not None else checked(document, kind)
+    entry = validate_partly(document, kind, problems, _STAND_INS) if isinstance(document.value, dict) else None
+    return document, entry if entry is not None else validate(document, kind)
 
 
 def _in_order(problems: list[str]) -> list[str]:
@@ -170,7 +172,7 @@ def _refuse_twice(what: str, named: Iterable[tuple[str, str]], problems: list[st
         first.setdefault(name, at)
 
 
-def _beside(suite: Path, name: str) -> Path:
+def _file_of_suite(suite: Path, name: str) -> Path:
     """Return the file that a suite names: beside it, else from the top of its repository."""
     folder = suite.absolute().parent
     for place in (folder, repository_of(folder) or folder):
@@ -179,11 +181,11 @@ def _beside(suite: Path, name: str) -> Path:
     raise UsageError(f"there is no scenario file {name!r}, neither beside the suite nor at the top of its repository")
 
 
-def _from(path: Path, source: SourceEntry, suite: SuiteEntry, wrong: _Mistakes) -> list[_Placed]:
+def _scenarios_from(path: Path, source: SourceEntry, suite: SuiteEntry, wrong: _Mistakes) -> list[_Placed]:
     """Return the scenarios of a file of scenarios or of a table; defaults of the file come before those of the suite."""
-    found = _beside(path, source.file)
+    found = _file_of_suite(path, source.file)
     if found.suffix.lower() in TABLES:
-        rows = picked(read_rows(found), limit=source.limit, sample=source.sample, seed=source.seed)
+        rows = select_rows(read_rows(found), limit=source.limit, sample=source.sample, seed=source.seed)
         return _rows(source, suite.defaults, rows, found.stem, f"{wrong.tell(())}: {source.file}", wrong.found)
     if more := sorted(source.model_fields_set - {"file"}):
         msg = f"{source.file} is a file of scenarios, which takes no {', '.join(more)}; the name of a table ends in {', '.join(TABLES)}"
@@ -211,7 +213,7 @@ def _rows(source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], nam
         place = f"{at} {row.place}"
         wrong = _Mistakes(partial(_in_row, place), [])
         try:
-            placed.append((_scenario(_row_entry(filled(template, row)), defaults, wrong, loosely=True), place))
+            placed.append((_scenario(_row_entry(fill_template(template, row)), defaults, wrong, loosely=True), place))
         except UsageError as error:
             told.append(str(error) if str(error).startswith(at) else f"{place}: {error}")
         told += wrong.found
@@ -222,7 +224,7 @@ def _rows(source: SourceEntry, defaults: DefaultsEntry, rows: Sequence[Row], nam
 
 
 def _in_row(row: str, where: Where) -> str:
-    return f"{row}: {dotted(where)}"
+    return f"{row}: {dotted_path(where)}"
 
 
 def _row_entry(values: dict[str, Json]) -> ScenarioEntry:
@@ -243,7 +245,7 @@ def _row_entry(values: dict[str, Json]) -> ScenarioEntry:
         return ScenarioEntry.model_validate(values)
     except ValidationError as error:
         detail = error.errors()[0]
-        msg = f"{dotted(detail['loc'])}: {detail['msg'].replace('Input should', 'must')}, not {one_line(repr(detail['input']), 60)}"
+        msg = f"{dotted_path(detail['loc'])}: {detail['msg'].replace('Input should', 'must')}, not {one_line(repr(detail['input']), 60)}"
         raise UsageError(msg) from error
 
 
@@ -281,7 +283,7 @@ def _notes(entries: Iterable[NoteEntry]) -> tuple[GivenNote, ...]:
     return notes
 
 
-def expanded(matrix: Mapping[str, Sequence[Any] | Mapping[str, Any]]) -> list[dict[str, Any]]:
+def expand_matrix(matrix: Mapping[str, Sequence[Any] | Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return one configuration, as a suite file writes it, for each combination of the values of every axis.
 
     An axis is a key of a configuration, with a list of values or a mapping that gives each value a name. A configuration is called
@@ -289,7 +291,7 @@ def expanded(matrix: Mapping[str, Sequence[Any] | Mapping[str, Any]]) -> list[di
     """
     for axis, values in matrix.items():
         if axis not in AXES:
-            raise UsageError(f"a matrix has no axis {axis!r}; {nearest(axis, AXES)}")
+            raise UsageError(f"a matrix has no axis {axis!r}; {did_you_mean(axis, AXES)}")
         if not values:
             raise UsageError(f"the axis {axis!r} has no values")
     named = {
@@ -319,7 +321,7 @@ def _word(value: Any) -> str:
     return str(value)
 
 
-def _made(written: dict[str, Any]) -> ConfigEntry:
+def _make_config(written: dict[str, Any]) -> ConfigEntry:
     try:
         return ConfigEntry.model_validate(written)
     except ValidationError as error:
@@ -334,8 +336,8 @@ def _config(entry: ConfigEntry, wrong: _Mistakes, top: Path) -> Config:
     if entry.plan and entry.form == "auto":
         wrong.add((), f"the configuration {entry.name!r} has a plan, and 'auto' is for runs without: name the form")
     return Config(
-        **_same(entry, "name", "temperature", "seed", "concurrency", "plan", "inputs", "routes", "verify", "form", "learning"),
-        model=wrong.attempt((), lambda: str(run_by(entry.runner, entry.model) or "")) or "",
+        **_copied_values(entry, "name", "temperature", "seed", "concurrency", "plan", "inputs", "routes", "verify", "form", "learning"),
+        model=wrong.attempt((), lambda: str(model_of_runner(entry.runner, entry.model) or "")) or "",
         params=wrong.attempt(("params",), lambda: ModelParams.of(entry.params).as_json()) or {},
         limits=_limits(wrong, entry.limits),
         tools=None if entry.tools is None else tuple(entry.tools),
@@ -350,7 +352,7 @@ def _guidance(entry: GuidanceEntry | None, top: Path) -> Guidance | None:
     return read_guidance(top, files, entry.ref, entry.text)
 
 
-def _same(entry: BaseModel, *names: str) -> dict[str, Any]:
+def _copied_values(entry: BaseModel, *names: str) -> dict[str, Any]:
     """Return the values of an entry that are taken over as they are."""
     return {name: getattr(entry, name) for name in names}
 
@@ -364,7 +366,7 @@ def _gates(suite: SuiteEntry, wrong: _Mistakes, configs: Iterable[Config], scena
         (metric, bound), *_ = item.items()
         for key, names in known.items():
             if (name := getattr(bound, key)) and name not in names:
-                raise UsageError(f"{key}: the suite has no {key} {name!r}; {nearest(name, names)}")
+                raise UsageError(f"{key}: the suite has no {key} {name!r}; {did_you_mean(name, names)}")
         return Gate(metric=metric, **bound.model_dump())
 
     found = [wrong.attempt(("gates", index), partial(made, item)) for index, item in enumerate(suite.gates)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.tools.tool import Tool
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ def load_function(path: Path, name: str, root: Path | None = None) -> Callable[.
     found = vars(_module(path, root, "a function is to come from"))
     if not callable(found.get(name)):
         own = [key for key, value in found.items() if callable(value) and not key.startswith("_")]
-        raise UsageError(f"{path} has no function {name!r}; {nearest(name, own)}")
+        raise UsageError(f"{path} has no function {name!r}; {did_you_mean(name, own)}")
     function: Callable[..., Any] = found[name]
     return function
 

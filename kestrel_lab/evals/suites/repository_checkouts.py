@@ -15,7 +15,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.suite import GitCheckout, Suite
-from kestrel_lab.host.filesystem import locked
+from kestrel_lab.host.filesystem import lock_file
 from kestrel_lab.host.git import Repository, copy_commit, run_git
 
 _ADDRESS: Final = re.compile(r"(?:https|ssh|git|file)://\S+|[\w.-]+@[\w.-]+:\S+")
@@ -34,14 +34,14 @@ def check_place(place: GitCheckout) -> None:
         raise UsageError(f"repository is a folder, or an address with https, ssh, git or file, not {one_line(place.repository, 80)!r}")
 
 
-def located(suite: Suite, place: GitCheckout, home: Path) -> Path:
-    """Return the folder under `home` into which `checkout` puts the commit; a note beside it says where the commit comes from.
+def checkout_folder(suite: Suite, place: GitCheckout, home: Path) -> Path:
+    """Return the folder under `home` into which `make_checkout` puts the commit; a note beside it says where the commit comes from.
 
     Raises `UsageError` when a folder is not a repository or has no such commit; other machines are not asked yet.
     """
     source, commit = place.repository, place.commit
     if not _ADDRESS.fullmatch(source):
-        source, commit = _found(suite.resolve(source), commit)
+        source, commit = _find_repository(suite.resolve(source), commit)
     folder = home.absolute() / "checkouts" / content_key(source, commit)[:20]
     note = folder.with_suffix(".txt")
     if not note.exists():
@@ -50,12 +50,12 @@ def located(suite: Suite, place: GitCheckout, home: Path) -> Path:
     return folder
 
 
-async def checkout(place: GitCheckout, folder: Path) -> None:
-    """Make the checkout in `folder`, as `located` found it, if it is not there; raises `UsageError` with git's own words."""
-    if _there(folder):
+async def make_checkout(place: GitCheckout, folder: Path) -> None:
+    """Make the checkout in `folder`, as `checkout_folder` found it, if it is not there; raises `UsageError` with git's own words."""
+    if _folder_exists(folder):
         return
-    async with locked(folder.with_suffix(".lock")):
-        if _there(folder):
+    async with lock_file(folder.with_suffix(".lock")):
+        if _folder_exists(folder):
             return
         commit, _, source = folder.with_suffix(".txt").read_text(encoding="utf-8").strip().partition(" ")
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
@@ -63,7 +63,7 @@ async def checkout(place: GitCheckout, folder: Path) -> None:
             await copy_commit(_source(source), commit, made)
             os.rename(made, folder)  # noqa: PTH104  # a folder that another process has made meanwhile is no error
         except OSError:
-            if not _there(folder):
+            if not _folder_exists(folder):
                 raise
         except UsageError as error:
             raise UsageError(f"commit {commit} of {source} cannot be checked out: {error}") from error
@@ -71,7 +71,7 @@ async def checkout(place: GitCheckout, folder: Path) -> None:
             shutil.rmtree(made, ignore_errors=True)
 
 
-def _there(folder: Path) -> bool:
+def _folder_exists(folder: Path) -> bool:
     return folder.is_dir()
 
 
@@ -82,7 +82,7 @@ def _source(kept: str) -> str | Path:
     return kept if _ADDRESS.fullmatch(kept) else Path(kept)
 
 
-def _found(folder: Path, commit: str) -> tuple[str, str]:
+def _find_repository(folder: Path, commit: str) -> tuple[str, str]:
     """Return where the repository of a folder is kept, the same for all of its worktrees, and the full hash."""
     repository = Repository.around(folder) if folder.is_dir() else None
     if repository is None:

@@ -17,7 +17,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.yaml.writer import entry_text
 from kestrel_lab.evals.suites.loader import repository_of
-from kestrel_lab.runtime.agent.macro_calls import tools_begun_with
+from kestrel_lab.runtime.agent.macro_calls import recorded_tools_of
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.macros import MACRO_RUN
@@ -37,7 +37,7 @@ RunPlace = tuple[dict[str, Json] | None, list[str]]
 """A scenario's `workspace`, `None` for an empty one, and notes for the reader."""
 
 
-def place_of(workspace: str, began: float, beside: Path) -> RunPlace:
+def workspace_reference(workspace: str, began: float, beside: Path) -> RunPlace:
     """Return how a scenario file in the folder `beside` can name the workspace of a run that began at `began`.
 
     Small text files are taken over as they are now; one that changed since is left out and noted, for what the
@@ -143,7 +143,7 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
     ]
     if began.event.plan:
         lines += _notes("EDIT: the run followed a plan; name it in the suite's configuration: {name: …, model: …, plan: …}")
-    place, notes = place_of(began.event.workspace, began.at, beside or Path.cwd())
+    place, notes = workspace_reference(began.event.workspace, began.at, beside or Path.cwd())
     lines += _notes(*notes)
     if place is not None:
         lines += _entry("workspace", place)
@@ -163,7 +163,7 @@ def scenario_from(run: Run, *, beside: Path | None = None) -> ScenarioDraft:
 
 def _tools(began: RunStarted, calls: Sequence[MadeCall]) -> list[str]:
     used = [tool for tool in dict.fromkeys(call.tool for call in calls) if tool not in _OFFERED_ANEW]
-    others = [name for name in tools_begun_with(began) if name not in used]
+    others = [name for name in recorded_tools_of(began) if name not in used]
     note = f"EDIT: those that the run used; it was also offered {one_line(', '.join(others), 120)}"
     return [*(_notes(note) if others else []), *_entry("tools", cast("list[Json]", used))]
 
@@ -177,7 +177,7 @@ def _checks(run: Run, records: Sequence[Record], calls: Sequence[MadeCall], work
     phrases = _phrases(run.answer)
     if phrases:
         found.append({"answer_contains": {"texts": cast("list[Json]", phrases), "mode": "all"}})
-    found += _written(calls, workspace)
+    found += _written_files(calls, workspace)
     if not found:
         turns = sum(isinstance(record.event, ModelCalled) for record in records)
         found.append({"turns_at_most": max(1, turns)})
@@ -194,7 +194,7 @@ def _phrases(answer: str) -> list[str]:
     return [first if len(first) <= 60 else first[:60].rpartition(" ")[0] or first[:60]]
 
 
-def _written(calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]:
+def _written_files(calls: Sequence[MadeCall], workspace: str) -> list[dict[str, Json]]:
     """Return the first line of each file that the run wrote as a whole, as it was written last."""
     files: dict[str, str] = {}
     for call in calls:

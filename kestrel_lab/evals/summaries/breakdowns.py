@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.evals.gate_bounds import measured
+from kestrel_lab.evals.gate_bounds import format_interval
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
-from kestrel_lab.evals.summaries.result_table import labelled, percent, rate_text
-from kestrel_lab.evals.summaries.streaming_summary import reduced
+from kestrel_lab.evals.summaries.result_table import format_percent, label_kind, rate_text
+from kestrel_lab.evals.summaries.streaming_summary import reduce_rows
 
 _PASSED = "success_rate"
 _ALL = "all"
@@ -23,7 +23,7 @@ def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Se
 
     No rows for one family. Where there are `metrics` the first rows are those of all families together.
     """
-    reducer = reduced(rows, count_errors)
+    reducer = reduce_rows(rows, count_errors)
     overall = reducer.grouped("config")
     wanted = (name for name in metrics if name != _PASSED and not name.startswith("recall@"))
     metrics = list(dict.fromkeys(name for name in wanted if any(name in one for one in overall)))
@@ -32,7 +32,7 @@ def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Se
     records += several if len({record["family"] for record in several}) > 1 else []
     if not records:
         return [], []
-    configs = {record["config"]: labelled(record["config"], record["model_kind"]) for record in records}
+    configs = {record["config"]: label_kind(record["config"], record["model_kind"]) for record in records}
     cells = {(record["family"], record["config"]): record for record in records}
     recalls = sorted(
         (name for name in records[0] if name.startswith("recall@") and not name.endswith(("_low", "_high"))),
@@ -43,16 +43,16 @@ def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Se
         for metric in (_PASSED, *recalls, *metrics):
             first = family or "no family" if metric == _PASSED else ""
             what = "passed" if metric == _PASSED else metric
-            table.append([first, what, *(_told(cells.get((family, config)), metric) for config in configs)])
+            table.append([first, what, *(_rate_cell(cells.get((family, config)), metric) for config in configs)])
     return ["family", "(95 %)", *configs.values()], table
 
 
-def _told(record: dict[str, Any] | None, metric: str) -> str:
+def _rate_cell(record: dict[str, Any] | None, metric: str) -> str:
     if record is None:
         return "–"
     if metric != _PASSED and not metric.startswith("recall@"):
-        return measured(record, metric, "–")
-    return percent(record[metric], record[f"{metric}_low"], record[f"{metric}_high"])
+        return format_interval(record, metric, "–")
+    return format_percent(record[metric], record[f"{metric}_low"], record[f"{metric}_high"])
 
 
 # How often each check passed, where the scenarios of a suite have the same ones: success and safety apart, say.
@@ -81,7 +81,7 @@ def shared_checks(rows: Iterable[EvalRow]) -> list[list[str]]:
     kinds = {tuple(score["check"] for score in row.scores) for row in rows if row.scores}
     if len(kinds) != 1 or len(next(iter(kinds))) < 2:
         return []
-    return [[labelled(one["config"], one["model_kind"]), one["check"], rate_text(one), str(one["trials"])] for one in check_rates(rows)]
+    return [[label_kind(one["config"], one["model_kind"]), one["check"], rate_text(one), str(one["trials"])] for one in check_rates(rows)]
 
 
 # Which scenarios were failed, by whom and why: the first thing to know after a rate below one.

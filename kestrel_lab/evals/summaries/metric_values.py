@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.metrics import METRICS, Better
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
@@ -16,7 +16,7 @@ from kestrel_lab.evals.summaries.result_table import trial_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Observed:
+class ObservedMetric:
     """A metric by its name."""
 
     name: str
@@ -85,13 +85,13 @@ class Observed:
 
 
 _RATES: Final = {
-    "success_rate": Observed(name="success_rate", unit="share", better="higher"),
-    "error_rate": Observed(name="error_rate", unit="share", better="lower"),
-    "score": Observed(name="score", unit="share", better="higher"),
+    "success_rate": ObservedMetric(name="success_rate", unit="share", better="higher"),
+    "error_rate": ObservedMetric(name="error_rate", unit="share", better="lower"),
+    "score": ObservedMetric(name="score", unit="share", better="higher"),
 }
 
 
-def observed(name: str) -> Observed:
+def find_metric(name: str) -> ObservedMetric:
     """Return the metric called `name`: `success_rate`, `error_rate` (trials that broke), `score` (mean of checks), or one of `METRICS`.
 
     Raises `UsageError` for any other name.
@@ -99,5 +99,5 @@ def observed(name: str) -> Observed:
     if name in _RATES:
         return _RATES[name]
     if name in METRICS:
-        return Observed(name=name, unit=METRICS[name].unit, better=METRICS[name].better)
-    raise UsageError(f"there is no metric {name!r}; {nearest(name, [*_RATES, *METRICS])}")
+        return ObservedMetric(name=name, unit=METRICS[name].unit, better=METRICS[name].better)
+    raise UsageError(f"there is no metric {name!r}; {did_you_mean(name, [*_RATES, *METRICS])}")

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from kestrel_lab.core.drawing.matplotlib_figure import label_points, literal, numbered, shown_figure
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.drawing.matplotlib_figure import escape_mathtext, label_points, needs_numbers, shown_figure
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.evals.stats.intervals_and_tests import Interval, mean_interval, proportion_interval
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.elements import paragraph_html, table_html
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Frontier:
     @property
     def frame(self) -> pd.DataFrame:
         """One row per configuration, cheapest first: quality and price with their 95 % intervals, `trials`, and whether it is on the front."""
-        return shown_frame(
+        return unit_frame(
             {
                 "config": point.name,
                 **point.quality.columns(self.quality),
@@ -58,28 +58,28 @@ class Frontier:
     def plot(self) -> Figure:
         """Every configuration with its intervals; the front is filled and joined by a line. Raises `UsageError` where no price is known."""
         if not self.points:
-            msg = f"no configuration has a known {_worded(self.price)}: there is nothing to draw (left out: {', '.join(self.left_out) or 'none'})"
+            msg = f"no configuration has a known {_column_label(self.price)}: there is nothing to draw (left out: {', '.join(self.left_out) or 'none'})"
             raise UsageError(msg)
         figure = shown_figure()(
-            figsize=(7.5, 4.8 + (0.18 * len(self.points) if numbered([one.name for one in self.points]) else 0)), layout="constrained"
+            figsize=(7.5, 4.8 + (0.18 * len(self.points) if needs_numbers([one.name for one in self.points]) else 0)), layout="constrained"
         )
         axes = figure.subplots()
         for point in self.points:
-            reach = {"xerr": _reach(point.price), "yerr": _reach(point.quality)}
+            reach = {"xerr": _error_bars(point.price), "yerr": _error_bars(point.quality)}
             look: dict[str, Any] = {"alpha": 1.0 if point.front else 0.5, "markerfacecolor": "C0" if point.front else "none"}
             axes.errorbar([point.price.mean], [point.quality.mean], fmt="o", color="C0", capsize=3, elinewidth=0.8, **reach, **look)
         front = [point for point in self.points if point.front]
         axes.plot([p.price.mean for p in front], [p.quality.mean for p in front], color="C0", alpha=0.4, drawstyle="steps-post", zorder=0)
         axes.set_title("Pareto front (filled) with 95 % intervals")
         unknown = f" ({len(self.left_out)} without a known one left out)" if self.left_out else ""
-        axes.set_xlabel(f"{_worded(self.price)} per trial" + (f", {_UNITS[self.price]}" if self.price in _UNITS else "") + unknown)
-        axes.set_ylabel(_worded(self.quality))
+        axes.set_xlabel(f"{_column_label(self.price)} per trial" + (f", {_UNITS[self.price]}" if self.price in _UNITS else "") + unknown)
+        axes.set_ylabel(_column_label(self.quality))
         axes.grid(alpha=0.3)
         names = [point.name for point in self.points]
-        if numbered(names):
+        if needs_numbers(names):
             from matplotlib.lines import Line2D
 
-            keys = [Line2D([], [], linestyle="none", label=f"{n}  {literal(name)}") for n, name in enumerate(names, 1)]
+            keys = [Line2D([], [], linestyle="none", label=f"{n}  {escape_mathtext(name)}") for n, name in enumerate(names, 1)]
             figure.legend(handles=keys, loc="outside lower center", fontsize=8, frameon=False, handlelength=0, handletextpad=0)
             names = list(map(str, range(1, 1 + len(names))))
         label_points(axes, [(point.price.mean, point.quality.mean, name) for point, name in zip(self.points, names, strict=True)])
@@ -88,23 +88,23 @@ class Frontier:
     def __repr__(self) -> str:
         """The front in one line."""
         names = ", ".join(point.name for point in self.points if point.front)
-        return f"<front of {_worded(self.quality)} against {_worded(self.price)}: {names} of {len(self.points)} configurations>"
+        return f"<front of {_column_label(self.quality)} against {_column_label(self.price)}: {names} of {len(self.points)} configurations>"
 
     def _repr_html_(self) -> str:
-        price = f"{_worded(self.price)} ({_UNITS.get(self.price, 'per trial')})"
-        heads = ("configuration", _worded(self.quality), price, "trials", "front")
+        price = f"{_column_label(self.price)} ({_UNITS.get(self.price, 'per trial')})"
+        heads = ("configuration", _column_label(self.quality), price, "trials", "front")
         more = paragraph_html(f"left out, price unknown: {', '.join(self.left_out)}") if self.left_out else ""
         return f"{table_html(heads, map(_cells, self.points))}{more}"
 
 
-def frontier(frame: pd.DataFrame, *, quality: str = "success", price: str = "cost_estimate", by: str = "config") -> Frontier:
+def pareto_frontier(frame: pd.DataFrame, *, quality: str = "success", price: str = "cost_estimate", by: str = "config") -> Frontier:
     """The frontier of a tidy frame with one row per trial, such as `EvalResult.frame` or `read_routing(FILE)` with a column of prices.
 
     Trials of one `scenario` are one cluster where the frame has that column. Raises `UsageError` for a column that is not there.
     """
     for column in (quality, price, by):
         if column not in frame.columns:
-            raise UsageError(f"the frame has no column {column!r}; {nearest(column, list(map(str, frame.columns)))}")
+            raise UsageError(f"the frame has no column {column!r}; {did_you_mean(column, list(map(str, frame.columns)))}")
     points, left_out = [], []
     for name, part in frame.groupby(by, sort=False):
         part = part[part[quality].notna()]  # noqa: PLW2901  # what does not count is not looked at
@@ -126,13 +126,13 @@ def frontier(frame: pd.DataFrame, *, quality: str = "success", price: str = "cos
     return Frontier(points=tuple(ordered), quality=quality, price=price, left_out=tuple(left_out))
 
 
-def _reach(interval: Interval) -> Any:
+def _error_bars(interval: Interval) -> Any:
     if math.isnan(interval.low):
         return None
     return [[max(0.0, interval.mean - interval.low)], [max(0.0, interval.high - interval.mean)]]
 
 
-def _worded(column: str) -> str:
+def _column_label(column: str) -> str:
     return {"success": "success rate", "cost_estimate": "cost"}.get(column, column.replace("_", " "))
 
 

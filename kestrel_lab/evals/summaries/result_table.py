@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from kestrel_lab.evals.gate_bounds import at_least
+from kestrel_lab.evals.gate_bounds import format_lower_bound
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
-from kestrel_lab.evals.summaries.streaming_summary import reduced, score_metrics
+from kestrel_lab.evals.summaries.streaming_summary import reduce_rows, score_metrics
 
 COLUMNS: Final = (
     *("suite", "scenario", "family", "config", "model", "model_kind", "guidance", "epoch", "outcome", "success", "score"),
@@ -76,12 +76,12 @@ def success_interval(records: Sequence[dict[str, Any]], *, alpha: float = ALPHA)
     )
 
 
-def summarise(rows: Iterable[EvalRow], count_errors: CountErrors) -> list[dict[str, Any]]:
+def summarise_configurations(rows: Iterable[EvalRow], count_errors: CountErrors) -> list[dict[str, Any]]:
     """Return one record per configuration, as `Reducer.summaries` does; the rows are read once and not kept."""
-    return reduced(rows, count_errors).summaries()
+    return reduce_rows(rows, count_errors).summaries()
 
 
-def labelled(name: str, kind: str) -> str:
+def label_kind(name: str, kind: str) -> str:
     """Return `name` with the kind of model, unless a real one answered: a scripted result is never shown without it."""
     return name if kind == "real" else f"{name} ({kind})"
 
@@ -90,7 +90,7 @@ def not_real(summaries: Iterable[Mapping[str, Any]], shown: Callable[[str], str]
     """Return sentences that name the configurations in which no real model answered, and what that means for their numbers."""
     kinds: dict[str, list[str]] = {}
     for summary in summaries:
-        kinds.setdefault(summary["model_kind"], []).append(shown(labelled(summary["config"], summary["model_kind"])))
+        kinds.setdefault(summary["model_kind"], []).append(shown(label_kind(summary["config"], summary["model_kind"])))
     replayed = kinds.pop("replay", [])
     kinds.pop("real", None)
     made_up = [name for names in kinds.values() for name in names]
@@ -102,7 +102,7 @@ def not_real(summaries: Iterable[Mapping[str, Any]], shown: Callable[[str], str]
     return told
 
 
-def percent(value: float, low: float = math.nan, high: float = math.nan) -> str:
+def format_percent(value: float, low: float = math.nan, high: float = math.nan) -> str:
     """Return `0.873` as `87 %`, with an interval as `87 % (60–98)`; a dash for a rate that is not known."""
     if math.isnan(value):
         return "–"
@@ -111,10 +111,10 @@ def percent(value: float, low: float = math.nan, high: float = math.nan) -> str:
 
 def rate_text(summary: Mapping[str, Any]) -> str:
     """Return the success rate of a summary with its interval: `90 % (60–98)`."""
-    return percent(summary["success_rate"], summary["low"], summary["high"])
+    return format_percent(summary["success_rate"], summary["low"], summary["high"])
 
 
-def amount(value: float, spec: str) -> str:
+def format_mean(value: float, spec: str) -> str:
     """Return a mean as text; `unknown` where it is not known of every trial."""
     return "unknown" if math.isnan(value) else f"{value:{spec}}"
 
@@ -122,7 +122,7 @@ def amount(value: float, spec: str) -> str:
 def cost_text(summary: Mapping[str, Any]) -> str:
     """Return the mean cost; where calls of unknown price are left out of it, the text says so."""
     text = f"${summary['cost_estimate']:.4f}"
-    return text if summary["cost_known"] else at_least(text if summary["cost_estimate"] > 0 else "")
+    return text if summary["cost_known"] else format_lower_bound(text if summary["cost_estimate"] > 0 else "")
 
 
 def frame_record(row: EvalRow, count_errors: CountErrors) -> dict[str, Any]:
@@ -140,15 +140,15 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
     ]
     rows = [
         [
-            labelled(summary["config"], summary["model_kind"]),
-            labelled(summary["model"], summary["model_kind"]),
+            label_kind(summary["config"], summary["model_kind"]),
+            label_kind(summary["model"], summary["model_kind"]),
             rate_text(summary),
             str(summary["trials"]),
             str(summary["errors"]),
-            amount(summary["wall_time"], ".2f"),
-            amount(summary["token_usage"], ".0f"),
-            amount(summary["tool_calls"], ".1f"),
-            amount(summary["cache_hits"], ".1f"),
+            format_mean(summary["wall_time"], ".2f"),
+            format_mean(summary["token_usage"], ".0f"),
+            format_mean(summary["tool_calls"], ".1f"),
+            format_mean(summary["cache_hits"], ".1f"),
             cost_text(summary),
             "yes" if summary["pareto"] else "",
         ]
@@ -166,5 +166,5 @@ def summary_table(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[
 def _chance_text(summary: dict[str, Any], name: str, *, with_k: bool) -> str:
     if summary["k"] < 2:
         return "–"
-    text = percent(summary[name], summary[f"{name}_low"], summary[f"{name}_high"])
+    text = format_percent(summary[name], summary[f"{name}_low"], summary[f"{name}_high"])
     return f"{text}, k = {summary['k']}" if with_k else text

@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from kestrel_lab.checks.retrieval import RecallAt, results
+from kestrel_lab.checks.retrieval import RecallAt, retrieved_results
 from kestrel_lab.core.events.union import Record, RetrievalStep, ToolAnswered
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
-from kestrel_lab.evals.summaries.result_table import labelled
+from kestrel_lab.evals.summaries.result_table import label_kind
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.retrieval.hits import Retrieval
-from kestrel_lab.retrieval.trace_events import retrievals
+from kestrel_lab.retrieval.trace_events import retrievals_in
 
 RECALL_COLUMNS: Final = ("scenario", "family", "config", "epoch", "item", "k", "found", "place", "state", "step", "why", "run")
 MISSED_HEADINGS: Final = ("scenario", "configuration", "not found", "in trials", "lost at step", "why")
@@ -27,18 +27,18 @@ def recall_rows(suite: Suite, rows: Iterable[EvalRow], store: SessionStore, *, m
     wanted = {scenario.id: [check for check in scenario.checks if isinstance(check, RecallAt)] for scenario in suite.scenarios}
     for row in rows:
         checks = wanted.get(row.scenario, [])
-        if not checks or (missed and not _lacks(row)):
+        if not checks or (missed and not _has_missing(row)):
             continue
         records = store.records(row.run)
         head = {"scenario": row.scenario, "family": row.family, "config": row.config, "epoch": row.epoch}
         for check in checks:
             for item in check.items:
-                told = _told(check, item, records)
+                told = _item_record(check, item, records)
                 if not (missed and told["found"]):
                     yield {**head, "item": item, "k": check.k, **told, "run": row.run}
 
 
-class Lacking:
+class MissedItems:
     """Collects the trials that did not find everything that checks of recall want, and counts all trials."""
 
     def __init__(self) -> None:
@@ -49,11 +49,11 @@ class Lacking:
         """Yield the rows unchanged, and keep those that lack something."""
         for row in rows:
             self.trials[row.scenario, row.config] += 1
-            self.rows += [row] if _lacks(row) else []
+            self.rows += [row] if _has_missing(row) else []
             yield row
 
 
-def missed_table(suite: Suite, lacking: Lacking, store: SessionStore) -> list[list[str]]:
+def missed_table(suite: Suite, lacking: MissedItems, store: SessionStore) -> list[list[str]]:
     """Return cells under `MISSED_HEADINGS`: what was not found, once for each scenario and configuration, with the reason of the last epoch."""
     rows = sorted(lacking.rows, key=lambda row: (row.scenario, row.config, row.epoch))
     kinds = {row.config: row.model_kind for row in rows}
@@ -63,7 +63,7 @@ def missed_table(suite: Suite, lacking: Lacking, store: SessionStore) -> list[li
     return [
         [
             scenario,
-            labelled(config, kinds[config]),
+            label_kind(config, kinds[config]),
             f"{item} (first {k})",
             f"{len({one['epoch'] for one in told})} of {lacking.trials[scenario, config]}",
             told[-1]["step"],
@@ -73,27 +73,27 @@ def missed_table(suite: Suite, lacking: Lacking, store: SessionStore) -> list[li
     ]
 
 
-def _lacks(row: EvalRow) -> bool:
+def _has_missing(row: EvalRow) -> bool:
     return any(score["check"].startswith("recall@") and score["value"] < 1 for score in row.scores)
 
 
-def _told(check: RecallAt, item: str, records: Sequence[Record]) -> dict[str, Any]:
+def _item_record(check: RecallAt, item: str, records: Sequence[Record]) -> dict[str, Any]:
     """Return what happened to an item: `found`, `place` among the results, `state`, `step` and `why`."""
-    shown = list(dict.fromkeys(results(records, check.tool)))
+    shown = list(dict.fromkeys(retrieved_results(records, check.tool)))
     place = next((number for number, text in enumerate(shown, 1) if check.names(text, item)), None)
     if place is not None and place <= check.k:
         return {"found": True, "place": place, "state": "found", "step": "", "why": ""}
-    asked = retrievals(record.event for record in records if isinstance(record.event, RetrievalStep))
+    asked = retrievals_in(record.event for record in records if isinstance(record.event, RetrievalStep))
     if place is not None:
         why = f"result {place} of {len(shown)}, and the first {check.k} count"
         return {"found": False, "place": place, "state": "behind", "step": "", "why": why}
-    state, step, why = next(filter(None, (_lost(check, item, one) for one in reversed(asked))), None) or _never(
+    state, step, why = next(filter(None, (_where_lost(check, item, one) for one in reversed(asked))), None) or _why_never_named(
         check, asked, records, shown
     )
     return {"found": False, "place": None, "state": state, "step": step, "why": why}
 
 
-def _lost(check: RecallAt, item: str, asked: Retrieval) -> tuple[str, str, str] | None:
+def _where_lost(check: RecallAt, item: str, asked: Retrieval) -> tuple[str, str, str] | None:
     """Return the last step of a search that names the item, and its reason; `None` where none does."""
     for number, step in reversed(list(enumerate(asked.steps, 1))):
         name = f"{number} {step.retriever}"
@@ -105,7 +105,9 @@ def _lost(check: RecallAt, item: str, asked: Retrieval) -> tuple[str, str, str] 
     return None
 
 
-def _never(check: RecallAt, asked: Sequence[Retrieval], records: Sequence[Record], shown: Sequence[object]) -> tuple[str, str, str]:
+def _why_never_named(
+    check: RecallAt, asked: Sequence[Retrieval], records: Sequence[Record], shown: Sequence[object]
+) -> tuple[str, str, str]:
     """Return why nothing names an item, as far as the log shows."""
     if asked:
         steps = [step for one in asked for step in one.steps]

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from kestrel_lab.evals.gate_bounds import AT_LEAST, is_share
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Moments, mean_of, proportion_of, share_of
-from kestrel_lab.evals.stats.pass_at_k import counted_chances
+from kestrel_lab.evals.stats.pass_at_k import pass_rates_of_counts
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
 
@@ -103,7 +103,7 @@ class Reducer:
             "success_rate": rate.mean,
             "low": rate.low,
             "high": rate.high,
-            **counted_chances([(cell.success.n, round(cell.success.n * cell.success.mean), cell.weight) for cell in cells], k),
+            **pass_rates_of_counts([(cell.success.n, round(cell.success.n * cell.success.mean), cell.weight) for cell in cells], k),
             "trials": sum(cell.trials for cell in cells),
             "scenarios": len(cells),
             "errors": sum(cell.errors for cell in cells),
@@ -112,7 +112,7 @@ class Reducer:
         }
 
 
-def reduced(rows: Iterable[EvalRow], count_errors: CountErrors) -> Reducer:
+def reduce_rows(rows: Iterable[EvalRow], count_errors: CountErrors) -> Reducer:
     """Return a reducer with all of `rows`, which are read once and not kept."""
     found = Reducer(count_errors)
     for row in rows:

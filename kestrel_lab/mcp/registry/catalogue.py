@@ -15,8 +15,8 @@ from typing import Any, Literal, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps, loads
-from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.tools.tool_search import Described
+from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.tools.tool_search import ToolDescription
 
 Kind = Literal["pypi", "npm"]
 
@@ -114,10 +114,12 @@ class Entry:
     hidden: bool = False
     """Whether its texts have hidden or misleading characters."""
 
-    def described(self) -> Described:
+    def described(self) -> ToolDescription:
         """Return the entry as a document of the tool search."""
         called = self.package.name if self.package is not None else ""
-        return Described(name=self.name, description=self.description, parameters=" ".join(self.tools), server=f"{self.name} {called}")
+        return ToolDescription(
+            name=self.name, description=self.description, parameters=" ".join(self.tools), server=f"{self.name} {called}"
+        )
 
 
 def read_entry(value: Json, source: str) -> Entry:
@@ -151,7 +153,7 @@ def read_entry(value: Json, source: str) -> Entry:
         tools=tuple(one_line(tool, 200) for tool in tools),
         source=source,
         status=_status(server, around),
-        hidden=any(plain(text) != text.replace("\r\n", "\n") for text in (description, *tools)),
+        hidden=any(sanitize_text(text) != text.replace("\r\n", "\n") for text in (description, *tools)),
     )
 
 
@@ -194,7 +196,7 @@ def named_package(text: str) -> Package:
     """Return the package of `NAME==VERSION` or `npm:NAME==VERSION`; raises `UsageError` for anything else."""
     kind = "npm" if text.startswith("npm:") else "pypi"
     name, pinned, version = text.removeprefix("npm:").partition("==")
-    problem = _odd(kind, name, version) if pinned else f"it has no version: write {one_line(text, 60)}==VERSION"
+    problem = _name_problem(kind, name, version) if pinned else f"it has no version: write {one_line(text, 60)}==VERSION"
     if problem:
         raise UsageError(f"{one_line(text, 80)!r} is not installed: {problem}")
     return Package(kind=cast("Kind", kind), name=name, version=version)
@@ -218,7 +220,7 @@ def _read_package(given: Mapping[str, Json], command: str) -> Package:
     kind, name, version = _text(given.get("registryType")), _text(given.get("identifier")), _text(given.get("version"))
     if kind not in _NAMES:
         raise ValueError(f"a package of type {one_line(kind, 20) or 'unknown'} cannot be installed: only pypi and npm")
-    if problem := _odd(kind, name, version):
+    if problem := _name_problem(kind, name, version):
         raise ValueError(problem)
     transport = given.get("transport")
     if isinstance(transport, dict) and transport.get("type", "stdio") != "stdio":
@@ -241,7 +243,7 @@ def _read_package(given: Mapping[str, Json], command: str) -> Package:
     )
 
 
-def _odd(kind: str, name: str, version: str) -> str:
+def _name_problem(kind: str, name: str, version: str) -> str:
     """Return the problem of a name or version; empty when both are unambiguous."""
     if not _NAMES[kind].fullmatch(name) or ".." in name:
         return f"{one_line(name, 60)!r} is not a package name of {kind}"
@@ -268,7 +270,7 @@ def _arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
             continue
         flag = _text(one.get("name")) if one.get("type") == "named" else ""
         words += [word for word in (flag, value) if word]
-    if any(plain(word) != word or "\n" in word or len(word) > 500 for word in words):
+    if any(sanitize_text(word) != word or "\n" in word or len(word) > 500 for word in words):
         raise ValueError("its arguments have hidden characters, or are too long")
     if any("{" in word and word != WORKSPACE for word in words):
         raise ValueError("its arguments have places that only you can fill")
@@ -290,7 +292,7 @@ def _variables(given: Mapping[str, Json]) -> tuple[tuple[str, ...], tuple[tuple[
             raise ValueError(f"it wants to set the variable {one_line(name, 40)!r}, which is not its own")
         if one.get("isRequired") is True and not value:
             wanted.append(name)
-        elif value and plain(value) == value and "$" not in value and len(value) <= 500:
+        elif value and sanitize_text(value) == value and "$" not in value and len(value) <= 500:
             settings.append((name, value))
     return tuple(wanted), tuple(settings)
 

@@ -15,7 +15,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.language.words import content_words
 from kestrel_lab.mcp.registry.catalogue import Entry, read_entries
 from kestrel_lab.tools.web.fetch import Reach
-from kestrel_lab.tools.web.json_api import Service, entries, service, text_at
+from kestrel_lab.tools.web.json_api import Service, api_service, objects_in, text_at
 
 _WORDS, _PAGES, _PER_PAGE = 4, 2, 30
 _SECONDS, _MOST_BYTES = 10.0, 2_000_000
@@ -42,7 +42,7 @@ class Registry:
             address += "/v0.1"
         try:
             bounded = replace(reach, seconds=_SECONDS, most_bytes=_MOST_BYTES)
-            return cls(service("the MCP registry", address, address, bounded, {"Accept": "application/json"}))
+            return cls(api_service("the MCP registry", address, address, bounded, {"Accept": "application/json"}))
         except ValueError as error:
             raise UsageError(f"mcp_registry is not an address of a registry: {error}") from error
 
@@ -67,7 +67,7 @@ class Registry:
         cursor = ""
         for _ in range(_PAGES):
             answer = await self.service.get("/servers", search=word, limit=_PER_PAGE, version="latest", cursor=cursor)
-            for entry in read_entries(entries(answer, "servers")[:_PER_PAGE], self.service.base):
+            for entry in read_entries(objects_in(answer, "servers")[:_PER_PAGE], self.service.base):
                 found.setdefault(entry.name, entry)
             cursor = text_at(answer, "metadata", "nextCursor")
             if not cursor or len(cursor) > 1000:

@@ -22,12 +22,12 @@ from typing import Any, Literal
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.host.filesystem import locked as file_lock
+from kestrel_lab.host.filesystem import lock_file as file_lock
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.mcp.approvals import Approvals
 from kestrel_lab.mcp.registry.catalogue import Package
 from kestrel_lab.mcp.registry.installed_servers import (
-    Installed,
+    InstalledServer,
     folder_of,
     read_installed,
     remove_folder,
@@ -56,7 +56,7 @@ class InstallError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Locked:
+class LockedPackage:
     """A package and its dependencies, each in one version and with its hash."""
 
     package: Package
@@ -101,7 +101,7 @@ def installer_for(package: Package, env: Mapping[str, str]) -> Installer:
     return "pip"
 
 
-async def lock(package: Package, env: Mapping[str, str]) -> Locked:
+async def lock_package(package: Package, env: Mapping[str, str]) -> LockedPackage:
     """Resolve `package` and its dependencies to exact versions with hashes; nothing is installed or run.
 
     Raises `InstallError` where it cannot be found, or has another hash than the entry says.
@@ -117,10 +117,10 @@ async def lock(package: Package, env: Mapping[str, str]) -> Locked:
         msg = f"{package.pin} is another file than the catalogue names: it should have the hash {package.sha256[:16]}…, and has {own[0][:16]}…"
         raise InstallError(msg)
     pinned = package.sha256 or ",".join(own)
-    return Locked(package=replace(package, sha256=pinned), installer=installer, text=text, packages=len(hashes))
+    return LockedPackage(package=replace(package, sha256=pinned), installer=installer, text=text, packages=len(hashes))
 
 
-async def install(locked: Locked, root: Path, *, server: str, entry: str, env: Mapping[str, str]) -> Installed:
+async def install_package(locked: LockedPackage, root: Path, *, server: str, entry: str, env: Mapping[str, str]) -> InstalledServer:
     """Install into the package's folder under `root`, unless the same lock is installed there already and unchanged.
 
     Of several processes one works and the others wait. A killed installation leaves a folder that is ignored. Raises
@@ -129,7 +129,7 @@ async def install(locked: Locked, root: Path, *, server: str, entry: str, env: M
     folder = folder_of(root, locked.package)
     await asyncio.to_thread(private_folder, root)
     async with file_lock(root / f".{folder.name}.lock"):  # released by the kernel when the process ends
-        known = made_here(folder, env)
+        known = own_installation(folder, env)
         if known is not None and known.lock == locked.hash and await asyncio.to_thread(tree_of, folder) == known.tree:
             return known
         await asyncio.to_thread(remove_folder, folder)
@@ -141,7 +141,7 @@ async def install(locked: Locked, root: Path, *, server: str, entry: str, env: M
         except BaseException:
             remove_folder(folder)
             raise
-        found = Installed(
+        found = InstalledServer(
             server=server,
             entry=entry,
             package=locked.package,
@@ -155,13 +155,13 @@ async def install(locked: Locked, root: Path, *, server: str, entry: str, env: M
         return found
 
 
-def made_here(folder: Path, env: Mapping[str, str]) -> Installed | None:
+def own_installation(folder: Path, env: Mapping[str, str]) -> InstalledServer | None:
     """Return the installation in `folder` if this user made it; a folder that came with a project is none, whatever its mark says."""
     known = read_installed(folder)
     return known if known is not None and (_records(env) / known.tree).is_file() else None
 
 
-def _remember(found: Installed, env: Mapping[str, str]) -> None:
+def _remember(found: InstalledServer, env: Mapping[str, str]) -> None:
     """Record outside every project that this user installed it."""
     _records(env).mkdir(parents=True, exist_ok=True)
     (_records(env) / found.tree).touch()
@@ -171,13 +171,13 @@ def _records(env: Mapping[str, str]) -> Path:
     return Approvals.of(env).path.parent / "mcp-installed"
 
 
-def _check_program(locked: Locked, program: Path) -> None:
+def _check_program(locked: LockedPackage, program: Path) -> None:
     if not os.access(program, os.X_OK):
         there = ", ".join(sorted(path.name for path in program.parent.iterdir())[:20]) if program.parent.is_dir() else "nothing"
         raise InstallError(f"{locked.package.pin} has no program {program.name!r}; it has {there}")
 
 
-def _begin(locked: Locked, folder: Path) -> None:
+def _begin(locked: LockedPackage, folder: Path) -> None:
     folder.mkdir(parents=True)
     if locked.installer == "npm":
         dependencies = {locked.package.name: locked.package.version}
@@ -270,7 +270,7 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def allowed_by(package: Package, patterns: Sequence[str]) -> str:
+def allowing_pattern(package: Package, patterns: Sequence[str]) -> str:
     """Return the pattern of a setting that allows `package` beforehand; empty for none.
 
     A package that needs environment variables is never allowed beforehand: a person decides each time.
@@ -290,7 +290,7 @@ def checked_pattern(pattern: str) -> str:
     return pattern
 
 
-def refuse_taken(server: str, taken: Sequence[str]) -> None:
+def check_name_free(server: str, taken: Sequence[str]) -> None:
     """Raise `UsageError` if another server has the name."""
     if server in taken:
         raise UsageError(f"there is an MCP server {server!r} already: remove or rename it first (kestrel mcp)")

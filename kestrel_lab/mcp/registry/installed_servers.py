@@ -25,7 +25,7 @@ _BEFORE, _BEHIND = re.compile("^(?:mcp-server-|server-|mcp-)(?=.)"), re.compile(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Installed:
+class InstalledServer:
     """An installed server."""
 
     server: str
@@ -77,7 +77,7 @@ def short_name(package: Package) -> str:
     return re.sub("_{2,}", "_", name)[:32].strip("-_") or "server"
 
 
-def installed(root: Path) -> list[Installed]:
+def list_installed(root: Path) -> list[InstalledServer]:
     """Return every complete installation under `root`, in order of names."""
     try:
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.is_symlink())
@@ -86,11 +86,11 @@ def installed(root: Path) -> list[Installed]:
     return [found for folder in folders if (found := read_installed(folder)) is not None]
 
 
-def read_installed(folder: Path) -> Installed | None:
+def read_installed(folder: Path) -> InstalledServer | None:
     """Return the installation in `folder`; `None` where there is none, or only a part."""
     try:
         said = cast("dict[str, Any]", loads((folder / MARK).read_text("utf-8")))
-        return Installed(
+        return InstalledServer(
             package=Package.from_json(said),
             folder=folder,
             packages=int(said["packages"]),
@@ -100,7 +100,7 @@ def read_installed(folder: Path) -> Installed | None:
         return None
 
 
-def write_installed(found: Installed) -> None:
+def write_installed(found: InstalledServer) -> None:
     """Write the mark of a complete installation, atomically."""
     said: dict[str, Json] = {
         **found.package.as_json(),

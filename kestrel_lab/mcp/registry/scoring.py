@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.mcp.registry.catalogue import Entry
-from kestrel_lab.tools.tool_search import covered
+from kestrel_lab.tools.tool_search import count_covered
 from kestrel_lab.views.html.table_view import TableView
 
 OFFERED = 40
@@ -35,7 +35,7 @@ class Point:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Judged(TableView):
+class ScoredEntry(TableView):
     """A scored entry."""
 
     entry: Entry
@@ -67,7 +67,7 @@ class Judged(TableView):
         return ("criterion", "points", "why"), [*rows, ("in all", f"{self.score} of 100", "")]
 
 
-def judge(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, str] | None = None) -> Judged:
+def score_entry(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, str] | None = None) -> ScoredEntry:
     """Score `entry` by the rubric.
 
     Args:
@@ -77,25 +77,27 @@ def judge(entry: Entry, need: str, known: Iterable[str] = (), env: Mapping[str, 
         env: Environment variables, to name those it needs that are not set.
     """
     package, known = entry.package, tuple(known)
-    hit, wanted = covered(need, " ".join((entry.name, entry.description, *entry.tools)))
+    hit, wanted = count_covered(need, " ".join((entry.name, entry.description, *entry.tools)))
     hashed, found = package is not None and bool(package.sha256), entry.repository.startswith("https://")
     how = {"pypi": "wheels only, so nothing of it runs while it is installed", "npm": "scripts of packages are not run"}
     no_hash = "the entry has no hash: it is taken from the package index, and held from then on"
     points = [
-        _point("match", 30, hit / wanted if wanted else 0, f"{hit} of {wanted} words of the need" if wanted else "nothing was asked for"),
+        _make_point(
+            "match", 30, hit / wanted if wanted else 0, f"{hit} of {wanted} words of the need" if wanted else "nothing was asked for"
+        ),
         _namespace(entry),
-        _point("version", 15, bool(package), f"exactly {package.version}" if package else entry.problem),
-        _point("hash", 10, hashed, "the entry has the file's hash" if hashed else no_hash),
-        _point("repository", 10, found, entry.repository if found else "not known"),
-        _point("licence", 5, bool(entry.licence), entry.licence or "not known"),
-        _point(
+        _make_point("version", 15, bool(package), f"exactly {package.version}" if package else entry.problem),
+        _make_point("hash", 10, hashed, "the entry has the file's hash" if hashed else no_hash),
+        _make_point("repository", 10, found, entry.repository if found else "not known"),
+        _make_point("licence", 5, bool(entry.licence), entry.licence or "not known"),
+        _make_point(
             "package", 10, bool(package), f"{package.kind}: {how[package.kind]}" if package else "there is none that could be installed"
         ),
     ]
-    return Judged(entry=entry, points=(*points, *_against(entry, known, env or {})))
+    return ScoredEntry(entry=entry, points=(*points, *_deductions(entry, known, env or {})))
 
 
-def _point(criterion: str, most: int, share: float, why: str) -> Point:
+def _make_point(criterion: str, most: int, share: float, why: str) -> Point:
     return Point(criterion=criterion, points=round(most * share), most=most, why=why)
 
 
@@ -113,13 +115,13 @@ def _namespace(entry: Entry) -> Point:
     return Point(criterion="namespace", points=points, most=20, why=why)
 
 
-def _against(entry: Entry, known: tuple[str, ...], env: Mapping[str, str]) -> list[Point]:
+def _deductions(entry: Entry, known: tuple[str, ...], env: Mapping[str, str]) -> list[Point]:
     package, found = entry.package, []
     if package is not None and package.variables:
         missing = [name for name in package.variables if not env.get(name)]
         why = f"is given {', '.join(package.variables)} of your environment" + (f"; not set: {', '.join(missing)}" if missing else "")
         found.append(Point(criterion="secrets", points=-10, most=0, why=why))
-    if package is not None and (near := lookalike(package.name, known)):
+    if package is not None and (near := imitated_name(package.name, known)):
         found.append(Point(criterion="name", points=-50, most=0, why=f"{package.name} looks like {near}, which the catalogue knows"))
     if entry.hidden:
         found.append(Point(criterion="text", points=-50, most=0, why="its description has characters that cannot be seen"))
@@ -128,24 +130,24 @@ def _against(entry: Entry, known: tuple[str, ...], env: Mapping[str, str]) -> li
     return found
 
 
-def lookalike(name: str, known: Iterable[str]) -> str:
+def imitated_name(name: str, known: Iterable[str]) -> str:
     """Return the known name that `name` imitates; empty for none."""
-    plain = _plain(name)
+    plain = _comparable_name(name)
     for other in known:
         if name == other:
             return ""
     for other in known:
-        if _near(plain, _plain(other), 1 if len(other) < 12 else 2):
+        if _is_near(plain, _comparable_name(other), 1 if len(other) < 12 else 2):
             return other
     return ""
 
 
-def _plain(name: str) -> str:
+def _comparable_name(name: str) -> str:
     """Return `name` without easily overlooked differences."""
     return re.sub(r"[-_.]", "", name.lower()).translate(str.maketrans("01358", "olesb"))
 
 
-def _near(one: str, other: str, most: int) -> bool:
+def _is_near(one: str, other: str, most: int) -> bool:
     """Return whether the Damerau–Levenshtein distance is at most `most`."""
     if abs(len(one) - len(other)) > most:
         return False

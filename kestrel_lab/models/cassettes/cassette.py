@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, content_key, loads
-from kestrel_lab.models.cassettes.scrub import mapped
+from kestrel_lab.models.cassettes.scrub import map_texts
 
 Mode = Literal["off", "record", "replay", "refresh"]
 """`record` calls a model only for missing answers, `replay` never, `refresh` always."""
@@ -29,7 +29,7 @@ _HASH: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Take:
+class RecordedTrial:
     """The trial of a recording: configuration and epoch, whose answers are kept apart."""
 
     config: str = ""
@@ -37,10 +37,10 @@ class Take:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recorded:
+class RecordedCall:
     """A recorded call and its answer."""
 
-    take: Take
+    take: RecordedTrial
     repeat: int
     """1 for the first such request of its take."""
     request: dict[str, Json]
@@ -57,7 +57,7 @@ class Recorded:
         return content_key(self.request)
 
 
-_Place = tuple[str, Take, int]
+_Place = tuple[str, RecordedTrial, int]
 
 
 class Cassette:
@@ -72,50 +72,50 @@ class Cassette:
         Raises `UsageError` for a file that cannot be read or is not a cassette.
         """
         self.path = path
-        self.clocks: dict[Take, str] = {}
+        self.clocks: dict[RecordedTrial, str] = {}
         """The time that each take was given, in ISO format."""
         self._scrub = scrub
-        self._calls: dict[_Place, Recorded] = {}
+        self._calls: dict[_Place, RecordedCall] = {}
         self._written: set[str] = set()
         self._lock = threading.Lock()
         self._inode = 0
         self._open = 0
         self._fresh: set[_Place] = set()
-        self._renewed: set[Take] = set()
+        self._renewed: set[RecordedTrial] = set()
         self._read()
 
-    def __iter__(self) -> Iterator[Recorded]:
+    def __iter__(self) -> Iterator[RecordedCall]:
         return iter(self._calls.values())
 
-    def find(self, key: str, take: Take, repeat: int) -> Recorded | None:
+    def find(self, key: str, take: RecordedTrial, repeat: int) -> RecordedCall | None:
         """Return the recording of exactly this request."""
         return self._calls.get((key, take, repeat))
 
-    def alike(self, key: str, take: Take, repeat: int) -> Recorded | None:
+    def alike(self, key: str, take: RecordedTrial, repeat: int) -> RecordedCall | None:
         """Return the recording of this request, or one of another configuration."""
         if found := self.find(key, take, repeat):
             return found
         others = [one for (name, of, number), one in self._calls.items() if (name, of.epoch, number) == (key, take.epoch, repeat)]
         return min(others, key=lambda one: one.take.config, default=None)
 
-    def clock(self, take: Take) -> str | None:
+    def clock(self, take: RecordedTrial) -> str | None:
         """Return the time that the take was given, else that of the nearest one."""
         nearest = sorted(self.clocks, key=lambda of: (of != take, of.epoch != take.epoch, of.epoch, of.config))
         return self.clocks[nearest[0]] if nearest else None
 
-    def name_of(self, spelled: str, take: Take) -> str:
+    def name_of(self, spelled: str, take: RecordedTrial) -> str:
         """Return the model that `spelled` stood for when the calls were recorded, or `spelled`."""
         found = [one for one in self if one.spelled == spelled]
         found.sort(key=lambda one: (one.take != take, one.take.config, one.take.epoch))
         return str(found[0].request["model"]) if found else spelled
 
-    def add(self, recorded: Recorded) -> None:
+    def add(self, recorded: RecordedCall) -> None:
         """Add a recording; it is on disk when this returns."""
         with self._lock:
             self._append(_lines(recorded))
             self._note(recorded)
 
-    def tell(self, take: Take, clock: str) -> None:
+    def tell(self, take: RecordedTrial, clock: str) -> None:
         """Record the time that a take is given."""
         with self._lock:
             self._append([_clock_line(take, clock)])
@@ -126,7 +126,7 @@ class Cassette:
         with self._lock:
             self._open += 1
 
-    def end(self, take: Take | None = None) -> None:
+    def end(self, take: RecordedTrial | None = None) -> None:
         """End the recording of a trial; a `take` that was recorded anew loses the calls that it no longer makes."""
         with self._lock:
             if take is not None:
@@ -138,14 +138,14 @@ class Cassette:
     def _stale(self) -> bool:
         return any(place[1] in self._renewed and place not in self._fresh for place in self._calls)
 
-    def _note(self, recorded: Recorded) -> None:
+    def _note(self, recorded: RecordedCall) -> None:
         place = (recorded.key, recorded.take, recorded.repeat)
         self._calls[place] = recorded
         self._fresh.add(place)
 
     def _append(self, lines: list[dict[str, Json]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(self.path.parent):
+        with _lock_exclusively(self.path.parent):
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
             fd = os.open(self.path, flags, 0o644)
             try:
@@ -186,7 +186,7 @@ class Cassette:
 
     def _take_in(self, line: dict[str, Any], parts: dict[str, Json]) -> None:
         if "clock" in line:
-            self.clocks[_take(line)] = str(line["clock"])
+            self.clocks[_read_take(line)] = str(line["clock"])
         elif "call" in line:
             call = line["call"]
             request: dict[str, Json] = {
@@ -195,8 +195,8 @@ class Cassette:
                 "tools": parts[call["tools"]] if call.get("tools") else [],
                 "settings": dict(call.get("settings", {})),
             }
-            recorded = Recorded(
-                take=_take(line), repeat=int(line["repeat"]), request=request, answer=dict(line.get("answer", {})),
+            recorded = RecordedCall(
+                take=_read_take(line), repeat=int(line["repeat"]), request=request, answer=dict(line.get("answer", {})),
                 spelled=str(call.get("spelled", call["model"])),
                 unanswered=str(line.get("unanswered", "")),
             )  # fmt: skip
@@ -204,13 +204,13 @@ class Cassette:
         else:
             name = line["hash"]
             value = line["tools"] if "tools" in line else {key: item for key, item in line.items() if key != "hash"}
-            parts[name] = mapped(value, self._scrub)
+            parts[name] = map_texts(value, self._scrub)
             self._written.add(str(name))
 
     def _settle(self) -> None:
         """Sort the lines and remove outdated ones, atomically."""
         fresh, renewed = self._fresh, self._renewed
-        with _alone(self.path.parent):
+        with _lock_exclusively(self.path.parent):
             self._read()  # other processes may have added to it
             for place in [place for place in self._calls if place[1] in renewed and place not in fresh]:
                 del self._calls[place]
@@ -236,11 +236,11 @@ def file_for(folder: Path, name: str) -> Path:
     return folder / (f"{plain}.jsonl" if plain == name else f"{plain}-{content_key(name)[:8]}.jsonl")
 
 
-def _order(recorded: Recorded) -> tuple[str, int, int, str, int]:
+def _order(recorded: RecordedCall) -> tuple[str, int, int, str, int]:
     return recorded.take.config, recorded.take.epoch, len(cast("list[Json]", recorded.request["messages"])), recorded.key, recorded.repeat
 
 
-def _lines(recorded: Recorded) -> list[dict[str, Json]]:
+def _lines(recorded: RecordedCall) -> list[dict[str, Json]]:
     request = recorded.request
     messages = cast("list[dict[str, Json]]", request["messages"])
     tools = request["tools"]
@@ -258,12 +258,12 @@ def _lines(recorded: Recorded) -> list[dict[str, Json]]:
     return [*lines, {"config": take.config, "epoch": take.epoch, "repeat": recorded.repeat, "call": call, **said}]
 
 
-def _clock_line(take: Take, clock: str) -> dict[str, Json]:
+def _clock_line(take: RecordedTrial, clock: str) -> dict[str, Json]:
     return {"config": take.config, "epoch": take.epoch, "clock": clock}
 
 
-def _take(line: dict[str, Any]) -> Take:
-    return Take(config=str(line["config"]), epoch=int(line["epoch"]))
+def _read_take(line: dict[str, Any]) -> RecordedTrial:
+    return RecordedTrial(config=str(line["config"]), epoch=int(line["epoch"]))
 
 
 def _hash(value: Json) -> str:
@@ -297,7 +297,7 @@ def _cut_off(text: str) -> bool:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock_exclusively(folder: Path) -> Iterator[None]:
     """Exclude other threads and processes; the folder is locked, so that no lock file is left behind."""
     fd = os.open(folder, os.O_RDONLY)
     try:

@@ -20,20 +20,20 @@ from typing import Any, ClassVar, Final, cast
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ThinkingPart, ToolRequest, Tried
+from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ThinkingPart, ToolRequest, TriedModel
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.models.cassettes.cassette import Cassette, Mode, Recorded, Take
-from kestrel_lab.models.cassettes.scrub import Scrubber, folder_hidden, folder_shown, mapped
+from kestrel_lab.models.cassettes.cassette import Cassette, Mode, RecordedCall, RecordedTrial
+from kestrel_lab.models.cassettes.scrub import Scrubber, folder_hidden, folder_shown, map_texts
 
 
-class Tape:
+class TrialCassette:
     """One trial's part of a cassette, which numbers equal requests, so that each gets its own answer.
 
     A context manager: the file is sorted when the last recording ends.
     """
 
-    def __init__(self, cassette: Cassette, mode: Mode, take: Take, *, scrub: Scrubber, workspace: Path) -> None:
+    def __init__(self, cassette: Cassette, mode: Mode, take: RecordedTrial, *, scrub: Scrubber, workspace: Path) -> None:
         self.replayed = 0
         """The number of answers from the cassette."""
         self._cassette, self._mode, self._take = cassette, mode, take
@@ -60,7 +60,7 @@ class Tape:
         if model.kind != "real":
             return model
         name = self._cassette.name_of(model.name if spelled is None else spelled, self._take) if self.replays else model.name
-        return TapedModel(model=model, tape=self, name=name, spelled=model.name if spelled is None else spelled)
+        return CassetteModel(model=model, tape=self, name=name, spelled=model.name if spelled is None else spelled)
 
     def now(self) -> datetime:
         """Return the time of the recording, so that prompts are the same on another day."""
@@ -76,10 +76,10 @@ class Tape:
             self._untold = False
             self._cassette.tell(self._take, self._clock.isoformat())
 
-    async def ask(self, model: TapedModel, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
+    async def ask(self, model: CassetteModel, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Return the recorded answer or the model's; raises the model's error, and `ModelError` for a request that was not recorded."""
         said = self._content(model.name, request)
-        wanted = Recorded(take=self._take, repeat=0, request=said, answer={}, spelled=model.spelled)
+        wanted = RecordedCall(take=self._take, repeat=0, request=said, answer={}, spelled=model.spelled)
         key = wanted.key
         repeat = self._number(key)
         found = self._found(key, repeat)
@@ -87,7 +87,7 @@ class Tape:
             self.replayed += 1
             return self._said(found, on_delta)
         if self.replays:
-            raise ModelError(explained(self._cassette, wanted, key, repeat), caller=True)
+            raise ModelError(explain_miss(self._cassette, wanted, key, repeat), caller=True)
         self._tell_time()
         try:
             answer = await model.model(request, on_delta)
@@ -99,12 +99,12 @@ class Tape:
                 why = "it was stopped before it was answered" if isinstance(error, asyncio.CancelledError) else self._guard(str(error))
                 self._cassette.add(replace(wanted, repeat=repeat, unanswered=one_line(why, 300)))
             raise
-        kept = cast("dict[str, Json]", mapped(answer_content(answer), self._guard))
-        recorded = Recorded(take=self._take, repeat=repeat, request=said, answer=kept, spelled=model.spelled)
+        kept = cast("dict[str, Json]", map_texts(answer_content(answer), self._guard))
+        recorded = RecordedCall(take=self._take, repeat=repeat, request=said, answer=kept, spelled=model.spelled)
         await asyncio.to_thread(self._cassette.add, recorded)
         return answer
 
-    def __enter__(self) -> Tape:
+    def __enter__(self) -> TrialCassette:
         if self._mode in ("record", "refresh"):
             self._cassette.begin()
         return self
@@ -115,9 +115,9 @@ class Tape:
             self._cassette.end(self._take if whole else None)
 
     def _content(self, name: str, request: ModelRequest) -> dict[str, Json]:
-        return cast("dict[str, Json]", mapped(request_content(name, request), self._hide))
+        return cast("dict[str, Json]", map_texts(request_content(name, request), self._hide))
 
-    def _found(self, key: str, repeat: int) -> Recorded | None:
+    def _found(self, key: str, repeat: int) -> RecordedCall | None:
         if self.replays:
             return self._cassette.alike(key, self._take, repeat)
         return self._cassette.find(key, self._take, repeat) if self._mode == "record" else None
@@ -128,19 +128,19 @@ class Tape:
         taken.add(number)
         return number
 
-    def _said(self, recorded: Recorded, on_delta: OnDelta) -> ModelAnswer:
-        answer = answer_of(cast("dict[str, Any]", mapped(recorded.answer, self._show)))
+    def _said(self, recorded: RecordedCall, on_delta: OnDelta) -> ModelAnswer:
+        answer = answer_of(cast("dict[str, Any]", map_texts(recorded.answer, self._show)))
         for piece in re.findall(r"\s*\S+\s*|\s+", answer.text):
             on_delta(piece)
         return answer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TapedModel:
+class CassetteModel:
     """`model`, on a tape."""
 
     model: Model
-    tape: Tape = field(repr=False)
+    tape: TrialCassette = field(repr=False)
     name: str
     spelled: str
     """The name by which it was requested."""
@@ -226,7 +226,7 @@ def answer_of(told: dict[str, Any]) -> ModelAnswer:
         usage=Usage(**told.get("usage", {})),
         model=told.get("model", ""),
         finish=told.get("finish", "stop"),
-        tried=tuple(Tried(**{**one, "usage": Usage(**one.get("usage", {}))}) for one in tried),
+        tried=tuple(TriedModel(**{**one, "usage": Usage(**one.get("usage", {}))}) for one in tried),
         routed=told.get("routed", ""),
         thinking=tuple(ThinkingPart(**part) for part in told.get("thinking", ())),
         replayed=True,
@@ -248,7 +248,7 @@ _LONGEST: Final = 400
 _Request = dict[str, Any]
 
 
-def explained(cassette: Cassette, wanted: Recorded, key: str, repeat: int) -> str:
+def explain_miss(cassette: Cassette, wanted: RecordedCall, key: str, repeat: int) -> str:
     """Return why `wanted` is not on the cassette, its differences to the nearest recording, and what to do."""
     where = f"turn {1 + _turns(wanted.request)} with {wanted.request['model']}, cassette {Path(*cassette.path.parts[-3:])}"
     again = "Record what is missing (--cassette record), or everything anew (--cassette refresh)."
@@ -271,7 +271,7 @@ def explained(cassette: Cassette, wanted: Recorded, key: str, repeat: int) -> st
     return "\n".join([first, what, *lines[:MAX_LINES], *more, again])
 
 
-def _other_tries(same: Sequence[Recorded], wanted: Recorded, repeat: int) -> str:
+def _other_tries(same: Sequence[RecordedCall], wanted: RecordedCall, repeat: int) -> str:
     epochs = sorted({one.take.epoch for one in same})
     if wanted.take.epoch not in epochs:
         told = ", ".join(map(str, epochs))
@@ -284,7 +284,7 @@ def _turns(request: dict[str, Json]) -> int:
     return sum(message["role"] == "assistant" for message in cast("list[dict[str, Json]]", request["messages"]))
 
 
-def _alikeness(one: Recorded, wanted: Recorded) -> tuple[bool, int, bool, bool, bool]:
+def _alikeness(one: RecordedCall, wanted: RecordedCall) -> tuple[bool, int, bool, bool, bool]:
     """Return the sort key of similarity: equal turn, equal messages, equal model, then the same trial."""
     ours, theirs = (cast("list[Json]", recorded.request["messages"]) for recorded in (wanted, one))
     equal = sum(mine == other for mine, other in zip(ours, theirs, strict=False))
@@ -303,7 +303,7 @@ def _differences(old: _Request, new: _Request) -> Iterator[str]:
     for name in sorted({*old["settings"], *new["settings"]}):
         before, after = old["settings"].get(name), new["settings"].get(name)
         if before != after:
-            yield f"the setting {name} is {_shown(after)}, recorded was {_shown(before)}"
+            yield f"the setting {name} is {_value_text(after)}, recorded was {_value_text(before)}"
     yield from _tools(old["tools"], new["tools"])
     yield from _messages(old["messages"], new["messages"])
 
@@ -343,10 +343,10 @@ def _lines(old: str, new: str) -> Iterator[str]:
     start = next((at for at, (one, other) in enumerate(zip(before, after, strict=False)) if one != other), min(len(before), len(after)))
     for line in ndiff(before[start : start + 60], after[start : start + 60]):
         if line.startswith(("- ", "+ ")):
-            yield f"{line[:2]}{_around(line[2:], old if line[0] == '+' else new)}"
+            yield f"{line[:2]}{_line_around_difference(line[2:], old if line[0] == '+' else new)}"
 
 
-def _around(line: str, other: str) -> str:
+def _line_around_difference(line: str, other: str) -> str:
     """Return the line; a long one from the place where it differs from `other`."""
     if len(line) <= _WIDTH:
         return one_line(line, _WIDTH)
@@ -358,5 +358,5 @@ def _text(value: Json) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1, sort_keys=True)
 
 
-def _shown(value: Json) -> str:
+def _value_text(value: Json) -> str:
     return "not given" if value is None else one_line(json.dumps(value, ensure_ascii=False), 80)

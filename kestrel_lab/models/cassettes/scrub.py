@@ -85,12 +85,12 @@ def folder_shown(folder: Path) -> Callable[[str], str]:
     return lambda text: text.replace(WORKSPACE, path)
 
 
-def mapped(value: Json, change: Callable[[str], str]) -> Json:
+def map_texts(value: Json, change: Callable[[str], str]) -> Json:
     """Return `value` with `change` applied to every text in it, but not to keys of objects."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, list):
-        return [mapped(item, change) for item in value]
+        return [map_texts(item, change) for item in value]
     if isinstance(value, dict):
-        return {key: mapped(item, change) for key, item in value.items()}
+        return {key: map_texts(item, change) for key, item in value.items()}
     return value

@@ -27,9 +27,9 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
     said = one_line(_without_wrapping(str(error)), 400)
     where = api_base or "the provider"
     if _unreachable(error):
-        said = next((text for cause in reversed([*causes(error)]) if (text := _of_system(cause))), said)
+        said = next((text for cause in reversed([*error_causes(error)]) if (text := _of_system(cause))), said)
         return ModelError(f"{model}: no connection to {where} ({said}). Is it running, and is the address right?", transient=True)
-    if type(error).__name__ == "APIConnectionError" and not _dropped(error):
+    if type(error).__name__ == "APIConnectionError" and not _is_connection_lost(error):
         # litellm's name for whatever it did not expect, its own faults included: no reason to try again.
         return ModelError(f"{model}: the call failed before or after the provider was reached: {said}")
     if "missing credentials" in said.lower() or "api_key client option must be set" in said.lower():
@@ -64,7 +64,7 @@ def _without_wrapping(text: str) -> str:
     return rest if dash and head.startswith("litellm.") and rest.strip() else text.removeprefix("litellm.")
 
 
-def causes(error: BaseException, *, suppressed: bool = True) -> Iterator[BaseException]:
+def error_causes(error: BaseException, *, suppressed: bool = True) -> Iterator[BaseException]:
     """Yield `error` and its causes; with `suppressed` also those that `raise … from None` hides, as litellm does."""
     seen: set[int] = set()
     cause: BaseException | None = error
@@ -77,7 +77,7 @@ def causes(error: BaseException, *, suppressed: bool = True) -> Iterator[BaseExc
 def _unreachable(error: Exception) -> bool:
     return any(
         isinstance(cause, ConnectionRefusedError | socket.gaierror) or type(cause).__name__ in {"ConnectError", "ClientConnectorError"}
-        for cause in causes(error)
+        for cause in error_causes(error)
     )
 
 
@@ -88,10 +88,10 @@ def _of_system(error: BaseException) -> str:
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else ""
 
 
-def _dropped(error: Exception) -> bool:
+def _is_connection_lost(error: Exception) -> bool:
     """Whether a connection broke: the classes of httpx, httpcore and aiohttp, which need not be loaded, go by name."""
     broken = {"ReadError", "WriteError", "RemoteProtocolError", "ClientPayloadError", "ServerDisconnectedError", "ClientOSError"}
-    return any(isinstance(cause, ConnectionError) or type(cause).__name__ in broken for cause in causes(error))
+    return any(isinstance(cause, ConnectionError) or type(cause).__name__ in broken for cause in error_causes(error))
 
 
 def _retry_after(error: Exception) -> float | None:
@@ -101,7 +101,7 @@ def _retry_after(error: Exception) -> float | None:
         return max(milliseconds / 1000, 0.0)
     said = headers.get("retry-after")
     seconds = _number(said)
-    return _until(said) if seconds is None else max(seconds, 0.0)
+    return _seconds_until(said) if seconds is None else max(seconds, 0.0)
 
 
 def _number(text: str | None) -> float | None:
@@ -112,7 +112,7 @@ def _number(text: str | None) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _until(date: str | None) -> float | None:
+def _seconds_until(date: str | None) -> float | None:
     from email.utils import parsedate_to_datetime  # with all of `email`: for a header that few answers have
 
     try:

@@ -12,14 +12,14 @@ from typing import Any
 _begun = threading.Event()
 
 
-def library() -> Any:
+def litellm_library() -> Any:
     """Return litellm, quiet, with the price table it ships and without reading a `.env` file."""
     _begun.set()
-    return _imported()
+    return _import_quietly()
 
 
 @cache
-def _imported() -> Any:
+def _import_quietly() -> Any:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     # In its default mode litellm loads the nearest `.env`: a workspace could set keys and addresses that way.
     os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
@@ -34,14 +34,14 @@ def _imported() -> Any:
 
 
 def is_loaded() -> bool:
-    """Return whether `library` returns at once."""
-    return _imported.cache_info().currsize > 0
+    """Return whether `litellm_library` returns at once."""
+    return _import_quietly.cache_info().currsize > 0
 
 
-async def load() -> None:
+async def import_litellm() -> None:
     """Return once litellm is imported; the import happens in a thread."""
     if not is_loaded():
-        await asyncio.to_thread(library)
+        await asyncio.to_thread(litellm_library)
 
 
 def load_in_background() -> bool:
@@ -50,5 +50,5 @@ def load_in_background() -> bool:
         return False
     _begun.set()
     # A daemon: a process that ends meanwhile does not wait for it.
-    threading.Thread(target=library, name="kestrel loads litellm", daemon=True).start()
+    threading.Thread(target=litellm_library, name="kestrel loads litellm", daemon=True).start()
     return True

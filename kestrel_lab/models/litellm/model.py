@@ -17,8 +17,8 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.models.chat_format import Dialect, messages_to_wire, response_format, tools_to_wire
 from kestrel_lab.models.litellm.cost import usage_of
 from kestrel_lab.models.litellm.errors import model_error
-from kestrel_lab.models.litellm.library import is_loaded, library, load
-from kestrel_lab.models.litellm.response import Response, in_blocks
+from kestrel_lab.models.litellm.library import import_litellm, is_loaded, litellm_library
+from kestrel_lab.models.litellm.response import Response, join_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,14 +60,14 @@ class LiteLLMModel:
         """Tokens of its context by litellm's table; `None` for a model that is not in it, and before the first call has loaded the table."""
         if not is_loaded():
             return None
-        table = library().model_cost
+        table = litellm_library().model_cost
         known = table.get(self.name) or table.get(self.name.partition("/")[2]) or {}
         return known.get("max_input_tokens") or None
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; text goes to `on_delta` as it comes, or whole if the request does not stream. Raises `ModelError`."""
-        await load()
-        litellm = library()
+        await import_litellm()
+        litellm = litellm_library()
         incoming = Response(on_delta, signed=dialect_of(self.name).signed_thinking)
         try:
             if request.stream:
@@ -90,7 +90,7 @@ class LiteLLMModel:
 
     async def prepare(self) -> None:
         """Return once litellm is imported."""
-        await load()
+        await import_litellm()
 
     async def _whole(self, litellm: Any, request: ModelRequest) -> Any:
         """Return an answer that is not streamed; litellm refuses one whose content is a list of blocks, which is read here."""
@@ -102,7 +102,7 @@ class LiteLLMModel:
         try:
             return await litellm.acompletion(**self._arguments(request), logger_fn=note)
         except (litellm.InternalServerError, litellm.APIConnectionError):
-            if (body := in_blocks(received.get("body"))) is None:
+            if (body := join_blocks(received.get("body"))) is None:
                 raise
             return litellm.ModelResponse(**body)
 
@@ -160,7 +160,7 @@ class LiteLLMModel:
 
 def litellm_providers() -> frozenset[str]:
     """Return the prefixes of all providers that litellm knows; imports litellm."""
-    return frozenset(str(getattr(provider, "value", provider)) for provider in library().provider_list)
+    return frozenset(str(getattr(provider, "value", provider)) for provider in litellm_library().provider_list)
 
 
 def searches_web(name: str) -> bool:
@@ -168,7 +168,7 @@ def searches_web(name: str) -> bool:
 
     For some models with a web search litellm leaves the option out of the request: such a model would answer from memory.
     """
-    litellm = library()
+    litellm = litellm_library()
     passed = litellm.get_supported_openai_params(model=name) or ()
     return bool(litellm.supports_web_search(model=name)) and "web_search_options" in passed
 
@@ -189,7 +189,7 @@ def dialect_of(name: str) -> Dialect:
 @cache
 def _known_to_see(name: str) -> bool | None:
     """Return whether litellm's table says that the model sees; `None` where it does not know the model."""
-    litellm = library()
+    litellm = litellm_library()
     try:
         return bool(litellm.get_model_info(name).get("supports_vision"))
     except Exception:  # noqa: BLE001  # litellm raises a bare Exception for a model that it does not know

@@ -78,7 +78,7 @@ class Response:
             self._refusal.append(refusal)
         if not isinstance(content, list):
             return content
-        text, thought = of_blocks(content)
+        text, thought = split_blocks(content)
         self._think(thought)
         return text
 
@@ -172,7 +172,7 @@ class _Block:
     done: bool = False
 
 
-def of_blocks(blocks: list[Any]) -> tuple[str, str]:
+def split_blocks(blocks: list[Any]) -> tuple[str, str]:
     """Return the text and the thinking in a content of blocks, whose forms differ between servers."""
     texts: list[str] = []
     thoughts: list[str] = []
@@ -186,7 +186,7 @@ def of_blocks(blocks: list[Any]) -> tuple[str, str]:
     return "".join(texts), "".join(thoughts)
 
 
-def in_blocks(body: Any) -> dict[str, Any] | None:
+def join_blocks(body: Any) -> dict[str, Any] | None:
     """Return a chat completion whose content is a list of blocks with text in place of the list; `None` for anything else."""
     try:
         found: Any = loads(body) if isinstance(body, str) else body
@@ -198,7 +198,7 @@ def in_blocks(body: Any) -> dict[str, Any] | None:
     message = choices[0].get("message")
     if not isinstance(message, dict) or not isinstance(message.get("content"), list):
         return None
-    text, thought = of_blocks(message["content"])
+    text, thought = split_blocks(message["content"])
     said = {**message, "content": text} | ({"reasoning_content": thought} if thought else {})
     refusal = said.pop("refusal", None)
     said |= {"provider_specific_fields": {"refusal": refusal}} if refusal else {}

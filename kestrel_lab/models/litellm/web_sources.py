@@ -23,7 +23,7 @@ def sources_of(answer: Any) -> tuple[Source, ...]:
     citations beside it (Perplexity).
     """
     found: dict[str, str] = {}
-    for title, url in _named(answer):
+    for title, url in _cited_sources(answer):
         if isinstance(url, str) and _ADDRESS.fullmatch(url):
             found[url] = found.get(url) or one_line(str(title or ""), 200)
     return tuple((title, url) for url, title in found.items())
@@ -44,22 +44,22 @@ def read_sources(text: str) -> tuple[str, tuple[Source, ...]]:
     return said.rstrip(), tuple((row["title"], row["url"]) for row in rows if row)
 
 
-def _named(answer: Any) -> Iterator[tuple[Any, Any]]:
-    for choice in _list(_at(answer, "choices"))[:1]:
-        message = _at(choice, "message")
-        for note in _list(_at(message, "annotations")):
-            cited = _at(note, "url_citation") or note
-            yield _at(cited, "title"), _at(cited, "url")
-        groups = _list(_at(_at(message, "provider_specific_fields"), "citations"))
+def _cited_sources(answer: Any) -> Iterator[tuple[Any, Any]]:
+    for choice in _list(_get(answer, "choices"))[:1]:
+        message = _get(choice, "message")
+        for note in _list(_get(message, "annotations")):
+            cited = _get(note, "url_citation") or note
+            yield _get(cited, "title"), _get(cited, "url")
+        groups = _list(_get(_get(message, "provider_specific_fields"), "citations"))
         for cited in (one for group in groups for one in (_list(group) or [group])):
-            yield _at(cited, "title"), _at(cited, "url")
-    for row in _list(_at(answer, "search_results")):
-        yield _at(row, "title"), _at(row, "url")
-    for url in _list(_at(answer, "citations")):
+            yield _get(cited, "title"), _get(cited, "url")
+    for row in _list(_get(answer, "search_results")):
+        yield _get(row, "title"), _get(row, "url")
+    for url in _list(_get(answer, "citations")):
         yield "", url
 
 
-def _at(value: Any, key: str) -> Any:
+def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
 
 

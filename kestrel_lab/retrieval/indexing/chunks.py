@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.retrieval.indexing.languages import GRAMMARS, HOLDERS, UNCUT, Grammar, language_of, parse
+from kestrel_lab.retrieval.indexing.languages import GRAMMARS, HOLDERS, UNCUT, Grammar, language_of, parse_source
 
 _MOST_LINES = 120
 """Lines of one chunk; a longer part is split."""
@@ -67,7 +67,7 @@ class Parsed:
     edges: tuple[Edge, ...] = ()
 
 
-def cut(path: str, text: str) -> Parsed:
+def cut_chunks(path: str, text: str) -> Parsed:
     """Cut the text of the file `path`; never fails, whatever the text is."""
     language = language_of(path)
     if path.endswith(".h") and _CPP_HEADER.search(text):
@@ -92,7 +92,7 @@ def _windows(first: int, last: int, kind: str, name: str) -> Iterator[Chunk]:
 def _code(language: str, text: str, lines: list[str]) -> Parsed:
     grammar = GRAMMARS[language]
     content = text.encode("utf-8", "surrogatepass")
-    root = parse(language, content).root_node
+    root = parse_source(language, content).root_node
     symbols = list(_symbols(root, grammar, content))
     spans = [(each.first, min(each.last, len(lines)), each) for each in symbols if each.kind not in UNCUT]
     owner: list[Symbol | None] = [None] * (len(lines) + 2)
@@ -135,14 +135,14 @@ def _symbols(root: Any, grammar: Grammar, content: bytes) -> Iterator[Symbol]:
             shown = "function" if kind == "constant" and is_function(node) else kind
             shown = "method" if kind == "function" and outer not in spaces else shown
             spaces |= {qualified} if kind == "namespace" else set()
-            yield Symbol(qualified.rsplit(".", 1)[-1], qualified, shown, whole.start_point[0] + 1, _last(whole))
+            yield Symbol(qualified.rsplit(".", 1)[-1], qualified, shown, whole.start_point[0] + 1, _last_line(whole))
         if kind in HOLDERS and depth < _DEPTH and qualified != outer and (body := body_of(node)) is not None:
             todo += [(child, child, qualified, depth + 1) for child in reversed(body.children)]
         elif node.type == "type_definition":  # the structure of a `typedef struct node {…} node_t` has a name as well
             todo += [(child, child, outer, depth + 1) for child in reversed(node.children)]
 
 
-def _last(node: Any) -> int:
+def _last_line(node: Any) -> int:
     row, column = node.end_point
     return int(row) + (1 if column else 0) or 1
 
@@ -242,7 +242,7 @@ def names_of(node: Any, content: bytes) -> list[str]:
         return []
     match node.type:
         case "expression_statement":
-            return _assigned(node, content)
+            return _assigned_names(node, content)
         case "lexical_declaration" | "variable_declaration":
             named = [child.child_by_field_name("name") for child in node.named_children]
             return [_text(each, content) for each in named if each is not None and each.type == "identifier"]
@@ -255,11 +255,11 @@ def names_of(node: Any, content: bytes) -> list[str]:
             return _prototype(node, content)
         case "method_declaration" if node.child_by_field_name("receiver") is not None:
             holder = re.search(r"([A-Za-z_]\w*)\s*(?:\[[^\]]*\])?\s*\)$", _text(node.child_by_field_name("receiver"), content))
-            return _within(holder[1] if holder else "", _plain(node.child_by_field_name("name"), content))
+            return _qualified_name(holder[1] if holder else "", _name_without_types(node.child_by_field_name("name"), content))
         case _:
             found = node.child_by_field_name("name") or node.child_by_field_name("type" if node.type == "impl_item" else "declarator")
             found = found or node.child_by_field_name("property")
-            return _within("", _plain(_innermost(found), content))
+            return _qualified_name("", _name_without_types(_innermost_declarator(found), content))
 
 
 def body_of(node: Any) -> Any | None:
@@ -284,7 +284,7 @@ def _has_body(node: Any) -> bool:
     return (value is not None and value.type in _FUNCTIONS) or node.child_by_field_name("body") is not None
 
 
-def _assigned(node: Any, content: bytes) -> list[str]:
+def _assigned_names(node: Any, content: bytes) -> list[str]:
     """Return an assigned name in Python; in JavaScript a function that is exported or assigned to a prototype."""
     child = node.children[0] if node.children else None
     left = None if child is None else child.child_by_field_name("left")
@@ -294,7 +294,7 @@ def _assigned(node: Any, content: bytes) -> list[str]:
         return [_text(left, content)]
     name = _text(left, content)
     if child.type == "assignment_expression" and _has_body(child) and _EXPORTS.search(name):
-        return _within("", _EXPORTS.sub("", name))
+        return _qualified_name("", _EXPORTS.sub("", name))
     return []
 
 
@@ -303,21 +303,21 @@ def _prototype(node: Any, content: bytes) -> list[str]:
     for _ in range(_DEEP):
         if found is None or found.type == "function_declarator":
             break
-        found = _inner(found)
+        found = _inner_node(found)
     inner = None if found is None else found.child_by_field_name("declarator")
-    return [] if inner is None or inner.type == "parenthesized_declarator" else _within("", _plain(inner, content))
+    return [] if inner is None or inner.type == "parenthesized_declarator" else _qualified_name("", _name_without_types(inner, content))
 
 
-def _innermost(node: Any | None) -> Any | None:
+def _innermost_declarator(node: Any | None) -> Any | None:
     for _ in range(_DEEP):
-        inner = None if node is None else _inner(node)
+        inner = None if node is None else _inner_node(node)
         if inner is None:
             break
         node = inner
     return node
 
 
-def _inner(node: Any) -> Any | None:
+def _inner_node(node: Any) -> Any | None:
     if node.type == "operator_cast":
         return None
     found = node.child_by_field_name("declarator")
@@ -328,7 +328,7 @@ def _inner(node: Any) -> Any | None:
     return found
 
 
-def _plain(node: Any | None, content: bytes) -> str:
+def _name_without_types(node: Any | None, content: bytes) -> str:
     """Return the name without type arguments: `Tree.grow` of `Tree<T>::grow`."""
     if node is None:
         return ""
@@ -340,7 +340,7 @@ def _plain(node: Any | None, content: bytes) -> str:
     return re.sub(r"\s+", " " if text.startswith("operator ") else "", text)
 
 
-def _within(holder: str, name: str) -> list[str]:
+def _qualified_name(holder: str, name: str) -> list[str]:
     full = ".".join(part for part in (holder, *re.split(r"::|(?<!\.)\.(?!\.)", name)) if part)
     return [full] if name and len(full) <= 200 else []
 

@@ -38,19 +38,21 @@ class Stamp:
 
 
 def files_of(folder: Path) -> list[str]:
-    """Paths of the files below `folder`, relative and with `/`: what git has or would take, else what `rg` would search.
+    """Paths of the files below `folder`, relative and with `/`: what git has or would take, else what `ripgrep_program` would search.
 
     Raises `UsageError` when there is no such folder.
     """
-    return [path for path in _listed(folder) if _is_utf8(path)]
+    return [path for path in _list_files(folder) if _is_utf8(path)]
 
 
-def unnameable(folder: Path) -> list[str]:
+def unnameable_files(folder: Path) -> list[str]:
     """Those whose names are not UTF-8, which cannot be kept as text: they are in no index. Odd bytes are written in hexadecimal."""
-    return [path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for path in _listed(folder) if not _is_utf8(path)]
+    return [
+        path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") for path in _list_files(folder) if not _is_utf8(path)
+    ]
 
 
-def _listed(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder: name one that exists")
     found = _by_git(folder)
@@ -89,14 +91,14 @@ def _by_git(folder: Path) -> list[str] | None:
 
 
 def _by_rg(folder: Path) -> list[str]:
-    program = rg(folder)
+    program = ripgrep_program(folder)
     flags = ["--hidden", "--no-follow", "--no-require-git", "--no-config", "--no-ignore-global", "--no-ignore-parent", "--no-messages"]
     done = subprocess.run([program, "--files", "--null", *flags], cwd=folder, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     return [path.removeprefix("./") for path in _paths(done.stdout)]
 
 
-def rg(folder: Path) -> str:
-    """The program `rg`, beside this Python or on the PATH, for a search in `folder`; raises `UsageError` that says how to install it."""
+def ripgrep_program(folder: Path) -> str:
+    """The program `ripgrep_program`, beside this Python or on the PATH, for a search in `folder`; raises `UsageError` that says how to install it."""
     if found := beside_python("rg", outside=[folder]):
         return found
     raise UsageError("ripgrep is not installed: run `pip install ripgrep`, or install rg with the system's package manager")
@@ -106,7 +108,7 @@ def _paths(listed: bytes) -> list[str]:
     return [name.decode("utf-8", "surrogateescape") for name in listed.split(b"\0") if name]
 
 
-def stamp(folder: Path, path: str) -> Stamp | str:
+def file_stamp(folder: Path, path: str) -> Stamp | str:
     """Return the stamp of a file, or why it is not read."""
     try:
         found = os.lstat(os.path.join(folder, path))
@@ -119,7 +121,7 @@ def stamp(folder: Path, path: str) -> Stamp | str:
     return Stamp(found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
-def left_out(path: str, size: int) -> str:
+def skip_reason(path: str, size: int) -> str:
     """Return why a file is not read, by its name and size alone; empty if it is read."""
     if is_secret(path):
         return "its name says that it holds secrets"

@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 
 from kestrel_lab.host.git import run_git
-from kestrel_lab.language.code_tokens import indexed
+from kestrel_lab.language.code_tokens import index_text
 
 MOST_COMMITS = 3_000
 _MOST_FILES = 40
@@ -37,7 +37,7 @@ def head_of(folder: Path) -> str:
     return _git(folder, "rev-parse", "--verify", "--quiet", "HEAD").strip()
 
 
-def update(connection: apsw.Connection, folder: Path, head: str) -> None:
+def update_history(connection: apsw.Connection, folder: Path, head: str) -> None:
     """Let the index know the last commits before `head`, which is the one checked out; in a transaction of the caller."""
     row = connection.execute("SELECT value FROM facts WHERE name = 'head'").fetchone()
     known = str(row[0]) if row else ""
@@ -48,17 +48,17 @@ def update(connection: apsw.Connection, folder: Path, head: str) -> None:
         connection.execute("DELETE FROM commits; DELETE FROM commit_files; DELETE FROM commit_words")
     if head:
         for commit in reversed(list(_log(folder, f"{known}..{head}" if on_top else head))):
-            _put(connection, commit)
+            _store_commit(connection, commit)
         connection.execute("DELETE FROM commit_files WHERE seq <= (SELECT max(seq) FROM commits) - ?1;", (MOST_COMMITS,))
         connection.execute("DELETE FROM commit_words WHERE rowid <= (SELECT max(seq) FROM commits) - ?", (MOST_COMMITS,))
         connection.execute("DELETE FROM commits WHERE seq <= (SELECT max(seq) FROM commits) - ?", (MOST_COMMITS,))
     connection.execute("INSERT OR REPLACE INTO facts VALUES ('head', ?)", (head,))
 
 
-def _put(connection: apsw.Connection, commit: Commit) -> None:
+def _store_commit(connection: apsw.Connection, commit: Commit) -> None:
     connection.execute("INSERT INTO commits(hash, at) VALUES (?, ?)", (commit.hash, commit.at))
     number = connection.last_insert_rowid()
-    connection.execute("INSERT INTO commit_words(rowid, message) VALUES (?, ?)", (number, indexed(commit.message)))
+    connection.execute("INSERT INTO commit_words(rowid, message) VALUES (?, ?)", (number, index_text(commit.message)))
     connection.executemany("INSERT INTO commit_files VALUES (?, ?, ?)", [(number, path, len(commit.paths)) for path in commit.paths])
 
 
@@ -80,7 +80,7 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 
 
-def said_of(connection: apsw.Connection, messages: Mapping[int, float], files: Mapping[str, int]) -> dict[int, float]:
+def commit_message_scores(connection: apsw.Connection, messages: Mapping[int, float], files: Mapping[str, int]) -> dict[int, float]:
     """What the commits that match a question, with their scores, come to for the files they changed."""
     found: dict[int, list[float]] = defaultdict(list)
     sql = "SELECT seq, path, many FROM commit_files WHERE seq IN (SELECT value FROM json_each(?))"
@@ -93,7 +93,7 @@ def said_of(connection: apsw.Connection, messages: Mapping[int, float], files: M
 _HALF = 500
 
 
-def lately(connection: apsw.Connection, files: Mapping[str, int]) -> dict[int, float]:
+def recent_changes(connection: apsw.Connection, files: Mapping[str, int]) -> dict[int, float]:
     """How much each file changed in the last commits, the last `_HALF` of them for half of it."""
     found: dict[int, float] = defaultdict(float)
     newest = (connection.execute("SELECT max(seq) FROM commits").fetchone() or (0,))[0] or 0
@@ -103,7 +103,7 @@ def lately(connection: apsw.Connection, files: Mapping[str, int]) -> dict[int, f
     return {file: math.log1p(score) for file, score in found.items()}
 
 
-def together(connection: apsw.Connection, path: str, most: int = 30) -> dict[str, float]:
+def changed_together(connection: apsw.Connection, path: str, most: int = 30) -> dict[str, float]:
     """The files that were changed together with `path`, with how surely: the share of its commits, large ones counting less."""
     own = list(connection.execute("SELECT seq, many FROM commit_files WHERE path = ?", (path,)))
     total = sum(1 / math.log2(1 + many) for _, many in own)
@@ -115,7 +115,7 @@ def together(connection: apsw.Connection, path: str, most: int = 30) -> dict[str
     return {other: score / (total + 1) for other, score in best}
 
 
-def shares(connection: apsw.Connection, leaders: Collection[str], paths: Collection[str]) -> dict[str, dict[str, float]]:
+def co_change_shares(connection: apsw.Connection, leaders: Collection[str], paths: Collection[str]) -> dict[str, dict[str, float]]:
     """For each of `leaders`, the `paths` that changed with it: in which share of their own commits, large ones and files of few counting less."""
     sql = "SELECT path, seq, many FROM commit_files WHERE path IN (SELECT value FROM json_each(?))"
     commits: dict[str, dict[int, float]] = {path: {} for path in [*leaders, *paths]}

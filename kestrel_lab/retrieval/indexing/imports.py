@@ -9,24 +9,24 @@ from collections.abc import Iterator
 from kestrel_lab.retrieval.indexing.languages import language_of
 
 
-def resolved(path: str, kind: str, target: str, names: str, known: frozenset[str]) -> list[str]:
+def resolve_import(path: str, kind: str, target: str, names: str, known: frozenset[str]) -> list[str]:
     """Return the files of the folder that an import or a link refers to; none for what is elsewhere."""
     here = posixpath.dirname(path)
     if kind == "link":
         options = [posixpath.join(here, target), target.lstrip("/")]
-        return _first(options, ("", ".md", ".rst", ".txt", "/index.md", "/README.md"), known)
+        return _first_known(options, ("", ".md", ".rst", ".txt", "/index.md", "/README.md"), known)
     language = language_of(path)
     if language == "python":
         return _python(here, target, names.split(), known)
     if language in {"javascript", "typescript", "tsx"}:
         endings = ("", ".ts", ".tsx", ".js", ".jsx", ".mjs", "/index.ts", "/index.tsx", "/index.js")
         plain = re.sub(r"\.[cm]?jsx?$", "", target)  # TypeScript is imported under the name of what it is compiled to
-        return _first([posixpath.join(here, each) for each in (target, plain)], endings, known) if target.startswith(".") else []
+        return _first_known([posixpath.join(here, each) for each in (target, plain)], endings, known) if target.startswith(".") else []
     if language in {"c", "c++"}:
-        found = _first([posixpath.join(here, target), target], ("",), known)
+        found = _first_known([posixpath.join(here, target), target], ("",), known)
         return found or [each for each in known if each.endswith("/" + target)][:1]
     if language == "go":
-        return _go(target, known)
+        return _go_package_files(target, known)
     if language == "rust":
         return _rust(path, target, known)
     if language == "java":
@@ -37,7 +37,7 @@ def resolved(path: str, kind: str, target: str, names: str, known: frozenset[str
     return []
 
 
-def _go(target: str, known: frozenset[str]) -> list[str]:
+def _go_package_files(target: str, known: frozenset[str]) -> list[str]:
     """The files of a package: the folder that its address ends with, behind the name of its module, which may be any part of it."""
     pieces = target.split("/")
     modules = ["", *(posixpath.dirname(each) for each in known if posixpath.basename(each) == "go.mod")]
@@ -53,13 +53,13 @@ def _rust(path: str, target: str, known: frozenset[str]) -> list[str]:
     here, stem = posixpath.dirname(path), posixpath.basename(path).removesuffix(".rs")
     own = here if stem in {"mod", "lib", "main"} else posixpath.join(here, stem)
     pieces = [piece for piece in target.split("::") if piece]
-    roots = [own, here, *_above(here, "")]
+    roots = [own, here, *_parent_paths(here, "")]
     while pieces and pieces[0] in {"crate", "self", "super"}:
         roots = roots[1:] if pieces[0] == "super" else roots
         pieces = pieces[1:]
     for end in range(len(pieces), 0, -1):
         options = [posixpath.join(root, *pieces[:end]) for root in roots]
-        if found := _first(options, (".rs", "/mod.rs"), known):
+        if found := _first_known(options, (".rs", "/mod.rs"), known):
             return found if found != [path] else []
     return []
 
@@ -73,23 +73,23 @@ def _python(here: str, target: str, names: list[str], known: frozenset[str]) -> 
             place = posixpath.dirname(place)
         roots = [posixpath.join(place, rest) if rest else place]
     else:
-        roots = [rest, f"src/{rest}", posixpath.join(here, rest), *_above(here, rest)]
+        roots = [rest, f"src/{rest}", posixpath.join(here, rest), *_parent_paths(here, rest)]
     found: list[str] = []
     for root in roots:
-        inner = [each for name in names for each in _first([posixpath.join(root, name)], (".py", ".pyi", "/__init__.py"), known)]
-        found = inner or _first([root], (".py", ".pyi", "/__init__.py"), known)
+        inner = [each for name in names for each in _first_known([posixpath.join(root, name)], (".py", ".pyi", "/__init__.py"), known)]
+        found = inner or _first_known([root], (".py", ".pyi", "/__init__.py"), known)
         if found:
             break
     return found
 
 
-def _above(here: str, rest: str) -> Iterator[str]:
+def _parent_paths(here: str, rest: str) -> Iterator[str]:
     while here:
         here = posixpath.dirname(here)
         yield posixpath.join(here, rest)
 
 
-def _first(options: list[str], endings: tuple[str, ...], known: frozenset[str]) -> list[str]:
+def _first_known(options: list[str], endings: tuple[str, ...], known: frozenset[str]) -> list[str]:
     for option in options:
         for ending in endings:
             if (found := posixpath.normpath(option) + ending) in known:

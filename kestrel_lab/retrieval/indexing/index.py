@@ -17,9 +17,18 @@ import apsw
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.retrieval.indexing import git_history as history
-from kestrel_lab.retrieval.indexing.chunks import cut
-from kestrel_lab.retrieval.indexing.file_list import Stamp, files_of, left_out, read_text, stamp
-from kestrel_lab.retrieval.indexing.table import OLD, UNUSABLE, Writing, connect, known, put, remove, touch
+from kestrel_lab.retrieval.indexing.chunks import cut_chunks
+from kestrel_lab.retrieval.indexing.file_list import Stamp, file_stamp, files_of, read_text, skip_reason
+from kestrel_lab.retrieval.indexing.table import (
+    OLD,
+    UNUSABLE,
+    WriteTransaction,
+    indexed_files,
+    open_index,
+    remove_files,
+    store_file,
+    update_stamp,
+)
 
 T = TypeVar("T")
 _BATCH = 40
@@ -29,7 +38,7 @@ _SETTLED_NS = 50_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Refreshed:
+class UpdateResult:
     """The result of an update."""
 
     files: int
@@ -42,7 +51,7 @@ class Refreshed:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Building:
+class BuildProgress:
     """The progress of a build."""
 
     done: int = 0
@@ -57,10 +66,10 @@ class Building:
 class _Build(threading.Thread):
     """Updates an index; `ended` is the result afterwards."""
 
-    def __init__(self, work: Callable[[Reporter | None], Building], reporter: Reporter | None) -> None:
+    def __init__(self, work: Callable[[Reporter | None], BuildProgress], reporter: Reporter | None) -> None:
         super().__init__(name="kestrel-index", daemon=True)
         self._work, self._reporter = work, reporter
-        self.ended: Building | None = None
+        self.ended: BuildProgress | None = None
 
     def run(self) -> None:
         self.ended = self._work(self._reporter)
@@ -74,7 +83,7 @@ class CodeIndex:
         self.workspace = Path(workspace).resolve()
         name = hashlib.sha256(os.fsencode(self.workspace)).hexdigest()[:20]
         self.path = Path(home).resolve() / "index" / f"{name}.db"
-        self.building = Building()
+        self.building = BuildProgress()
         self._held = threading.local()
         self._thread: _Build | None = None
         self._starting = threading.Lock()
@@ -108,7 +117,7 @@ class CodeIndex:
             with self.reading() as connection:
                 return work(connection)
         except UNUSABLE as error:
-            self._discard(_anew(error))
+            self._discard(_rebuilt_notice(error))
         self.refresh()
         with self.reading() as connection:
             return work(connection)
@@ -117,7 +126,7 @@ class CodeIndex:
         """Return the rows of a query."""
         return list(self._connection().execute(sql, tuple(bindings)))
 
-    def refresh(self, reporter: Reporter | None = None) -> Refreshed:
+    def refresh(self, reporter: Reporter | None = None) -> UpdateResult:
         """Bring the index up to date with the folder, and return what had changed.
 
         A folder that has not changed costs listing its files and asking how each stands. A build that was killed goes on
@@ -133,7 +142,7 @@ class CodeIndex:
                 if attempt == 2:
                     msg = f"the index {self.path} is damaged again after it was rebuilt ({error}): check the disk"
                     raise StoreError(msg) from error
-                self._discard(_anew(error))
+                self._discard(_rebuilt_notice(error))
             except apsw.BusyError as error:
                 msg = f"another process keeps writing to the index {self.path} for a long time: try again when it has finished"
                 raise StoreError(msg) from error
@@ -149,7 +158,7 @@ class CodeIndex:
             if self._thread is not None and self._thread.is_alive():
                 return self._thread
             self._stop.clear()
-            self.building = Building()
+            self.building = BuildProgress()
             thread = _Build(self._work, reporter)
             thread.start()
             self._thread = thread
@@ -174,7 +183,7 @@ class CodeIndex:
             return f"the index is still being built, {now.done:,} of {now.total:,} files are done: other files are not found yet"
         return now.note
 
-    def wait(self, seconds: float | None = None) -> Building:
+    def wait(self, seconds: float | None = None) -> BuildProgress:
         """Wait for the thread, at most so long, and return how far it is."""
         if self._thread is not None:
             self._thread.join(seconds)
@@ -193,40 +202,40 @@ class CodeIndex:
         self.wait()
         self._let_go()
 
-    def _work(self, reporter: Reporter | None) -> Building:
+    def _work(self, reporter: Reporter | None) -> BuildProgress:
         try:
             note = self.refresh(reporter).note
             self.building = replace(self.building, finished=not self._stop.is_set(), note=note)
         except Exception as error:  # noqa: BLE001  # the end of a thread: whoever waits for it is told
-            self.building = Building(error=error)
+            self.building = BuildProgress(error=error)
         finally:
             self._let_go()
         return self.building
 
-    def _refresh(self, reporter: Reporter | None, began: float) -> Refreshed:
+    def _refresh(self, reporter: Reporter | None, began: float) -> UpdateResult:
         connection = self._connection()
         looked = time.time_ns()
-        listed = {path: stamp(self.workspace, path) for path in files_of(self.workspace)}
-        before = known(connection)
+        listed = {path: file_stamp(self.workspace, path) for path in files_of(self.workspace)}
+        before = indexed_files(connection)
         present = {path: found for path, found in listed.items() if found != "gone"}
         gone = [path for path in before if path not in present]
         if gone:
-            with Writing(connection):
-                remove(connection, gone)
-        todo = [(path, found) for path, found in present.items() if not _same(before.get(path), found)]
-        self.building = Building(total=len(todo))
+            with WriteTransaction(connection):
+                remove_files(connection, gone)
+        todo = [(path, found) for path, found in present.items() if not _is_unchanged(before.get(path), found)]
+        self.building = BuildProgress(total=len(todo))
         changed = 0
         for start in range(0, len(todo), _BATCH):
             if self._stop.is_set():
                 break
             changed += self._take(connection, todo[start : start + _BATCH], before, looked)
             done = min(start + _BATCH, len(todo))
-            self.building = Building(done=done, total=len(todo))
+            self.building = BuildProgress(done=done, total=len(todo))
             if reporter is not None:
                 reporter(done, len(todo), todo[done - 1][0])
         self._remember(connection, complete=not self._stop.is_set())
         seconds = time.perf_counter() - began
-        return Refreshed(files=len(present), changed=changed, removed=len(gone), seconds=seconds, note=self._note)
+        return UpdateResult(files=len(present), changed=changed, removed=len(gone), seconds=seconds, note=self._note)
 
     def _remember(self, connection: apsw.Connection, *, complete: bool) -> None:
         """Take in what was committed since, and whether the files are all here."""
@@ -234,8 +243,8 @@ class CodeIndex:
         if complete and not list(connection.execute("SELECT 1 FROM facts WHERE name = 'complete'")):
             connection.execute("INSERT OR REPLACE INTO facts VALUES ('complete', '1')")
         if list(connection.execute("SELECT value FROM facts WHERE name = 'head'")) != [(head,)]:
-            with Writing(connection):
-                history.update(connection, self.workspace, head)
+            with WriteTransaction(connection):
+                history.update_history(connection, self.workspace, head)
 
     def _take(self, connection: apsw.Connection, batch: Sequence[tuple[str, Stamp | str]], before: dict[str, Any], looked: int) -> int:
         """Read some files and write what is in them, all at once; returns how many were other than the index had them."""
@@ -243,7 +252,7 @@ class CodeIndex:
         read = []
         for path, found in batch:
             place = found if isinstance(found, Stamp) else Stamp(0, 0, 0, 0)
-            why = found if isinstance(found, str) else left_out(path, found.size)
+            why = found if isinstance(found, str) else skip_reason(path, found.size)
             text = why or read_text(self.workspace, path)
             if isinstance(text, str):
                 read.append((path, place, b"", text, ""))
@@ -251,15 +260,15 @@ class CodeIndex:
             content = hashlib.sha256(text[1]).digest()
             held = before.get(path)
             same = held is not None and held[3] == content and not held[4]
-            read.append((path, place, content, None if same else cut(path, text[0]), text[0]))  # type: ignore[arg-type]
-        with Writing(connection):
+            read.append((path, place, content, None if same else cut_chunks(path, text[0]), text[0]))  # type: ignore[arg-type]
+        with WriteTransaction(connection):
             for path, place, content, parsed, text in read:
                 # Another process may have written the file meanwhile, from the same bytes: then there is nothing to do.
                 row = connection.execute("SELECT hash, skipped FROM files WHERE path = ?", (path,)).fetchone()
                 if row is not None and row[0] == content and row[1] == (parsed if isinstance(parsed, str) else ""):
-                    touch(connection, path, place, looked)
+                    update_stamp(connection, path, place, looked)
                 else:
-                    put(connection, path, place, looked, content, cut(path, text) if parsed is None else parsed, text)
+                    store_file(connection, path, place, looked, content, cut_chunks(path, text) if parsed is None else parsed, text)
                     changed += 1
         return changed
 
@@ -271,10 +280,10 @@ class CodeIndex:
                 return held[0]
         self._let_go()
         try:
-            connection = connect(self.path)
+            connection = open_index(self.path)
         except UNUSABLE as error:
-            self._discard(_anew(error))
-            connection = connect(self.path)
+            self._discard(_rebuilt_notice(error))
+            connection = open_index(self.path)
         self._held.one = (connection, self.path.stat().st_ino)
         return connection
 
@@ -291,11 +300,11 @@ class CodeIndex:
             Path(f"{self.path}{ending}").unlink(missing_ok=True)
 
 
-def _anew(error: Exception) -> str:
+def _rebuilt_notice(error: Exception) -> str:
     return f"{error} was built anew" if str(error) == OLD else f"the index was damaged ({error}) and was built anew"
 
 
-def _same(before: tuple[int, Stamp, int, bytes, str] | None, now: Stamp | str) -> bool:
+def _is_unchanged(before: tuple[int, Stamp, int, bytes, str] | None, now: Stamp | str) -> bool:
     """Whether a file is as it was when it was read. One that was changed just before it was read is read again."""
     if before is None:
         return False

@@ -35,7 +35,7 @@ def _by_node(kinds: Mapping[str, str]) -> dict[str, str]:
     return {node: kind for kind, nodes in kinds.items() for node in nodes.split()}
 
 
-def _within(nodes: str) -> frozenset[str]:
+def _node_types(nodes: str) -> frozenset[str]:
     return frozenset(nodes.split())
 
 
@@ -45,7 +45,7 @@ _C_KINDS = {
     "constant": "preproc_def",
     "declaration": "declaration",
 }
-_C_WITHIN = _within("preproc_ifdef preproc_if preproc_else preproc_elif linkage_specification declaration_list")
+_C_WITHIN = _node_types("preproc_ifdef preproc_if preproc_else preproc_elif linkage_specification declaration_list")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 _JS_KINDS = {
     "function": "function_declaration generator_function_declaration",
@@ -53,7 +53,7 @@ _JS_KINDS = {
     "method": "method_definition field_definition",
     "constant": "expression_statement lexical_declaration variable_declaration",
 }
-_JS_WITHIN = _within("export_statement class_body statement_block ambient_declaration module")
+_JS_WITHIN = _node_types("export_statement class_body statement_block ambient_declaration module")
 _JS_IMPORT = re.compile(r"""(?:\bfrom|\bimport|\brequire\(|\bimport\()\s*['"]([^'"\n]+)['"]""")
 _TS_DEFINITIONS = _by_node(_JS_KINDS) | _by_node(
     {
@@ -67,7 +67,7 @@ GRAMMARS: Mapping[str, Grammar] = {
     "python": Grammar(
         module="tree_sitter_python",
         definitions=_by_node({"function": "function_definition", "class": "class_definition", "constant": "expression_statement"}),
-        within=_within("decorated_definition block if_statement else_clause try_statement except_clause with_statement"),
+        within=_node_types("decorated_definition block if_statement else_clause try_statement except_clause with_statement"),
         imports=re.compile(r"^[ \t]*(?:from[ \t]+(\.*[\w.]*)[ \t]+import[ \t]+(\([^)]*\)|[^#\n]+)|import[ \t]+([\w., \t]+))", re.MULTILINE),
     ),
     "javascript": Grammar(module="tree_sitter_javascript", definitions=_by_node(_JS_KINDS), within=_JS_WITHIN, imports=_JS_IMPORT),
@@ -90,7 +90,7 @@ GRAMMARS: Mapping[str, Grammar] = {
                 "constant": "field_declaration enum_constant",
             }
         ),
-        within=_within("class_body interface_body enum_body enum_body_declarations"),
+        within=_node_types("class_body interface_body enum_body enum_body_declarations"),
         imports=re.compile(r"^\s*import\s+(?:static\s+)?([\w.]+)", re.MULTILINE),
     ),
     "go": Grammar(
@@ -103,7 +103,7 @@ GRAMMARS: Mapping[str, Grammar] = {
                 "constant": "const_spec var_spec",
             }
         ),
-        within=_within("type_declaration const_declaration var_declaration var_spec_list"),
+        within=_node_types("type_declaration const_declaration var_declaration var_spec_list"),
         imports=re.compile(r'^\s*(?:import\s+)?(?:\w+\s+)?"([\w./-]+)"\s*$', re.MULTILINE),
     ),
     "rust": Grammar(
@@ -116,7 +116,7 @@ GRAMMARS: Mapping[str, Grammar] = {
                 "constant": "const_item static_item",
             }
         ),
-        within=_within("declaration_list foreign_mod_item"),
+        within=_node_types("declaration_list foreign_mod_item"),
         imports=re.compile(r"^\s*(?:pub\s+)?use\s+([\w:]+)|^\s*(?:pub\s+)?mod\s+(\w+)\s*;", re.MULTILINE),
     ),
     "c": Grammar(module="tree_sitter_c", definitions=_by_node(_C_KINDS), within=_C_WITHIN, imports=_INCLUDE),
@@ -152,15 +152,15 @@ def language_of(path: str) -> str:
 
 
 @cache
-def _loaded(language: str) -> Any:
+def _load_language(language: str) -> Any:
     from tree_sitter import Language  # compiled; only who builds an index needs it
 
     grammar = GRAMMARS[language]
     return Language(getattr(import_module(grammar.module), grammar.function)())
 
 
-def parse(language: str, content: bytes) -> Any:
+def parse_source(language: str, content: bytes) -> Any:
     """Return the syntax tree of a text in a language of `GRAMMARS`; wrong code has one too."""
     from tree_sitter import Parser
 
-    return Parser(_loaded(language)).parse(content)
+    return Parser(_load_language(language)).parse(content)

@@ -11,7 +11,7 @@ import apsw
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.host.filesystem import private_file, private_folder
-from kestrel_lab.language.code_tokens import indexed
+from kestrel_lab.language.code_tokens import index_text
 from kestrel_lab.retrieval.indexing.chunks import Parsed
 from kestrel_lab.retrieval.indexing.file_list import Stamp
 
@@ -50,7 +50,7 @@ OLD = "the index was made by another version of kestrel_lab and"
 """The message for an index with other tables."""
 
 
-def connect(path: Path) -> apsw.Connection:
+def open_index(path: Path) -> apsw.Connection:
     """Open the index at `path`, made if need be; raises one of `UNUSABLE` for a file that is none, `StoreError` where none can be made."""
     try:
         private_folder(path.parent)
@@ -74,14 +74,14 @@ def connect(path: Path) -> apsw.Connection:
 def _prepare(connection: apsw.Connection) -> None:
     if connection.pragma("user_version") == VERSION:
         return
-    with Writing(connection):
+    with WriteTransaction(connection):
         if connection.pragma("user_version") != VERSION:
             if connection.execute("SELECT 1 FROM sqlite_master").fetchone():
                 raise apsw.FormatError(OLD)
             connection.execute(_SCHEMA)
 
 
-class Writing:
+class WriteTransaction:
     """A transaction that locks for writing at its beginning, so that it never fails half-way."""
 
     def __init__(self, connection: apsw.Connection) -> None:
@@ -96,13 +96,13 @@ class Writing:
             self._connection.execute("COMMIT" if kind is None else "ROLLBACK")
 
 
-def known(connection: apsw.Connection) -> dict[str, tuple[int, Stamp, int, bytes, str]]:
+def indexed_files(connection: apsw.Connection) -> dict[str, tuple[int, Stamp, int, bytes, str]]:
     """Return every file of the index: its number, its stamp, when it was read, its hash, why it was skipped."""
     rows: Iterable[Sequence[Any]] = connection.execute("SELECT path, id, mtime, ctime, size, inode, looked, hash, skipped FROM files")
     return {path: (number, Stamp(*stamp), looked, content, skipped) for path, number, *stamp, looked, content, skipped in rows}
 
 
-def remove(connection: apsw.Connection, paths: Iterable[str]) -> None:
+def remove_files(connection: apsw.Connection, paths: Iterable[str]) -> None:
     """Remove files from every table."""
     for path in paths:
         row = connection.execute("SELECT id FROM files WHERE path = ?", (path,)).fetchone()
@@ -116,9 +116,11 @@ def remove(connection: apsw.Connection, paths: Iterable[str]) -> None:
         connection.execute("DELETE FROM files WHERE id = ?", row)
 
 
-def put(connection: apsw.Connection, path: str, stamp: Stamp, looked: int, content: bytes, found: Parsed | str, text: str = "") -> None:
+def store_file(
+    connection: apsw.Connection, path: str, stamp: Stamp, looked: int, content: bytes, found: Parsed | str, text: str = ""
+) -> None:
     """Store what was `found` in `path`, or why it was skipped; `content` is the hash of its bytes."""
-    remove(connection, [path])
+    remove_files(connection, [path])
     language, title, skipped = ("", "", found) if isinstance(found, str) else (found.language, found.title, "")
     connection.execute(
         "INSERT INTO files(path, mtime, ctime, size, inode, looked, hash, language, title, skipped) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -130,16 +132,16 @@ def put(connection: apsw.Connection, path: str, stamp: Stamp, looked: int, conte
     lines = text.split("\n")
     bodies = []
     for chunk in found.chunks:
-        body = indexed("\n".join(lines[chunk.first - 1 : chunk.last]))
+        body = index_text("\n".join(lines[chunk.first - 1 : chunk.last]))
         bodies.append(body)
         row = (number, chunk.first, chunk.last, chunk.kind, chunk.name)
         connection.execute("INSERT INTO chunks(file, first, last, kind, name) VALUES (?, ?, ?, ?, ?)", row)
         connection.execute(
-            "INSERT INTO chunk_words(rowid, name, body) VALUES (?, ?, ?)", (connection.last_insert_rowid(), indexed(chunk.name), body)
+            "INSERT INTO chunk_words(rowid, name, body) VALUES (?, ?, ?)", (connection.last_insert_rowid(), index_text(chunk.name), body)
         )
     base = path.rsplit("/", 1)[-1]
     symbols = " ".join(dict.fromkeys(symbol.name for symbol in found.symbols))
-    fields = (" ".join(bodies), indexed(title), indexed(path), indexed(base.rsplit(".", 1)[0]), indexed(symbols))
+    fields = (" ".join(bodies), index_text(title), index_text(path), index_text(base.rsplit(".", 1)[0]), index_text(symbols))
     connection.execute(f"INSERT INTO file_words(rowid, {', '.join(FIELDS)}) VALUES (?, ?, ?, ?, ?, ?)", (number, *fields))
     connection.executemany(
         "INSERT INTO symbols VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -148,7 +150,7 @@ def put(connection: apsw.Connection, path: str, stamp: Stamp, looked: int, conte
     connection.executemany("INSERT INTO edges VALUES (?, ?, ?, ?, ?)", [(number, e.kind, e.target, e.names, e.line) for e in found.edges])
 
 
-def touch(connection: apsw.Connection, path: str, stamp: Stamp, looked: int) -> None:
+def update_stamp(connection: apsw.Connection, path: str, stamp: Stamp, looked: int) -> None:
     """Store the new stamp of a file whose content is the same."""
     connection.execute(
         "UPDATE files SET mtime = ?, ctime = ?, size = ?, inode = ?, looked = ? WHERE path = ?",

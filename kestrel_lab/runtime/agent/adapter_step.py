@@ -26,8 +26,8 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.memory.run_memory import spoken
-from kestrel_lab.tools.sandbox.select import Choice, chosen
+from kestrel_lab.runtime.memory.run_memory import with_note_texts
+from kestrel_lab.tools.sandbox.select import Choice, choose_level_async
 
 GO_ON: Final = "You were stopped in the middle of your work. Go on with it."
 _RESULT: Final = 20_000
@@ -43,20 +43,20 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         return talk.messages[-1].text.strip()
     adapter.check(ctx.workspace.root)
     sandbox = replace(ctx.sandbox, network=True)  # it has to reach its model
-    choice = await chosen(sandbox, ctx.workspace.root)
+    choice = await choose_level_async(sandbox, ctx.workspace.root)
     work = _Work(step, adapter, ctx, desk, choice)
     if not (adapter.capabilities.approvals and choice.wanted):
         await work.ask_to_begin()
     work.keep_decisions()
     work.close_calls("the program was stopped while this call ran or waited; it may have taken effect")
     resumes = bool(talk.session) and (not talk.borrowed or adapter.capabilities.resume == "any")
-    messages = with_images(await spoken(talk.sent, ctx), ctx.store)
+    messages = with_images(await with_note_texts(talk.sent, ctx), ctx.store)
     last = messages[-1] if messages[-1].role == "user" else Message(role="user", text=GO_ON)
     form = "" if step.schema is None else f"\n\nAnswer with nothing but JSON that fits this JSON Schema:\n{json.dumps(step.schema)}"
     prompt = f"{last.text}{form}"
     task = Task(
         prompt=prompt,
-        retold=f"{_retold(messages[:-1] if last is messages[-1] else messages)}{prompt}",
+        retold=f"{_conversation_text(messages[:-1] if last is messages[-1] else messages)}{prompt}",
         folder=ctx.workspace.root,
         level=choice.level,
         sandbox=sandbox,
@@ -239,7 +239,7 @@ class _Work:
         if known is not None:
             call = call if args is None else replace(call, args=args)
             self._ours[request.id] = call
-            self._run(call, _leave(given))
+            self._run(call, _decision_text(given))
             await self._ctx.on_disk()
         return Decision(granted=True, args=args)
 
@@ -270,13 +270,13 @@ class _Work:
             self.asked = ""
 
 
-def _leave(given: ApprovalGiven | None) -> str:
+def _decision_text(given: ApprovalGiven | None) -> str:
     if given is None:
         return "its danger asks for nobody's leave"
     return f"{given.by}: {given.reason}" if given.reason and given.how != "policy" else given.by
 
 
-def _retold(messages: Sequence[Message]) -> str:
+def _conversation_text(messages: Sequence[Message]) -> str:
     """Return a conversation as text, for a program that does not have it; empty where there is none."""
     said = []
     for message in messages:

@@ -23,7 +23,7 @@ from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.conversation import Conversation
-from kestrel_lab.models.wrapper import wrapped
+from kestrel_lab.models.wrapper import inner_model
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.tools.read_result import NAME as READ_RESULT
 
@@ -54,7 +54,7 @@ def context_of(model: Model) -> int | None:
     while inside is not None:
         if tokens := getattr(inside, "context_tokens", None):
             return int(tokens)
-        inside = wrapped(inside)
+        inside = inner_model(inside)
     return None
 
 
@@ -151,7 +151,7 @@ class _Shown:
     def transcript(self, upto: int) -> str:
         """Return the conversation up to there as text, an earlier summary first."""
         before = [self.talk.summary] if self.talk.summary else []
-        return "\n\n".join([*before, *(_told(message, self.results) for message in self.talk.messages[self._first : upto])])
+        return "\n\n".join([*before, *(_message_text(message, self.results) for message in self.talk.messages[self._first : upto])])
 
     def last_goal(self, upto: int, room: int) -> str:
         """Return what the user said last, where only the summary would tell of it."""
@@ -182,7 +182,7 @@ class _Shown:
         return f'read it with {READ_RESULT}(id="{known}")' if known else ""
 
 
-def _told(message: Message, results: dict[str, str]) -> str:
+def _message_text(message: Message, results: dict[str, str]) -> str:
     said = results.get(message.call_id, message.text) if message.role == "tool" else message.text
     calls = "".join(f"\ncalls {call.name} {json.dumps(call.args, ensure_ascii=False)}" for call in message.calls)
     return f"{message.role}{f' {message.name}' if message.name else ''}: {said}{calls}"

@@ -21,12 +21,12 @@ from kestrel_lab.core.events.union import FilesTainted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Handler
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.security.argument_texts import name_of
+from kestrel_lab.runtime.security.argument_texts import call_label
 from kestrel_lab.runtime.security.file_taint import MOST_ENTRIES, MOST_FILES, FileTaint, Snapshot
 from kestrel_lab.tools.data_flow import Flow
 from kestrel_lab.tools.files.inotify import OpenWatch
 from kestrel_lab.tools.files.workspace import SKIPPED
-from kestrel_lab.tools.tool import Tool, render
+from kestrel_lab.tools.tool import Tool, render_result
 
 _PLAIN = re.compile(r"[\w./-]{1,40}")
 """Matches a path that is too plain to carry an instruction."""
@@ -51,7 +51,7 @@ class FileTrace(Struct, frozen=True):
         if files is None or tool is None:
             return await proceed(call)
         flow = tool.flow.at(call.sandbox)
-        author, way = self._author(call, flow), way_of(tool, flow, call)
+        author, way = self._author(call, flow), detection_of(tool, flow, call)
         if not author and not (way and files.known()):
             return await proceed(call)
         trace = _Trace(self.ctx, files, call, tool, flow, way, author)
@@ -67,7 +67,7 @@ class FileTrace(Struct, frozen=True):
             if result is None:  # cancelled: what it did until now is recorded all the same
                 trace.end("")
             else:
-                answer = result.error.message if result.error is not None else render(result.value)
+                answer = result.error.message if result.error is not None else render_result(result.value)
                 await asyncio.to_thread(trace.end, answer, cached=result.cached)
             trace.tell_end()
         return result
@@ -124,7 +124,7 @@ class FileTrace(Struct, frozen=True):
             return ""
         if foreign := self.ctx.flow.now().context(call).untrusted:
             return foreign[-1]
-        return name_of(call.target, call.args) if "untrusted" in flow.reads else ""
+        return call_label(call.target, call.args) if "untrusted" in flow.reads else ""
 
 
 def may_write(flow: Flow, call: Call) -> bool:
@@ -132,7 +132,7 @@ def may_write(flow: Flow, call: Call) -> bool:
     return flow.reaches in {"workspace", "anything"} or ("files" in flow.unsaid and call.effect != "pure")
 
 
-def way_of(tool: Tool, flow: Flow, call: Call) -> _Way:
+def detection_of(tool: Tool, flow: Flow, call: Call) -> _Way:
     """Return how the files that a call read are found; empty where it reads none, or its answer counts as untrusted anyway."""
     if "untrusted" in flow.reads:
         return ""
@@ -196,13 +196,13 @@ class _Trace:
                 case "lines":
                     path = str(args.get("path") or ".")
                     found = self.files.below(workspace, path)
-                    self.read = next((why for below, why in found.items() if below == "." or _stands(below, answer)), "")
+                    self.read = next((why for below, why in found.items() if below == "." or _contains_path(below, answer)), "")
                 case "watch":
                     self.read = self._watched()
         if not self.read and cached:
             self.read = self.files.answered(self.key)
         if not self.read and not self.author and self.way:
-            self.read = next((why for path, why in self.files.names(self.root).items() if _named(path, answer)), "")
+            self.read = next((why for path, why in self.files.names(self.root).items() if _contains_file_name(path, answer)), "")
         self.watch.close()
         if self.writes and (self.author or self.read):
             self.wrote, self.folders = self._changes(after)
@@ -280,13 +280,13 @@ class _Trace:
         return next((why for one in found for why in one.values()), "")
 
 
-def _stands(path: str, text: str) -> bool:
+def _contains_path(path: str, text: str) -> bool:
     """Return whether a path occurs in an answer; a path that may be displayed in another form always counts."""
     if not path.isprintable() or not path.isascii():
         return True
     return re.search(rf"(?<![\w.-]){re.escape(path)}(?![\w-])", text) is not None
 
 
-def _named(path: str, text: str) -> bool:
+def _contains_file_name(path: str, text: str) -> bool:
     name = path.rpartition("/")[2]
     return any(form in text for form in (name, json.dumps(name)[1:-1]))

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.core.calls import Call, Result
-from kestrel_lab.core.errors import ModelError, boundary
+from kestrel_lab.core.errors import ModelError, error_boundary
 from kestrel_lab.core.events.union import ModelDelta, Progress, Prompted
 from kestrel_lab.core.messages import ModelParams, ModelRequest, ThinkingDelta
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
-from kestrel_lab.core.usage import Idle
+from kestrel_lab.core.usage import IdleTime
 from kestrel_lab.eventlog.conversation import Conversation
-from kestrel_lab.middleware.layers import compose
+from kestrel_lab.middleware.layers import compose_layers
 from kestrel_lab.middleware.record_events import RecordModel
 from kestrel_lab.models.chat_format import object_schema
 from kestrel_lab.runtime.agent.adapter_step import run_adapter
@@ -27,9 +27,9 @@ from kestrel_lab.runtime.agent.compaction import make_room
 from kestrel_lab.runtime.agent.tool_calls import run_turn
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.images import with_images
-from kestrel_lab.runtime.context.run_context import RunContext, at
-from kestrel_lab.runtime.memory.run_memory import spoken
-from kestrel_lab.runtime.supervision.model_guard import guarded
+from kestrel_lab.runtime.context.run_context import RunContext, call_hooks
+from kestrel_lab.runtime.memory.run_memory import with_note_texts
+from kestrel_lab.runtime.supervision.model_guard import guard_model
 
 SILENT: Final = "You ended without a text. Say what came of it: give your answer now, as plain text."
 """What a model is told that falls silent, once."""
@@ -51,25 +51,25 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
         gave_way = False
         asked = talk.requests
         if asked:
-            await at(ctx, "before_act", step.id)
+            await call_hooks(ctx, "before_act", step.id)
             gave_way = await run_turn(step, talk, ctx, desk)
         elif talk.messages[-1].role == "assistant":
-            await at(ctx, "before_decide", step.id)
-            done = talk.messages[-1].text.strip() or talk.finish in WITHHELD or talk.again or not _acted(talk)
-            await at(ctx, "after_decide", step.id, goes_on=not done, answer=talk.messages[-1].text if done else "")
+            await call_hooks(ctx, "before_decide", step.id)
+            done = talk.messages[-1].text.strip() or talk.finish in WITHHELD or talk.again or not _has_called_tools(talk)
+            await call_hooks(ctx, "after_decide", step.id, goes_on=not done, answer=talk.messages[-1].text if done else "")
             if done:
                 return _answer(talk)
             ctx.emit(Prompted(step=step.id, text=SILENT, again=True))
         answers = {message.call_id: message.text for message in talk.messages[-len(asked) :] if message.role == "tool"} if asked else {}
         if asked:
-            await at(ctx, "after_act", step.id, answers=answers)
-            await at(ctx, "before_observe", step.id, answers=answers)
+            await call_hooks(ctx, "after_act", step.id, answers=answers)
+            await call_hooks(ctx, "before_observe", step.id, answers=answers)
         await ctx.give_way(turn=not gave_way)
-        await make_room(step, ctx.model_of(step), talk, ctx, lambda asker, asking: _said(asker, asking, ctx))
+        await make_room(step, ctx.model_of(step), talk, ctx, lambda asker, asking: _final_text(asker, asking, ctx))
         if asked:
-            await at(ctx, "after_observe", step.id, answers=answers)
-            await at(ctx, "before_decide", step.id)
-            await at(ctx, "after_decide", step.id, goes_on=True)
+            await call_hooks(ctx, "after_observe", step.id, answers=answers)
+            await call_hooks(ctx, "before_decide", step.id)
+            await call_hooks(ctx, "after_decide", step.id, goes_on=True)
         await _turn(step, talk, ctx)
 
 
@@ -77,12 +77,12 @@ async def _turn(step: Step, talk: Conversation, ctx: RunContext) -> None:
     cycle, model = talk.cycles + 1, ctx.model_of(step)
     call = f"{step.id}.m{cycle}"
     async with ctx.allowance.reserved(call, step.id, cycle, model, lambda: ctx.check_limits(step)):
-        await at(ctx, "before_think", step.id, cycle=cycle)
+        await call_hooks(ctx, "before_think", step.id, cycle=cycle)
         await _think(call, cycle, model, step, talk, ctx)
-        await at(ctx, "after_think", step.id)
+        await call_hooks(ctx, "after_think", step.id)
 
 
-async def _said(step: Step, talk: Conversation, ctx: RunContext) -> str:
+async def _final_text(step: Step, talk: Conversation, ctx: RunContext) -> str:
     await _turn(step, talk, ctx)
     return talk.text
 
@@ -94,7 +94,7 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
         target=model.name,
         request=_params(step, ctx).over(
             ModelRequest(
-                messages=with_images(await spoken(talk.sent, ctx), ctx.store),
+                messages=with_images(await with_note_texts(talk.sent, ctx), ctx.store),
                 tools=ctx.specs_of(step),
                 schema=None if step.schema is None else object_schema(step.schema),
                 temperature=step.temperature,
@@ -105,12 +105,12 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
         effect="pure",
     )
 
-    idle = Idle(hold=ctx.clock.hold, release=ctx.clock.release, give_back=ctx.clock.give_back)
+    idle = IdleTime(hold=ctx.clock.hold, release=ctx.clock.release, give_back=ctx.clock.give_back)
 
     async def ask(asked: Call) -> Result:
         assert asked.request is not None
-        with boundary(ModelError, f"model {model.name!r}"):
-            answer = await guarded(model, ctx.supervisor, ctx.emit, idle=idle, call_s=ctx.limits.model_seconds)(
+        with error_boundary(ModelError, f"model {model.name!r}"):
+            answer = await guard_model(model, ctx.supervisor, ctx.emit, idle=idle, call_s=ctx.limits.model_seconds)(
                 asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text, thinking=isinstance(text, ThinkingDelta)))
             )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
@@ -118,7 +118,7 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.meter.unpriced
-    result = await compose(ask, RecordModel(ctx.emit, cycle, idle), *ctx.middleware)(call)
+    result = await compose_layers(ask, RecordModel(ctx.emit, cycle, idle), *ctx.middleware)(call)
     ctx.warn_unpriced(model, unpriced)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
@@ -129,12 +129,12 @@ def _params(step: Step, ctx: RunContext) -> ModelParams:
     return run | ModelParams.of(step.params) if step.params else run
 
 
-def _acted(talk: Conversation) -> bool:
+def _has_called_tools(talk: Conversation) -> bool:
     return any(message.role == "tool" for message in talk.messages)
 
 
 def _answer(talk: Conversation) -> str:
     text = talk.messages[-1].text.strip()
-    if not text and talk.finish not in WITHHELD and not _acted(talk):
+    if not text and talk.finish not in WITHHELD and not _has_called_tools(talk):
         raise ModelError("the model ended without an answer: neither text nor a tool call")
     return text

@@ -37,7 +37,7 @@ def offer_macros(toolbox: Toolbox, store: SessionStore, place: Workspace, state:
     return with_macros(toolbox, macros.values()) if macros else toolbox
 
 
-def tools_begun_with(began: RunStarted) -> list[str]:
+def recorded_tools_of(began: RunStarted) -> list[str]:
     """The names of the tools a run was offered, those left out that are made anew for each run."""
     return [str(item["name"]) for item in began.tools if item["name"] not in {MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL}]
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from kestrel_lab.core.errors import StoreError, UsageError, nearest
+from kestrel_lab.core.errors import StoreError, UsageError, did_you_mean
 from kestrel_lab.eventlog.large_results import Spool
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.tools.tool import Kept
+from kestrel_lab.tools.tool import StoredAnswer
 
 _GONE = "is no longer kept whole: there was no room for it"
 
 
-def kept(ctx: RunContext, name: str) -> Kept:
+def stored_result(ctx: RunContext, name: str) -> StoredAnswer:
     """The answer of this run, or of the one it was forked from, that is kept under that name.
 
     Raises `ValueError` when there is none, so that no run can read in another's answers, and `FileNotFoundError` when it had to go.
     """
     whole = ctx.state.wholes.get(name)
     if whole is None:
-        raise ValueError(f"no answer of this run is kept as {name!r}; {nearest(name, ctx.state.wholes)}")
+        raise ValueError(f"no answer of this run is kept as {name!r}; {did_you_mean(name, ctx.state.wholes)}")
     try:
         path = ctx.store.results.path(name)
     except StoreError as error:
@@ -25,7 +25,7 @@ def kept(ctx: RunContext, name: str) -> Kept:
     if path is None:
         raise FileNotFoundError(f"the answer of {whole.tool} {_GONE}; make the call again, for a smaller part of it")
     untrusted = whole.tool not in ctx.tools or ctx.tools.get(whole.tool).untrusted
-    return Kept(path=path, chars=whole.chars, tool=whole.tool, untrusted=untrusted)
+    return StoredAnswer(path=path, chars=whole.chars, tool=whole.tool, untrusted=untrusted)
 
 
 def begin_spool(ctx: RunContext, spools: list[Spool]) -> Spool:

@@ -69,13 +69,13 @@ def read_json(text: str, schema: dict[str, Json] | None = None) -> Json:
     A value that is no object may be that of the key `value`, as providers want it; a text may be the answer as it stands.
     """
     if schema is None:
-        return _found(text)
+        return _largest_json(text)
     import jsonschema  # a third of a second: not at import
 
     fits = jsonschema.Draft202012Validator(schema)
     if fits.is_valid(text.strip()):
         return text.strip()
-    value = _found(text)
+    value = _largest_json(text)
     if isinstance(value, dict) and value.keys() == {"value"} and not fits.is_valid(value):
         value = value["value"]
     if problems := sorted(fits.iter_errors(value), key=lambda error: list(map(str, error.absolute_path))):
@@ -97,7 +97,7 @@ def _place(path: object) -> str:
     return f"{where}: " if where else ""
 
 
-def _found(text: str) -> Json:
+def _largest_json(text: str) -> Json:
     try:
         return loads(text.strip())
     except ValueError:

@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any, cast
 
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
-from kestrel_lab.core.errors import ApprovalRequired, ConflictError, KestrelError, Signal, StoreError, UsageError, gravest, nearest
+from kestrel_lab.core.errors import ApprovalRequired, ConflictError, KestrelError, Signal, StoreError, UsageError, did_you_mean, most_severe
 from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
 from kestrel_lab.core.expressions.templates import is_chained, with_answers
 from kestrel_lab.core.json_types import Json
@@ -21,22 +21,22 @@ from kestrel_lab.core.protocols import Handler
 from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.eventlog.large_results import Spool
 from kestrel_lab.middleware.cache import ToolCache
-from kestrel_lab.middleware.layers import Approval, Timeout, TurnOrder, compose
+from kestrel_lab.middleware.layers import Approval, Timeout, TurnOrder, compose_layers
 from kestrel_lab.middleware.record_events import RecordAnswer, RecordIntent
 from kestrel_lab.runtime.agent.file_trace import FileTrace
 from kestrel_lab.runtime.agent.macro_calls import MacroCalls
-from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, kept
+from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, stored_result
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.preview import code_context, versions_of, with_dry_run
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.context.tool_cache import reusable
+from kestrel_lab.runtime.context.tool_cache import is_cacheable
 from kestrel_lab.runtime.memory.run_memory import notes_of
-from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify
+from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify_failure
 from kestrel_lab.tools import read_result as reading
 from kestrel_lab.tools.files.versions import Versions
 from kestrel_lab.tools.sandbox.levels import Level
-from kestrel_lab.tools.sandbox.select import chosen
-from kestrel_lab.tools.tool import Tasks, Tool, ToolArgumentsError, Toolbox, ToolContext, render
+from kestrel_lab.tools.sandbox.select import choose_level_async
+from kestrel_lab.tools.tool import Tasks, Tool, ToolArgumentsError, Toolbox, ToolContext, render_result
 
 TOGETHER = Danger.LOW
 """Calls up to this danger may run beside others of their turn."""
@@ -71,7 +71,9 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     chained = any(is_chained(request.args) for request in state.conversation(step.id).requests)
     record = RecordAnswer(
         ctx.emit,
-        lambda call, value: render(value) if (tool := toolbox.find(call.target)) is None or tool.shown is None else tool.shown(value),
+        lambda call, value: (
+            render_result(value) if (tool := toolbox.find(call.target)) is None or tool.shown is None else tool.shown(value)
+        ),
         lambda call: 20_000 if (tool := toolbox.find(call.target)) is None else tool.max_chars,
         begun=lambda call: call.id in state.begun,
         keeps=lambda call: bool(step.tool) or state.macro_of(call.id) is not None or chained,
@@ -79,7 +81,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         interrupted=lambda: ctx.interrupted,
         reader="" if reading.NAME in ctx.toolbox else reading.NAME,
     )
-    calls = await _prepared(requests, step, ctx, record)
+    calls = await _prepare_calls(requests, step, ctx, record)
     if not calls:
         return False
     toolbox = ctx.tools
@@ -89,7 +91,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         ctx.emit(SchedulerParallelBatch(step=step.id, calls=sorted(together)))
     alone = {call.id for call, tool in zip(calls, tools, strict=True) if _runs_alone(call, tool)}
     order = TurnOrder(calls, together, alone, ctx.alone)
-    handler = compose(
+    handler = compose_layers(
         _tool_handler(step, ctx, toolbox, desk, lambda request: run_requests([request], step, ctx, desk)),
         record,
         *((ctx.nested,) if ctx.nested is not None else ()),
@@ -99,7 +101,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         *((Approval(desk.confirm),) if state.shows or [tool for tool in tools if tool.preview or tool.dry_run] else ()),
         FileTrace(ctx, calls),
         # In its place: a call that may not be made is not answered either, and a read sees the write before it.
-        *(_cache(ctx) if any(map(reusable, tools)) else ()),
+        *(_cache(ctx) if any(map(is_cacheable, tools)) else ()),
         *((Timeout(lambda call: toolbox.get(call.target).timeout_s),) if {tool.timeout_s for tool in tools} != {None} else ()),
         RecordIntent(ctx.emit, ctx.on_disk),
     )
@@ -118,11 +120,11 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     if len(calls) == 1:
         await one(calls[0])
         return False
-    await _all([one(call) for call in calls])
+    await _await_all([one(call) for call in calls])
     return True
 
 
-async def _prepared(requests: Sequence[ToolRequest], step: Step, ctx: RunContext, record: RecordAnswer) -> list[Call]:
+async def _prepare_calls(requests: Sequence[ToolRequest], step: Step, ctx: RunContext, record: RecordAnswer) -> list[Call]:
     """Return the calls that `requests` mean; those that mean none are answered with what is wrong with them."""
     calls: list[Call] = []
     toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
@@ -140,11 +142,13 @@ async def _prepared(requests: Sequence[ToolRequest], step: Step, ctx: RunContext
         if isinstance(prepared, Call):
             calls.append(prepared)
         else:
-            await record(Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id), _refused(prepared))
+            await record(
+                Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id), _refusing_handler(prepared)
+            )
     return calls
 
 
-async def _all(work: list[Coroutine[Any, Any, None]]) -> None:
+async def _await_all(work: list[Coroutine[Any, Any, None]]) -> None:
     """Await everything, then raise what matters most: a real error before a wish for approval, with the other errors as notes."""
     tasks = [asyncio.create_task(item) for item in work]
     try:
@@ -157,7 +161,7 @@ async def _all(work: list[Coroutine[Any, Any, None]]) -> None:
     if any(map(asyncio.Task.cancelled, tasks)):
         raise asyncio.CancelledError
     if errors := [error for task in tasks if (error := task.exception()) is not None]:
-        raise gravest(errors)
+        raise most_severe(errors)
 
 
 def _prepare(request: ToolRequest, step: Step, ctx: RunContext, toolbox: Toolbox, offered: Collection[str] | None) -> Call | Problem:
@@ -167,10 +171,10 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext, toolbox: Toolbox
     tool = toolbox.find(request.name)
     if tool is None or (offered is not None and request.name not in offered):
         names = toolbox.names if offered is None else offered
-        return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {nearest(request.name, names)}")
+        return Problem(kind="unknown_tool", message=f"there is no tool {request.name!r}; {did_you_mean(request.name, names)}")
     begun = ctx.state.begun.get(request.id)
     try:
-        args = tool.validate(_filled(request, step, ctx) if begun is None else begun.args)
+        args = tool.validate(_fill_references(request, step, ctx) if begun is None else begun.args)
     except (ToolArgumentsError, UsageError) as error:
         return Problem(kind="invalid_arguments", message=str(error))
     # A step's call that failed may have had its effect: made anew, it is asked about like one of unknown outcome.
@@ -178,7 +182,7 @@ def _prepare(request: ToolRequest, step: Step, ctx: RunContext, toolbox: Toolbox
     return _call(request.id, tool, args, step, attempt=tries if begun is None else begun.attempt + 1)
 
 
-def _filled(request: ToolRequest, step: Step, ctx: RunContext) -> dict[str, Json]:
+def _fill_references(request: ToolRequest, step: Step, ctx: RunContext) -> dict[str, Json]:
     """Return the arguments of a request with what they refer to of the answers before it in its turn; raises `UsageError`."""
     if not is_chained(request.args):
         return request.args
@@ -190,7 +194,7 @@ def _filled(request: ToolRequest, step: Step, ctx: RunContext) -> dict[str, Json
 async def _held_in(call: Call, least: Level, ctx: RunContext) -> Call | Problem:
     """The call with the level its commands will run at; without any sandbox it is CRITICAL, unless that was asked for."""
     try:
-        choice = await chosen(ctx.sandbox, ctx.workspace.root, least)
+        choice = await choose_level_async(ctx.sandbox, ctx.workspace.root, least)
     except UsageError as error:
         return Problem(kind="failed", message=str(error))
     network = " with network" if ctx.sandbox.network and choice.level else ""
@@ -218,7 +222,7 @@ def _call(call_id: str, tool: Tool, args: dict[str, Json], step: Step, *, attemp
     return Call(id=call_id, kind="tool", target=tool.name, args=args, step=step.id, danger=danger, effect=tool.effect, attempt=attempt)
 
 
-def _refused(problem: Problem) -> Handler:
+def _refusing_handler(problem: Problem) -> Handler:
     async def refuse(_: Call) -> Result:
         return Result(error=problem)
 
@@ -259,7 +263,7 @@ def _tool_handler(
             moved=lambda folder: ctx.emit(FolderChanged(call=call.id, step=call.step, folder=folder)),
             output=lambda text: ctx.tell(ToolDelta(call=call.id, text=text)),
             redactor=ctx.redactor,
-            kept=partial(kept, ctx),
+            kept=partial(stored_result, ctx),
             spool=partial(begin_spool, ctx, spools),
             show=images.append,
             looked_up=lambda looked: ctx.emit(replace(looked, step=call.step, call=call.id)),
@@ -298,9 +302,11 @@ def _tool_handler(
         except ConflictError as error:
             return Result(error=Problem(kind="conflict", message=ctx.redactor.text(str(error))))
         except KestrelError as error:
-            return Result(error=Problem(kind="failed", message=ctx.redactor.text(str(error)), transient=classify(error) in RECOVERABLE))
+            return Result(
+                error=Problem(kind="failed", message=ctx.redactor.text(str(error)), transient=classify_failure(error) in RECOVERABLE)
+            )
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
-            passes = classify(error) in RECOVERABLE
+            passes = classify_failure(error) in RECOVERABLE
             return Result(error=Problem(kind="failed", message=ctx.redactor.text(f"{type(error).__name__}: {error}"), transient=passes))
         finally:
             for spool in spools:

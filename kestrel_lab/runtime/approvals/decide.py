@@ -15,16 +15,16 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.eventlog.notify import wait_until
-from kestrel_lab.permissions.command_patterns import offer
+from kestrel_lab.permissions.command_patterns import offered_pattern
 from kestrel_lab.permissions.policy import Ruling
 from kestrel_lab.runtime.approvals.preview import dry_run_of, preview_of
-from kestrel_lab.runtime.approvals.scope import binding, is_for, standing_leave
+from kestrel_lab.runtime.approvals.scope import decision_applies, decision_binding, is_allowed_for_run
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.memory.run_memory import worded
-from kestrel_lab.runtime.security.authority import still_stated, wants_of
-from kestrel_lab.runtime.security.containment import met, tells_others, undeclared, why_denied
-from kestrel_lab.runtime.security.provenance import origins_of, private_in
-from kestrel_lab.runtime.security.tool_declarations import asked_of, keep, named, read_answer
+from kestrel_lab.runtime.memory.run_memory import question_with_notes
+from kestrel_lab.runtime.security.authority import further_calls, open_stated_calls
+from kestrel_lab.runtime.security.containment import contained_flows, sends_arguments, undeclared_questions, why_denied
+from kestrel_lab.runtime.security.provenance import argument_origins, private_sources
+from kestrel_lab.runtime.security.tool_declarations import declaration_id, declaration_question, read_answer, store_declaration
 from kestrel_lab.tools.files.versions import preview_key
 from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import ToolArgumentsError
@@ -72,8 +72,8 @@ class ApprovalDesk:
         if call.unheld:  # leave that was given for a command in a sandbox is none for one without
             question += "@S0"
         # Most runs ask nobody anything: then nothing was decided that the hash of the call could be compared with.
-        bound = binding(call, self.ctx.tools, self.ctx.workspace) if state.decisions or state.questions else ""
-        if bound and not is_for(state, question, call, bound):  # another call than the one that was decided on
+        bound = decision_binding(call, self.ctx.tools, self.ctx.workspace) if state.decisions or state.questions else ""
+        if bound and not decision_applies(state, question, call, bound):  # another call than the one that was decided on
             question += f"@{bound[:8]}"
         if state.questions:
             await self._withdraw(call, question, again=False)
@@ -97,18 +97,18 @@ class ApprovalDesk:
         if tool is not None and tool.asks_person and not forbidden:
             return await self._put(self._asked(call, "question"), call)
         each_for_itself = tool is not None and tool.danger_of is not None  # leave for one call says nothing of another one
-        always = not forbidden and not each_for_itself and standing_leave(state, call, bound)
+        always = not forbidden and not each_for_itself and is_allowed_for_run(state, call, bound)
         needed = unknown or bool(contained) or not (always or ruling.verdict == "allow")
         if not needed and question not in state.questions:
             return _gone_on(call, ruling, always=always)
         asked = self._asked(call, _reason(ruling, unknown=unknown, contained=bool(contained)))
-        asked = replace(asked, question=question, offer=offer(call), contained=contained)
+        asked = replace(asked, question=question, offer=offered_pattern(call), contained=contained)
         contested = bool(contained) and ruling.verdict != "deny"
         if contested and (why := self._refused_with(call) or (why_denied(contained) if self._nobody_decides() else "")):
             return await self._deny(asked, why)
         if needed and ruling.verdict != "deny":
             if contained and question not in state.questions:
-                if any(call.id == one.get("call") for open_one in state.questions.values() for one in wants_of(open_one.contained)):
+                if any(call.id == one.get("call") for open_one in state.questions.values() for one in further_calls(open_one.contained)):
                     raise ApprovalRequired(self.ctx.run_id, call.target, call.args)  # the question that waits is about it too
                 asked = replace(asked, contained={**contained, **self._task(call)})
             return await self._ask(asked, call)
@@ -166,14 +166,14 @@ class ApprovalDesk:
         if not (call.sandbox or tool.asks or "reaches" in tool.unsaid) and tool.flow.reaches == "nothing":
             return {}, []
         carried: list[str] = []
-        if tells_others(call, tool):
+        if sends_arguments(call, tool):
             # A tool that is told what another one of its service answered learns nothing new.
-            carried = private_in(call.args, ctx.flow.now(), {one.name for one in ctx.tools if tool.group and one.group == tool.group})
-        return met(call, tool, ctx.flow, ctx.workspace, carried, rules=ctx.policy.rules), carried
+            carried = private_sources(call.args, ctx.flow.now(), {one.name for one in ctx.tools if tool.group and one.group == tool.group})
+        return contained_flows(call, tool, ctx.flow, ctx.workspace, carried, rules=ctx.policy.rules), carried
 
     def _task(self, call: Call) -> dict[str, Json]:
         """Return what else a question of containment is about: the other calls of the turn, and what was stated and is left to do."""
-        stated = still_stated(self.ctx.flow.now())
+        stated = open_stated_calls(self.ctx.flow.now())
         return {"wants": self._wants(call), **({"stated": stated} if stated else {})}
 
     def _wants(self, call: Call) -> list[Json]:
@@ -201,13 +201,13 @@ class ApprovalDesk:
     async def _declare(self, call: Call) -> bool:
         """Ask a person what an undeclared tool does, if that decides on `call`; returns whether anything new was said."""
         ctx = self.ctx
-        for name, question in undeclared(call, ctx.tools.get(call.target), ctx.flow):
-            known = ctx.state.decisions.get(named(name, question, call))
+        for name, question in undeclared_questions(call, ctx.tools.get(call.target), ctx.flow):
+            known = ctx.state.decisions.get(declaration_id(name, question, call))
             if known is None:
-                given = await self._ask(asked_of(name, question, call), replace(call, target="", args={}))
+                given = await self._ask(declaration_question(name, question, call), replace(call, target="", args={}))
                 yes = read_answer(given.answer) if given.granted else None
                 if yes is not None:
-                    keep(ctx.tools.get(name), question, ctx.store, yes=yes)
+                    store_declaration(ctx.tools.get(name), question, ctx.store, yes=yes)
                     return True
         return False
 
@@ -237,7 +237,7 @@ class ApprovalDesk:
             tool=call.target,
             args=call.args,
             danger=call.danger.name,
-            key=binding(call, self.ctx.tools, self.ctx.workspace),
+            key=decision_binding(call, self.ctx.tools, self.ctx.workspace),
             why=why,
             question=call.id,
             sandbox=call.sandbox,
@@ -278,7 +278,7 @@ class ApprovalDesk:
         filled = {name: f"filled in by {asked.tool}, not said by the model" for name in asked.args if name not in said}
         if tool is not None and tool.filled is not None:
             filled |= tool.filled(asked.args)
-        return origins_of(asked.args, self.ctx.flow.now(), filled)
+        return argument_origins(asked.args, self.ctx.flow.now(), filled)
 
     def answer(self, given: ApprovalGiven) -> None:
         """Hand in a decision from this process; the first one stands. Call on the run's loop."""
@@ -320,8 +320,8 @@ class ApprovalDesk:
             if asked.question not in ctx.state.questions:
                 preview, shows = await self._preview(call)
                 told = replace(asked, preview=preview, shows=shows, origins=self._origins(asked))
-                ctx.emit(told, urgent=True, shown=await worded(told, ctx))
-            asked = await worded(ctx.state.questions[asked.question], ctx)
+                ctx.emit(told, urgent=True, shown=await question_with_notes(told, ctx))
+            asked = await question_with_notes(ctx.state.questions[asked.question], ctx)
         if ctx.state.status is RunStatus.EXECUTING:
             ctx.go(RunStatus.WAITING_APPROVAL, f"{asked.tool} waits for {'an answer' if asked.why == 'question' else 'approval'}")
         await ctx.on_disk()

@@ -9,7 +9,7 @@ from typing import cast
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.permissions.command_patterns import CommandPattern, covers
+from kestrel_lab.permissions.command_patterns import CommandPattern, pattern_covers
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.permissions.rule import read_rule
 from kestrel_lab.permissions.rulebook import Rulebook
@@ -17,7 +17,7 @@ from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Toolbox
 
 
-def ruled(policy: str, lab: Rulebook, own: Rulebook, place: Workspace) -> Policy:
+def policy_for(policy: str, lab: Rulebook, own: Rulebook, place: Workspace) -> Policy:
     """The policy of that name under both books of rules, for calls of a run in `place`; raises `UsageError` for an unknown name."""
     return replace(Policy.parse(policy), rules=(lab + own).within(place.root))
 
@@ -32,13 +32,13 @@ def rules_from_json(kept: Sequence[dict[str, Json]]) -> Rulebook:
     return Rulebook(tuple(read_rule(cast("dict[str, Json]", entry["rule"]), str(entry["source"])) for entry in kept))
 
 
-def binding(call: Call, toolbox: Toolbox, place: Workspace) -> str:
+def decision_binding(call: Call, toolbox: Toolbox, place: Workspace) -> str:
     """What a decision on `call` is bound to: tool, its version, arguments, folder, and how its commands are held in."""
     version = toolbox.get(call.target).version if call.target in toolbox else ""
     return content_key(call.key, version, str(place.root), call.sandbox)
 
 
-def is_for(state: RunState, question: str, call: Call, bound: str) -> bool:
+def decision_applies(state: RunState, question: str, call: Call, bound: str) -> bool:
     """Whether the yes to `question`, if there is one, is for this very call; a person who edited it said what to run."""
     known = state.decisions.get(question)
     if known is None or not known.granted or known.args is not None or known.answer is not None:
@@ -46,9 +46,9 @@ def is_for(state: RunState, question: str, call: Call, bound: str) -> bool:
     return state.bound.get(question, bound) in (bound, call.key)  # logs of earlier versions have the latter
 
 
-def standing_leave(state: RunState, call: Call, bound: str) -> bool:
+def is_allowed_for_run(state: RunState, call: Call, bound: str) -> bool:
     """Whether a person allowed calls like this one for the rest of the run."""
     if call.target in state.always or bound in state.same:
         return True
     alike = state.like.get(call.target)
-    return alike is not None and not call.unheld and any(covers(CommandPattern.parse(pattern), call) for pattern in alike)
+    return alike is not None and not call.unheld and any(pattern_covers(CommandPattern.parse(pattern), call) for pattern in alike)

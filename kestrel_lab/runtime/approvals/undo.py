@@ -18,11 +18,11 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.tools.files.lock import MISSING, version_of
-from kestrel_lab.tools.files.trash import restore
+from kestrel_lab.tools.files.trash import restore_from_trash
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.kernel.documents import Swap, document_of
 from kestrel_lab.tools.kernel.live_kernel import LiveKernel, kernel_of, live_shell
-from kestrel_lab.tools.kernel.undo import Undone
+from kestrel_lab.tools.kernel.undo import UndoResult
 
 _LOST = "what it held is not kept any more"
 _TYPES = tuple(kind.type for kind in (KernelChanged, CellsChanged, ToolAnswered, KernelUndone))
@@ -66,7 +66,7 @@ def effects_of(records: Iterable[Record]) -> list[Effect]:
     return list(found.values())
 
 
-def undo_calls(store: SessionStore, run: str, call: str = "", *, force: bool = False) -> tuple[Undone, dict[str, KernelUndone]]:
+def undo_calls(store: SessionStore, run: str, call: str = "", *, force: bool = False) -> tuple[UndoResult, dict[str, KernelUndone]]:
     """Undo the newest call of a run, or that call and all after it; returns what was done, and by run the events that tell of it.
 
     Raises `UsageError` where there is nothing to undo, and where something else has changed since what would be restored, unless `force`.
@@ -106,7 +106,7 @@ class _Undo:
     workspace: Path
     results: ResultStore
 
-    def __call__(self, effects: Sequence[Effect], *, force: bool) -> Undone:
+    def __call__(self, effects: Sequence[Effect], *, force: bool) -> UndoResult:
         """Undo these calls, the newest of which is the last.
 
         Raises `UsageError`, before anything is changed, where something else has changed since what would be restored, unless `force`.
@@ -119,7 +119,7 @@ class _Undo:
         if missing and not any(one.files or one.cells for one in newest):
             raise UsageError("variables can be restored only in the notebook whose kernel has them: use %kestrel undo there")
         calls = [one.call for one in newest]
-        undone = Undone(calls=calls, runs=[self.run] * len(calls), restored=[], missing=missing)
+        undone = UndoResult(calls=calls, runs=[self.run] * len(calls), restored=[], missing=missing)
         if live is not None:
             of_kernel = live.undo(self.run, next(one.call for one in effects if one.kernel), force=force)
             both = zip(of_kernel.runs, of_kernel.calls, strict=True)
@@ -149,7 +149,7 @@ class _Undo:
         return live if live is not None and all(one.call in known for one in newest if one.kernel) else None
 
     @staticmethod
-    def _note(undone: Undone, restored: list[str], what: str, problem: str) -> None:
+    def _note(undone: UndoResult, restored: list[str], what: str, problem: str) -> None:
         """Note what became of one restoration; the last one of the same thing counts."""
         undone.missing.pop(what, None)
         if problem:
@@ -180,7 +180,7 @@ class _Undo:
         workspace = Workspace(self.workspace)
         try:
             if "trash" in before:
-                restore(workspace, path, str(before["trash"]))
+                restore_from_trash(workspace, path, str(before["trash"]))
                 return ""
             content = self._kept(before)
             if content is None and before["existed"]:

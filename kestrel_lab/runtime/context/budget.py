@@ -19,14 +19,14 @@ MARGIN = 2.0
 
 
 @dataclass(slots=True)
-class Used:
+class SpentBudget:
     """US dollars and tokens."""
 
     cost_usd: float = 0.0
     tokens: float = 0
 
 
-Dearest = dict[str, Used]
+Dearest = dict[str, SpentBudget]
 """The most that one call has used, by model; shared by the runs of a session."""
 
 
@@ -37,7 +37,7 @@ class _UnderWay:
     step: str
     cycle: int
     model: Model
-    used: Used = field(default_factory=Used)
+    used: SpentBudget = field(default_factory=SpentBudget)
     answered: bool = False
 
 
@@ -91,14 +91,14 @@ class Allowance:
             limits.tokens is None or usage.tokens + sum(one.tokens for one in may_use) <= limits.tokens
         )
 
-    def _may_use(self, model: Model) -> Used:
+    def _may_use(self, model: Model) -> SpentBudget:
         if (known := self._dearest.get(model.name)) is not None:
-            return Used(MARGIN * known.cost_usd, MARGIN * known.tokens)
-        return Used(math.inf, math.inf) if model.kind == "real" else Used()
+            return SpentBudget(MARGIN * known.cost_usd, MARGIN * known.tokens)
+        return SpentBudget(math.inf, math.inf) if model.kind == "real" else SpentBudget()
 
     def _end(self, call: _UnderWay) -> None:
         if call.answered:
-            known = self._dearest.setdefault(call.model.name, Used())
+            known = self._dearest.setdefault(call.model.name, SpentBudget())
             known.cost_usd, known.tokens = max(known.cost_usd, call.used.cost_usd), max(known.tokens, call.used.tokens)
         self._ended.set()
         self._ended = asyncio.Event()

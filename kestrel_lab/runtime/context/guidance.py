@@ -17,11 +17,11 @@ from typing import Final
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Handler
-from kestrel_lab.core.sanitize import decode
-from kestrel_lab.tools.files.directory_walk import closing
+from kestrel_lab.core.sanitize import decode_text
+from kestrel_lab.tools.files.directory_walk import closing_fd
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.skills import FILE as SKILL_FILE
-from kestrel_lab.tools.skills import Skill, catalogue, entry
+from kestrel_lab.tools.skills import Skill, skill_line, skills_prompt
 from kestrel_lab.views.formatting import guidance_line
 
 MOST_BYTES: Final = 32_768
@@ -93,14 +93,14 @@ def read_guidance(
 
 
 def _read(place: Workspace, name: str) -> GuidanceFile:
-    with closing(place.open(name)) as fd:
+    with closing_fd(place.open(name)) as fd:
         size = os.fstat(fd).st_size
         content = os.pread(fd, MOST_BYTES + 1, 0)
     cut = len(content) > MOST_BYTES
     if cut:
         content = content[:MOST_BYTES]
         content = content[: content.rfind(b"\n") + 1] or content
-    if not (text := decode(content, name).text.strip("\n")):
+    if not (text := decode_text(content, name).text.strip("\n")):
         raise ValueError(f"{name} is empty")
     return GuidanceFile(path=name, text=text, size=size, digest=hashlib.sha256(content).hexdigest(), cut=cut)
 
@@ -125,21 +125,21 @@ class GivenTexts:
     def prompt(self) -> str:
         """The part of the system message."""
         return "\n\n".join(
-            filter(None, (self.guidance.prompt if self.guidance else "", catalogue(self.skills.values()) if self.skills else ""))
+            filter(None, (self.guidance.prompt if self.guidance else "", skills_prompt(self.skills.values()) if self.skills else ""))
         )
 
     def entries(self, system: str) -> list[dict[str, Json]]:
         """Return `RunStarted.guidance`."""
         found = [] if self.guidance is None else [self.guidance.as_json(system)]
         for skill in self.skills.values():
-            at = system.index(f"\n{entry(skill)}") + 1
+            at = system.index(f"\n{skill_line(skill)}") + 1
             told: dict[str, Json] = {"path": f"{skill.shown}/{SKILL_FILE}", "size": skill.size, "digest": skill.digest, "skill": skill.name}
-            told["at"] = [at, at + len(entry(skill))]
+            told["at"] = [at, at + len(skill_line(skill))]
             found.append(told | ({"own": True} if skill.own else {}) | ({"tainted": whose} if (whose := self.tainted[skill.name]) else {}))
         return found
 
 
-def given_texts(
+def guidance_texts(
     place: Workspace,
     names: tuple[str, ...],
     skills: Iterable[Skill],

@@ -19,12 +19,14 @@ from kestrel_lab.tools.files.workspace import Workspace
 _IMAGES: Final = attrgetter("images")
 
 
-def keep_images(images: Iterable[str | Path | ImagePart], workspace: Workspace, store: SessionStore) -> list[dict[str, Json]]:
+def store_images(images: Iterable[str | Path | ImagePart], workspace: Workspace, store: SessionStore) -> list[dict[str, Json]]:
     """Keep the images a user gives beside the log; return what an event holds of them.
 
     A relative path counts from the workspace. Raises `UsageError` for a file that is not there, too large or no image that models take.
     """
-    return [_kept(image if isinstance(image, ImagePart) else read_image(workspace.root / image), store).as_json() for image in images]
+    return [
+        _check_image(image if isinstance(image, ImagePart) else read_image(workspace.root / image), store).as_json() for image in images
+    ]
 
 
 def read_image(path: Path) -> ImagePart:
@@ -39,7 +41,7 @@ def read_image(path: Path) -> ImagePart:
     return ImagePart.of(content, kind)
 
 
-def _kept(image: ImagePart, store: SessionStore) -> ImagePart:
+def _check_image(image: ImagePart, store: SessionStore) -> ImagePart:
     if image.media_type not in IMAGE_TYPES or not image.data:
         raise UsageError(
             f"an image of type {image.media_type!r} with {len(image.data)} characters of data cannot be given to a model: use ImagePart.of"
@@ -55,10 +57,10 @@ def with_images(messages: Sequence[Message], store: SessionStore) -> Sequence[Me
     """Return `messages` with the bytes of their images; one that is no longer kept is named in the text instead."""
     if not any(map(_IMAGES, messages)):  # of each turn, over the whole conversation
         return messages
-    return [_loaded(message, store) if message.images else message for message in messages]
+    return [_load_images(message, store) if message.images else message for message in messages]
 
 
-def _loaded(message: Message, store: SessionStore) -> Message:
+def _load_images(message: Message, store: SessionStore) -> Message:
     found = [(image, store.results.path(image.blob)) for image in message.images]
     gone = sum(path is None for _, path in found)
     text = f"{message.text}\n[{gone} image{'' if gone == 1 else 's'} no longer kept]".strip() if gone else message.text

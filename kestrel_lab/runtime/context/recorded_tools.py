@@ -11,7 +11,7 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.events.union import Record, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json, content_key
-from kestrel_lab.runtime.context.toolboxes import offered
+from kestrel_lab.runtime.context.toolboxes import tools_for_event
 from kestrel_lab.tools.argument_schema import SchemaArguments
 from kestrel_lab.tools.tool import Tool
 
@@ -19,9 +19,9 @@ RECORDED: Final = "recorded"
 """The version of such a tool, by which a log tells it from one of the same name that exists here."""
 
 
-def described(name: str, description: str = "", schema: dict[str, Json] | None = None) -> dict[str, Json]:
+def recorded_tool(name: str, description: str = "", schema: dict[str, Json] | None = None) -> dict[str, Json]:
     """Return a recorded tool as `RunStarted.tools` names it."""
-    (entry,) = offered([_tool(name, description, schema or {}, lambda **_: "")])
+    (entry,) = tools_for_event([_tool(name, description, schema or {}, lambda **_: "")])
     return entry | ({"description": description} if description else {}) | ({"schema": schema} if schema else {})
 
 
@@ -47,7 +47,7 @@ def recorded_tools(tools: Iterable[dict[str, Json]], recording: Iterable[Record]
         if tool.get("version") == RECORDED:
             name = str(tool["name"])
             more: dict[str, Any] = known.get(name, {})
-            schema = more.get("schema") or _seen(name, records)
+            schema = more.get("schema") or _schema_from_calls(name, records)
             found.append(_tool(name, str(more.get("description", "")), schema, partial(_answer, name, past, future)))
     return found
 
@@ -66,7 +66,7 @@ def _answer(name: str, past: dict[str, deque[ToolAnswered]], future: dict[str, d
     return answer.text
 
 
-def _seen(name: str, records: Iterable[Record]) -> dict[str, Json]:
+def _schema_from_calls(name: str, records: Iterable[Record]) -> dict[str, Json]:
     """Return a schema of the arguments that recorded calls have, where the recording has none."""
     calls = [record.event.args for record in records if isinstance(record.event, ToolCalled) and record.event.tool == name]
     return {"type": "object", "properties": {key: {} for args in calls for key in args}}

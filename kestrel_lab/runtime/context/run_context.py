@@ -16,7 +16,7 @@ from kestrel_lab.core.errors import LimitError, RunError, StoreError
 from kestrel_lab.core.events.union import EVENT_TYPES, BudgetWarned, CheckpointSaved, Event, ModelAnswered, StateTransition, Told
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ToolSpec
-from kestrel_lab.core.plan_shapes import foreseen
+from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.protocols import Listener, Middleware, Model
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import Limits, RunStatus
@@ -31,14 +31,14 @@ from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.guidance import NestedGuidance
 from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
-from kestrel_lab.runtime.context.tool_selection import Growth, shown_names
+from kestrel_lab.runtime.context.tool_selection import Growth, select_tools
 from kestrel_lab.runtime.security.containment import Containment, TaintLog
 from kestrel_lab.runtime.security.file_taint import FileTaint
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools import read_result as reading
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
-from kestrel_lab.tools.delegation import DELEGATE, for_team
+from kestrel_lab.tools.delegation import DELEGATE, describe_for_team
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.skills import LOAD_SKILL, READS, Skill
@@ -151,7 +151,7 @@ class RunContext:
         `opening` are those of them that this session wrote.
         """
         limits, state = self.limits, self.state
-        self.clock = WorkClock(_left(limits.seconds, state.working_s), _left(limits.wall_seconds, state.open_s))
+        self.clock = WorkClock(_seconds_left(limits.seconds, state.working_s), _seconds_left(limits.wall_seconds, state.open_s))
         self.allowance = Allowance(limits, state, self.dearest)
         self._turns_kept = self.state.meter.model_calls
         earlier = (lambda: opening) if len(opening) == state.events else partial(self._earlier, state.events)
@@ -349,16 +349,16 @@ class RunContext:
             return (*others, DELEGATE)
         if not step.goal or (talk is not None and talk.within):
             return others
-        alone = step.tools is None and not any(other.team for other in foreseen(self.state.planned.steps))
+        alone = step.tools is None and not any(other.team for other in all_steps(self.state.planned.steps))
         return names if alone or step.tools is not None else others
 
     def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
         """The tools that the model of `step` is told of: of very many some, see `engine.showing`."""
-        names = shown_names(step.id, self.offered(step), self.tools, self.state, self.emit)
+        names = select_tools(step.id, self.offered(step), self.tools, self.state, self.emit)
         if names not in self._specs:
             self._specs[names] = self.tools.only(names or ()).specs()
         if step.team:
-            return tuple(for_team(spec, step.members, step.team) if spec.name == DELEGATE else spec for spec in self._specs[names])
+            return tuple(describe_for_team(spec, step.members, step.team) if spec.name == DELEGATE else spec for spec in self._specs[names])
         return self._specs[names]
 
     def grow(self, tools: Iterable[Tool]) -> None:
@@ -428,12 +428,12 @@ class RunContext:
         self._failure = self._failure or error
 
 
-def _left(limit: float | None, used: float) -> float | None:
+def _seconds_left(limit: float | None, used: float) -> float | None:
     """Seconds that a limit leaves; never none, since a run that begins has to end by itself."""
     return None if limit is None else max(0.001, limit - used)
 
 
-async def at(ctx: RunContext, moment: Moment, step: str = "", **more: Any) -> None:
+async def call_hooks(ctx: RunContext, moment: Moment, step: str = "", **more: Any) -> None:
     """Call the user's hooks of a moment, of the agent of `step`; raises `RunError` where one raises."""
     if ctx.hooks is None or not ctx.hooks.wants(moment):
         return

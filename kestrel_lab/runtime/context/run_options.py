@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
 from kestrel_lab.adapters.adapter import Adapter
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart, ModelParams
 from kestrel_lab.core.plan import Plan
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kestrel_lab.agents import MakesPlan
 
 
-class Followed(Protocol):
+class FollowableRun(Protocol):
     """A run whose conversation another one can go on with."""
 
     id: str
@@ -61,7 +61,7 @@ class RunChanges(ResumeChanges, total=False):
     ports: Ports | None
     containment: str | None
     expand: bool | None
-    follow: str | Followed | None
+    follow: str | FollowableRun | None
     params: ModelParams | Mapping[str, Json] | None
     images: Sequence[str | Path | ImagePart]
     runner: str | Adapter
@@ -122,7 +122,7 @@ class RunOptions:
     runner: str | Adapter = ""
     """Who works on the goal: this package's own agent (`native`, or empty), or another one: `claude-code`, `codex`, `gemini`, `opencode`,
     `acp:COMMAND` for any program that speaks the agent client protocol. `model` is then a model of that program."""
-    follow: str | Followed | None = None
+    follow: str | FollowableRun | None = None
     """The run, or its id, whose conversation this one goes on with: its messages, and what is known of whose words they are. Model,
     tools, workspace and rules are those of that run unless they are given."""
     output: Any = None
@@ -134,7 +134,7 @@ class RunOptions:
             cache_mode(self.cache)
         object.__setattr__(self, "params", ModelParams.of(self.params))
         if self.runner:
-            object.__setattr__(self, "model", run_by(self.runner, self.model))
+            object.__setattr__(self, "model", model_of_runner(self.runner, self.model))
             object.__setattr__(self, "runner", "")
 
     def check_resumable(self) -> None:
@@ -145,7 +145,7 @@ class RunOptions:
             raise UsageError(f"a run that goes on keeps its {', '.join(kept)}: leave that out, or start another run")
 
 
-def run_by(runner: str | Adapter, model: str | Model | None) -> str | Model | None:
+def model_of_runner(runner: str | Adapter, model: str | Model | None) -> str | Model | None:
     """Return the model that a runner and a model within it are together, `claude-code:opus` say; raises `UsageError` where they do not go together."""
     if runner in ("", "native"):
         return model
@@ -153,10 +153,10 @@ def run_by(runner: str | Adapter, model: str | Model | None) -> str | Model | No
         if model is not None:
             raise UsageError(f"runner= is an adapter and model= is {model!r}: give the adapter its model")
         return runner
-    from kestrel_lab.adapters.registry import adapters  # only where a runner is named
+    from kestrel_lab.adapters.registry import adapter_factories  # only where a runner is named
 
-    if (name := runner.partition(":")[0]) not in (known := adapters({})):
-        raise UsageError(f"there is no runner {name!r}; {nearest(name, known)}")
+    if (name := runner.partition(":")[0]) not in (known := adapter_factories({})):
+        raise UsageError(f"there is no runner {name!r}; {did_you_mean(name, known)}")
     if model and not isinstance(model, str):
         raise UsageError(f"the runner {runner!r} brings its own models: name one of them, or leave model= out")
     if model and ":" in runner:

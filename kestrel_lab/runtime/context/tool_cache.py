@@ -15,10 +15,10 @@ from kestrel_lab.core.errors import DependencyError
 from kestrel_lab.core.events.union import Event, HealthChanged
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.host.postgres import is_postgres
-from kestrel_lab.middleware.cache import CacheMode, Flights, Place, Shelf, ShelfError, ToolCache, cache_mode
-from kestrel_lab.middleware.disk_cache import DiskShelf
-from kestrel_lab.middleware.postgres_cache import PostgresShelf
-from kestrel_lab.middleware.redis_cache import RedisShelf
+from kestrel_lab.middleware.cache import CacheMode, CacheStore, CacheStoreError, PendingCalls, Place, ToolCache, cache_mode
+from kestrel_lab.middleware.disk_cache import DiskStore
+from kestrel_lab.middleware.postgres_cache import PostgresStore
+from kestrel_lab.middleware.redis_cache import RedisStore
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.health import HealthPolicy, HealthState
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
@@ -40,8 +40,8 @@ class ToolCaching:
         """Keep answers in `folder`, or on the server at `url`. Raises `UsageError` for an unknown mode or no such address."""
         self.mode = mode
         self._folder, self._supervisor = folder, supervisor
-        self._shelf: Shelf | None = None if not url else PostgresShelf(url) if is_postgres(url) else RedisShelf(url)
-        self._flights = Flights()
+        self._shelf: CacheStore | None = None if not url else PostgresStore(url) if is_postgres(url) else RedisStore(url)
+        self._flights = PendingCalls()
         self._pins: dict[Tool, str] = {}
 
     @property
@@ -57,7 +57,7 @@ class ToolCaching:
     @property
     def where(self) -> str:
         """A folder or an address, as people may see it."""
-        return self._shelf.where if isinstance(self._shelf, RedisShelf | PostgresShelf) else str(self._folder)
+        return self._shelf.where if isinstance(self._shelf, RedisStore | PostgresStore) else str(self._folder)
 
     def layers(self, given: str | None, toolbox: Toolbox, scope: ToolContext, emit: Emit) -> tuple[ToolCache, ...]:
         """What is put around the tool calls of a run: nothing when the cache is off."""
@@ -67,7 +67,7 @@ class ToolCaching:
 
         async def place(call: Call) -> Place | None:
             tool = toolbox.get(call.target)
-            return await place_of(tool, call, scope, self._pin(tool)) if reusable(tool) else None
+            return await cache_key(tool, call, scope, self._pin(tool)) if is_cacheable(tool) else None
 
         return (ToolCache(WatchedShelf(self._open, self._watched(), emit), place, emit, mode, self._flights),)
 
@@ -76,9 +76,9 @@ class ToolCaching:
         if self._shelf is not None:
             self._shelf.close()
 
-    def _open(self) -> Shelf:
+    def _open(self) -> CacheStore:
         if self._shelf is None:
-            self._shelf = DiskShelf(self._folder)
+            self._shelf = DiskStore(self._folder)
         return self._shelf
 
     def _watched(self) -> Dependency:
@@ -96,7 +96,7 @@ class ToolCaching:
 class WatchedShelf:
     """A shelf that is a miss while it fails: its health is told, no call waits for it long, and none fails for it."""
 
-    opened: Callable[[], Shelf]
+    opened: Callable[[], CacheStore]
     dependency: Dependency
     emit: Emit
 
@@ -111,14 +111,14 @@ class WatchedShelf:
     def close(self) -> None:
         """Leave it open: it is the session's."""
 
-    async def _ask(self, work: Callable[[Shelf], Awaitable[_T]]) -> _T | None:
+    async def _ask(self, work: Callable[[CacheStore], Awaitable[_T]]) -> _T | None:
         try:
             permit = self.dependency.admit()
         except DependencyError:
             return None
         try:
             found = await work(self.opened())
-        except ShelfError as error:
+        except CacheStoreError as error:
             self._tell(self.dependency.failure(error, permit))
             return None
         except BaseException:
@@ -133,12 +133,12 @@ class WatchedShelf:
                 self.emit(change)
 
 
-def reusable(tool: Tool) -> bool:
+def is_cacheable(tool: Tool) -> bool:
     """Whether answers of the tool may be used again at all: it is pure, and says when they are out of date."""
     return tool.effect == "pure" and (tool.fingerprint is not None or tool.cache_ttl_seconds is not None)
 
 
-async def place_of(tool: Tool, call: Call, scope: ToolContext, pin: str) -> Place | None:
+async def cache_key(tool: Tool, call: Call, scope: ToolContext, pin: str) -> Place | None:
     """Where the answer of a call belongs; `None` if it must not be used again.
 
     The key is a hash of the tool (`pin`: its definition and version), the arguments (paths in one spelling), whose workspace or run it is, and
@@ -157,10 +157,10 @@ async def place_of(tool: Tool, call: Call, scope: ToolContext, pin: str) -> Plac
         if not state:
             return Place("", tool.cache_ttl_seconds)
     args = tool.fingerprint.spelled(call.args, scope.workspace) if isinstance(tool.fingerprint, PathFingerprint) else call.args
-    return Place(content_key(pin, args, _whose(tool, scope), state), tool.cache_ttl_seconds)
+    return Place(content_key(pin, args, _workspace_identity(tool, scope), state), tool.cache_ttl_seconds)
 
 
-def _whose(tool: Tool, scope: ToolContext) -> str:
+def _workspace_identity(tool: Tool, scope: ToolContext) -> str:
     match tool.cache_scope:
         case "global":
             return ""

@@ -20,7 +20,7 @@ from kestrel_lab.tools.memory_tools import memory_tools
 from kestrel_lab.tools.read_result import NAME as READ_RESULT
 from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import Tool, Toolbox
-from kestrel_lab.tools.tool_search import ToolIndex, described, tool_index
+from kestrel_lab.tools.tool_search import ToolIndex, tool_from_definition, tool_index
 
 MOST_SHOWN = 40
 """A model that may use more tools is told of some; of so many it is told of all."""
@@ -45,7 +45,7 @@ class Growth(Protocol):
         ...
 
 
-def shown_names(
+def select_tools(
     step: str, offered: tuple[str, ...] | None, toolbox: Toolbox, state: RunState, emit: Callable[[Event], Any]
 ) -> tuple[str, ...] | None:
     """The tools that the model of `step` is told of, `None` for all; what is chosen anew is recorded."""
@@ -58,7 +58,7 @@ def shown_names(
         room = MOST_SHOWN - (len(may) - len(others))
         found = index_of(others).search(questions[-1], max(FOR_QUESTION, room))
         emit(ToolsShown(tools=list(found), step=step, messages=len(questions)))
-    wanted = {*state.shown.get(step, ()), *state.shown.get("", ()), *_used(step, state)}
+    wanted = {*state.shown.get(step, ()), *state.shown.get("", ()), *_used_tools(step, state)}
     return tuple(name for name in may if name in wanted or always_shown(name))
 
 
@@ -70,7 +70,7 @@ def always_shown(name: str) -> bool:
 @lru_cache(maxsize=8)
 def index_of(tools: tuple[Tool, ...]) -> ToolIndex:
     """Return the index of these very tools, made once."""
-    return tool_index(described(tool.name, tool.description, tool.schema, tool.name.partition(":")[0]) for tool in tools)
+    return tool_index(tool_from_definition(tool.name, tool.description, tool.schema, tool.name.partition(":")[0]) for tool in tools)
 
 
 @lru_cache(maxsize=1)
@@ -79,5 +79,5 @@ def _core() -> frozenset[str]:
     return frozenset([*(tool.name for tool in tools), READ_RESULT, MACRO_RUN, LOAD_SKILL, FIND_TOOL, MCP_INSTALL])
 
 
-def _used(step: str, state: RunState) -> set[str]:
+def _used_tools(step: str, state: RunState) -> set[str]:
     return {request.name for message in state.conversation(step).messages for request in message.calls}

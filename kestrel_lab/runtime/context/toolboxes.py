@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Step
 from kestrel_lab.models.chat_format import wire_name
@@ -18,7 +18,7 @@ Tools = Iterable["str | Tool | Callable[..., Any]"]
 """Tools by name, as made by `@tool`, or as plain functions."""
 
 
-def offered(toolbox: Iterable[Tool]) -> list[dict[str, Json]]:
+def tools_for_event(toolbox: Iterable[Tool]) -> list[dict[str, Json]]:
     """The tools as an event names them."""
     return [tool.named for tool in toolbox]
 
@@ -37,11 +37,11 @@ def known_tools(own: Iterable[Tool], given: Tools, servers: Collection[str] = ()
     for item in given:
         server, colon, _ = item.partition(":") if isinstance(item, str) else ("", "", "")
         if colon and server not in servers:
-            raise UsageError(f"there is no MCP server {server!r}; {nearest(server, servers)}")
+            raise UsageError(f"there is no MCP server {server!r}; {did_you_mean(server, servers)}")
         if not isinstance(item, str):
-            added.append(replace(given_tool(item), group=""))
+            added.append(replace(to_tool(item), group=""))
         elif not colon:
-            named = [replace(tool, group="") for tool in _named(known, item) if tool.group]
+            named = [replace(tool, group="") for tool in _tools_named(known, item) if tool.group]
             added += [tool for tool in named if tool.name not in {one.name for one in added}]  # a tool and its group may both be named
     taken = {tool.name for tool in added}
     return Toolbox([*(tool for tool in known if not (tool.group and tool.name in taken)), *added])
@@ -64,9 +64,9 @@ def chosen_tools(known: Toolbox, tools: Tools | Toolbox | None, steps: Iterable[
     found: list[Tool] = []
     for item in tools:
         if isinstance(item, str):
-            found += [tool for tool in _named(known, item) if tool not in found]  # a tool and its group may both be named
+            found += [tool for tool in _tools_named(known, item) if tool not in found]  # a tool and its group may both be named
         else:
-            found.append(given_tool(item))
+            found.append(to_tool(item))
     return Toolbox([*found, *(tool for tool in teams if tool not in found)])
 
 
@@ -75,7 +75,7 @@ def group_names(known: Toolbox) -> list[str]:
     return [DEFAULT, *dict.fromkeys(tool.group for tool in known if tool.group)]
 
 
-def apart_on_the_wire(toolbox: Toolbox) -> Toolbox:
+def check_wire_names(toolbox: Toolbox) -> Toolbox:
     """`toolbox`; raises `UsageError` where a model could not tell two of its tools apart."""
     seen: dict[str, str] = {}
     for name in toolbox.names:
@@ -84,14 +84,14 @@ def apart_on_the_wire(toolbox: Toolbox) -> Toolbox:
     return toolbox
 
 
-def given_tool(item: Tool | Callable[..., Any] | str) -> Tool:
+def to_tool(item: Tool | Callable[..., Any] | str) -> Tool:
     """The tool that a tool or a plain function is; raises `UsageError` for a name."""
     if isinstance(item, str):
         raise UsageError(f"{item!r} is a name: give the tool or function itself")
     return item if isinstance(item, Tool) else as_tool(item)
 
 
-def _named(known: Toolbox, name: str) -> Iterator[Tool]:
+def _tools_named(known: Toolbox, name: str) -> Iterator[Tool]:
     if name in known:
         yield known.get(name)
     elif name in (groups := group_names(known)):
@@ -100,5 +100,7 @@ def _named(known: Toolbox, name: str) -> Iterator[Tool]:
         from kestrel_lab.tools.builtin import NEEDS  # with it come all shipped tools: not to name an option
 
         needs = next((what for start, what in NEEDS.items() if name == start or name.startswith(f"{start}_")), "")
-        msg = f"there is no tool {name!r}; {f'it needs {needs} in the environment' if needs else nearest(name, [*known.names, *groups])}"
+        msg = (
+            f"there is no tool {name!r}; {f'it needs {needs} in the environment' if needs else did_you_mean(name, [*known.names, *groups])}"
+        )
         raise UsageError(msg)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, content_key
-from kestrel_lab.core.plan import Plan, Step, scoped
+from kestrel_lab.core.plan import Plan, Step, artifact_key
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.tools.tool import render
+from kestrel_lab.tools.tool import render_result
 
 
-def artifact(plan: Plan, step: Step, name: str, state: RunState) -> Json:
+def find_artifact(plan: Plan, step: Step, name: str, state: RunState) -> Json:
     """Return the artifact `name` that `step` consumes.
 
     Where who should have brought it up to date was skipped or failed it is as it was before, and `None` if it
@@ -19,37 +19,37 @@ def artifact(plan: Plan, step: Step, name: str, state: RunState) -> Json:
     """
     source = plan.source(step, name)
     if source is None:
-        return plan.artifacts.get(scoped(step, name))
+        return plan.artifacts.get(artifact_key(step, name))
     steps = {other.id: other for other in plan.steps}
     makers = [grown for grown in plan.growth().get(source, ()) if name in steps[grown].produces and steps[grown].scope == step.scope]
     if done := [maker for maker in makers if _done(maker, state)]:
         return own_output(steps[done[-1]], state)
     if _done(source, state) and not makers:
-        return output(plan, steps[source], state)
+        return step_output(plan, steps[source], state)
     earlier = plan.source(steps[source], name)
     places = list(steps)
     if earlier is None or places.index(earlier) < places.index(source):
-        return artifact(plan, steps[source], name, state)
+        return find_artifact(plan, steps[source], name, state)
     return None
 
 
-def output(plan: Plan, step: Step, state: RunState) -> Json:
+def step_output(plan: Plan, step: Step, state: RunState) -> Json:
     """Return the output of a finished step; for an operation without one, the outputs of the last steps that it added to the plan."""
     own = own_output(step, state)
     grown = plan.growth().get(step.id)
     if own is not None or not grown:
         return own
-    ends = [output(plan, end, state) for end in plan.ends(grown) if _done(end.id, state)]
+    ends = [step_output(plan, end, state) for end in plan.ends(grown) if _done(end.id, state)]
     return ends[0] if len(ends) == 1 else "\n\n".join(as_text(end) for end in ends if end is not None)
 
 
 def answer_value(state: RunState) -> Json:
     """Return what the last step of a run's plan answered, as JSON; the text of the answer where several steps end it."""
     ends = [step for step in state.planned.ends() if step.id not in state.skipped_steps]
-    return output(state.planned, ends[0], state) if len(ends) == 1 else state.answer
+    return step_output(state.planned, ends[0], state) if len(ends) == 1 else state.answer
 
 
-def answer_makers(plan: Plan) -> tuple[Step, ...]:
+def answering_steps(plan: Plan) -> tuple[Step, ...]:
     """Return the agents' steps that give the answer of a plan: its only end, or what a last verification judges; none where it has several ends."""
     ends = plan.ends()
     if len(ends) != 1:
@@ -78,10 +78,10 @@ def own_output(step: Step, state: RunState) -> Json:
 
 def as_text(value: Json) -> str:
     """An output as a person or a model reads it."""
-    return "" if value is None else value if isinstance(value, str) else render(value)
+    return "" if value is None else value if isinstance(value, str) else render_result(value)
 
 
-def told(inputs: Mapping[str, Json]) -> str:
+def artifacts_prompt(inputs: Mapping[str, Json]) -> str:
     """Return artifacts as a prompt shows them, each between lines that its text cannot contain because they name a hash of it.
 
     An artifact that is null, because no step made it, is left out.

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kestrel_lab.core.errors import LimitError, RunError, ToolError, UsageError, nearest
+from kestrel_lab.core.errors import LimitError, RunError, ToolError, UsageError, did_you_mean
 from kestrel_lab.core.events.union import StepFinished, StepStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.execution.artifacts import own_output
-from kestrel_lab.runtime.execution.steps import work
+from kestrel_lab.runtime.execution.steps import work_on_step
 from kestrel_lab.tools.delegation import DELEGATE, WORKER
 
 
-async def delegated(ctx: RunContext, desk: ApprovalDesk, parent: Step, call: str, agent: str, goal: str, share: float) -> Json:
+async def run_delegate(ctx: RunContext, desk: ApprovalDesk, parent: Step, call: str, agent: str, goal: str, share: float) -> Json:
     """Have `agent` work on `goal` for the call of that id, and return its answer; goes on where the log of an earlier session ends.
 
     Raises `ToolError` when the agent fails, also by its share of the limits, `UsageError` for an agent that is not there or a
@@ -41,7 +41,7 @@ async def delegated(ctx: RunContext, desk: ApprovalDesk, parent: Step, call: str
     seconds = limits["seconds"] - state.spent(step.id).get("seconds", 0) if "seconds" in limits else None
     try:
         async with ctx.clock.part(None if seconds is None else max(0.001, seconds)) as clock:
-            await work(step, ctx, desk)
+            await work_on_step(step, ctx, desk)
     except LimitError:  # of the run, which ends by it
         raise
     except (RunError, TimeoutError) as error:
@@ -64,7 +64,7 @@ def _step(parent: Step, call: str, agent: str, goal: str, ctx: RunContext) -> St
         if member.id == agent:
             return replace(member, id=name, goal=goal, tools=parent.tools if member.tools is None else member.tools)
     if parent.team or agent != WORKER:
-        raise UsageError(f"there is no agent {agent!r}; {nearest(agent, parent.team or [WORKER])}")
+        raise UsageError(f"there is no agent {agent!r}; {did_you_mean(agent, parent.team or [WORKER])}")
     offered = ctx.offered(parent)
     tools = tuple(tool for tool in (ctx.toolbox.names if offered is None else offered) if tool != DELEGATE)
     return Step(

@@ -11,7 +11,7 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.review.evidence_table import subject_in
+from kestrel_lab.runtime.review.evidence_table import answer_subject
 from kestrel_lab.verification.subject import Subject
 
 
@@ -51,7 +51,7 @@ class Scope:
 
     def subject(self, answer: str, goal: str = "") -> Subject:
         """Return an answer with what the run has found out so far, this step left out."""
-        return subject_in(self.ctx.state, self.ctx.workspace.root, answer, goal=goal, but=self.step.id)
+        return answer_subject(self.ctx.state, self.ctx.workspace.root, answer, goal=goal, but=self.step.id)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +77,7 @@ log and is not asked again, the clock and chance it must not ask at all. Raises 
 """
 
 
-def under(prefix: str, steps: Iterable[Step], **changes: Any) -> tuple[Step, ...]:
+def prefix_steps(prefix: str, steps: Iterable[Step], **changes: Any) -> tuple[Step, ...]:
     """The steps with `prefix/` before their ids, also where they name each other, and with `changes` made to each."""
     found = tuple(steps)
     names = {step.id: f"{prefix}/{step.id}" for step in found}

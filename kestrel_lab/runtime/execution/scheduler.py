@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kestrel_lab.core.errors import LimitError, RunError, UnmetError, UsageError, gravest
+from kestrel_lab.core.errors import LimitError, RunError, UnmetError, UsageError, most_severe
 from kestrel_lab.core.events.union import Event, PlanExtended, StepFinished
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
@@ -34,11 +34,11 @@ RunStep = Callable[[Step], Awaitable["Outcome | None"]]
 _PLAIN = Outcome()
 
 
-def _unheard(_: Event) -> None:
+def _ignore(_: Event) -> None:
     """Nobody is told."""
 
 
-def _reached(starts: Iterable[str], onward: Callable[[str], Iterable[str]]) -> set[str]:
+def _reachable_from(starts: Iterable[str], onward: Callable[[str], Iterable[str]]) -> set[str]:
     """Everything that can be reached from `starts`, they themselves only if there is a way back."""
     found: set[str] = set()
     todo = list(starts)
@@ -63,7 +63,7 @@ class StepScheduler:
         plan: Plan,
         run_step: RunStep,
         *,
-        emit: Callable[[Event], Any] = _unheard,
+        emit: Callable[[Event], Any] = _ignore,
         finished: Mapping[str, bool] | None = None,
         skipped: Collection[str] = (),
     ) -> None:
@@ -139,7 +139,7 @@ class StepScheduler:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
         if self._stops:
-            raise gravest(self._stops)
+            raise most_severe(self._stops)
         if unsettled := [name for name in self._errors if not self._dealt_with(name)]:
             raise self._failure(unsettled)
 
@@ -222,7 +222,7 @@ class StepScheduler:
 
     def _dealt_with(self, failed: str) -> bool:
         """Whether a step that comes after the failed one, with nothing but skipped steps between, took it up: by its end it is judged."""
-        beyond = _reached([failed], lambda name: self._after[name] if name == failed or name in self._skipped else ())
+        beyond = _reachable_from([failed], lambda name: self._after[name] if name == failed or name in self._skipped else ())
         taken_up = (self._done - self._idle) | self._errors.keys()
         return any(self._steps[name].after_failure and name in taken_up for name in beyond if name != failed)
 
@@ -237,11 +237,11 @@ class StepScheduler:
         return not self._before(name).isdisjoint(self._dealing(failed))
 
     def _before(self, name: str) -> set[str]:
-        return _reached([name], self._needs.__getitem__)
+        return _reachable_from([name], self._needs.__getitem__)
 
     def _dealing(self, failed: str) -> set[str]:
         """The steps with `after_failure` that come after `failed`, none of them between."""
-        beyond = _reached([failed], lambda name: [] if name != failed and self._steps[name].after_failure else self._after[name])
+        beyond = _reachable_from([failed], lambda name: [] if name != failed and self._steps[name].after_failure else self._after[name])
         return {name for name in beyond if self._steps[name].after_failure}
 
     def _leave(self, failed: str) -> None:

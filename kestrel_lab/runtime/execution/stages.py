@@ -14,7 +14,7 @@ from kestrel_lab.core.plan import Step
 from kestrel_lab.eventlog.conversation import Conversation
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.execution.scheduler import Outcome
-from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, FailureClass, RetryBudget, Sleep, advice, classify
+from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, FailureClass, RetryBudget, Sleep, classify_failure, failure_advice
 from kestrel_lab.tools.tool import Toolbox
 
 
@@ -117,14 +117,14 @@ class StageRunner:
         tries = talk.attempt - talk.earlier
         after = f" after {tries} attempts" if tries > 1 else ""
         kind_of_error = UnmetError if isinstance(error, UnmetError) else RunError
-        ended = kind_of_error(f"{str(error).rstrip('. ')} ({kind}{after}). {advice(_failure(error))}")
+        ended = kind_of_error(f"{str(error).rstrip('. ')} ({kind}{after}). {failure_advice(_failure(error))}")
         ended.__cause__ = error
         return ended
 
 
 def failure_class(error: RunError) -> FailureClass:
     """The kind of failure that ended an attempt; a call's own is in its answer."""
-    return classify(_failure(error))
+    return classify_failure(_failure(error))
 
 
 def _failure(error: RunError) -> RunError | Problem:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, cast
 from kestrel_lab.answers.claim_markdown import TITLE
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.calls import Call, Danger, Problem
-from kestrel_lab.core.errors import START_STEP, RunError, ToolError, UsageError, nearest
+from kestrel_lab.core.errors import START_STEP, RunError, ToolError, UsageError, did_you_mean
 from kestrel_lab.core.events.union import StepStarted
 from kestrel_lab.core.json_types import Json, values_in
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.core.plan_shapes import foreseen
+from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.step import STEPS
 from kestrel_lab.runtime.agent.loop import run_agent
 from kestrel_lab.runtime.agent.structured_output import Dialogue, UnusableAnswer, read_typed
 from kestrel_lab.runtime.agent.tool_calls import run_requests
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.execution.artifacts import artifact, as_text, output, told
+from kestrel_lab.runtime.execution.artifacts import artifacts_prompt, as_text, find_artifact, step_output
 from kestrel_lab.runtime.execution.operation import Done, Operation, Scope, in_scope
 from kestrel_lab.runtime.execution.scheduler import Outcome
 from kestrel_lab.shell_syntax.template import check_command, render_call
@@ -43,7 +43,7 @@ def check_steps(steps: Iterable[Step], toolbox: Toolbox, operations: Mapping[str
                 tool.validate(step.args)
             check_command(step.args)
             if step.operation and step.operation not in operations:
-                raise UsageError(f"there is no operation {step.operation!r}; {nearest(step.operation, operations)}")
+                raise UsageError(f"there is no operation {step.operation!r}; {did_you_mean(step.operation, operations)}")
             toolbox.only(step.tools or ())
             if step.model:
                 resolve(step.model)
@@ -51,12 +51,12 @@ def check_steps(steps: Iterable[Step], toolbox: Toolbox, operations: Mapping[str
             raise UsageError(f"{f'stage {step.stage!r}, ' if step.stage else ''}step {step.id!r}: {error}") from error
 
 
-def not_of(servers: Collection[str], steps: Iterable[Step]) -> list[Step]:
+def steps_without(servers: Collection[str], steps: Iterable[Step]) -> list[Step]:
     """The steps that name no tool of these servers."""
     return [step for step in steps if not any(name.partition(":")[0] in servers for name in (step.tool, *(step.tools or ())))]
 
 
-async def work(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
+async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
     """Have the agent of `step` work on its goal; raises what `run_agent` raises, and `UnusableAnswer` for one that does not fit its schema."""
     if step.schema is None:
         await run_agent(step, ctx, desk)
@@ -83,7 +83,7 @@ class StepRunner:
         self._ctx, self._desk, self._operations = ctx, desk, operations
 
     async def __call__(self, step: Step) -> Outcome:
-        """Carry out `step`; `artifacts.output` then says what it answered.
+        """Carry out `step`; `artifacts.step_output` then says what it answered.
 
         Raises `ToolError` when its call fails or it is not approved, and what `run_agent` or the operation raises.
         """
@@ -96,7 +96,7 @@ class StepRunner:
             StepStarted(
                 step=step.id,
                 goal=goal,
-                context=told(inputs) if goal else "",
+                context=artifacts_prompt(inputs) if goal else "",
                 model=step.model,
                 model_kind=model.kind if step.model else "real",
                 system=ctx.system_of(step) if goal else None,
@@ -110,17 +110,17 @@ class StepRunner:
             await self._ask(step)
         if step.operation:
             return await self._operate(step, inputs)
-        await work(step, ctx, self._desk)
+        await work_on_step(step, ctx, self._desk)
         return Outcome()
 
     def inputs(self, step: Step) -> dict[str, Json]:
         """The artifacts that `step` is given, by name."""
-        return {**step.given} | {name: artifact(self.plan, step, name, self._ctx.state) for name in step.consumes}
+        return {**step.given} | {name: find_artifact(self.plan, step, name, self._ctx.state) for name in step.consumes}
 
     def answer(self) -> str:
         """What the run answers: the outputs of the steps that nothing waits for."""
         state = self._ctx.state
-        texts = (as_text(output(self.plan, step, state)) for step in self.plan.ends() if step.id not in state.skipped_steps)
+        texts = (as_text(step_output(self.plan, step, state)) for step in self.plan.ends() if step.id not in state.skipped_steps)
         return "\n\n".join(text for text in texts if text)
 
     def _wanted(self, step: Step, inputs: Mapping[str, Json]) -> bool:
@@ -141,7 +141,7 @@ class StepRunner:
             name: {
                 "ok": state.finished_steps.get(name, False),
                 "skipped": name in state.skipped_steps,
-                "answer": output(self.plan, known[name], state) if state.finished_steps.get(name) else None,
+                "answer": step_output(self.plan, known[name], state) if state.finished_steps.get(name) else None,
                 "reason": state.reasons.get(name, ""),
             }
             for name in self.plan.needs()[step.id]
@@ -170,7 +170,7 @@ class StepRunner:
         new = [other for other in steps if known.get(other.id) != step.id]
         if not steps:
             return None
-        check_steps(foreseen(new), self._ctx.toolbox, self._operations, self._ctx.resolve)
+        check_steps(all_steps(new), self._ctx.toolbox, self._operations, self._ctx.resolve)
         self.plan = self.plan.grown(step.id, new, done.artifacts)
         return self.plan if new else None
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.registry.catalogue import Entry, Package, named_package, read_catalogue
 from kestrel_lab.mcp.registry.client import Registry
-from kestrel_lab.mcp.registry.install import InstallError, Locked, installer_for, lock
-from kestrel_lab.mcp.registry.installed_servers import Installed, installed
-from kestrel_lab.mcp.registry.scoring import FITTING, Judged, judge
+from kestrel_lab.mcp.registry.install import InstallError, LockedPackage, installer_for, lock_package
+from kestrel_lab.mcp.registry.installed_servers import InstalledServer, list_installed
+from kestrel_lab.mcp.registry.scoring import FITTING, ScoredEntry, score_entry
 from kestrel_lab.tools.tool_search import tool_index
 from kestrel_lab.tools.web.fetch import Reach
 
@@ -35,7 +35,7 @@ class ExpansionSettings:
     catalogue: str = ""
     """A file in place of the shipped catalogue."""
     allow: tuple[str, ...] = ()
-    """Packages that are installed without asking: see `mcp.registry.install.allowed_by`."""
+    """Packages that are installed without asking: see `mcp.registry.install.allowing_pattern`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +56,11 @@ class Sources:
         """The registry, where one is configured."""
         return Registry.at(self.settings.registry, Reach(env=self.env)) if self.settings.registry else None
 
-    def installed(self) -> list[Installed]:
+    def installed(self) -> list[InstalledServer]:
         """Return the installed servers."""
-        return installed(self.root)
+        return list_installed(self.root)
 
-    async def search(self, need: str, top_k: int) -> tuple[list[Judged], str]:
+    async def search(self, need: str, top_k: int) -> tuple[list[ScoredEntry], str]:
         """Return at most `top_k` servers for `need`, best first, and the problem of the registry, if any."""
         entries, problem = list(self.catalogue), ""
         if self.registry is not None:
@@ -77,9 +77,9 @@ class Sources:
         fitting = [one for one in judged if one.match >= least]
         return sorted(fitting, key=lambda one: -one.score)[:top_k], problem
 
-    def judged(self, entry: Entry, need: str) -> Judged:
+    def judged(self, entry: Entry, need: str) -> ScoredEntry:
         """Score `entry` by the rubric."""
-        return judge(entry, need, [one.package.name for one in self.catalogue if one.package is not None], self.env)
+        return score_entry(entry, need, [one.package.name for one in self.catalogue if one.package is not None], self.env)
 
     def entry(self, name: str) -> Entry:
         """Return the entry that a person names: by its name in the catalogue, its package, or as `NAME==VERSION`.
@@ -96,19 +96,19 @@ class Sources:
             return replace(known, version=package.version, package=replace(known.package, version=package.version, sha256=""))
         return Entry(name=f"unknown/{package.name.rpartition('/')[2]}", version=package.version, package=package, source="you")
 
-    async def locked(self, package: Package) -> Locked:
+    async def locked(self, package: Package) -> LockedPackage:
         """Return the lock of `package` and store it until the installation; raises `InstallError`."""
-        found = await lock(package, self.env)
+        found = await lock_package(package, self.env)
         place = self._locks / found.hash
-        await asyncio.to_thread(_keep, place, found.text)
+        await asyncio.to_thread(_write_atomically, place, found.text)
         return found
 
-    def kept(self, package: Package, wanted: str, packages: int) -> Locked:
+    def kept(self, package: Package, wanted: str, packages: int) -> LockedPackage:
         """Return the stored lock with the hash `wanted`; raises `InstallError` where it is gone or was changed."""
         text = ""
         with suppress(OSError):
             text = (self._locks / wanted).read_text("utf-8")
-        found = Locked(package=package, installer=installer_for(package, self.env), text=text, packages=packages)
+        found = LockedPackage(package=package, installer=installer_for(package, self.env), text=text, packages=packages)
         if found.hash != wanted:
             raise InstallError(f"the lock file of {package.pin} needs is gone or was changed since it was looked up: look for it again")
         return found
@@ -118,7 +118,7 @@ class Sources:
         return self.root / ".locks"
 
 
-def _keep(place: Path, text: str) -> None:
+def _write_atomically(place: Path, text: str) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     unfinished = place.with_suffix(f".{id(text)}")
     unfinished.write_text(text, "utf-8")
@@ -128,4 +128,4 @@ def _keep(place: Path, text: str) -> None:
 def installed_servers(root: Path, taken: Iterable[str], workspace: Path) -> dict[str, ServerConfig]:
     """Return the configurations of installed servers, without those whose name is taken."""
     others = set(taken)
-    return {one.server: one.config(workspace) for one in installed(root) if one.server not in others}
+    return {one.server: one.config(workspace) for one in list_installed(root) if one.server not in others}

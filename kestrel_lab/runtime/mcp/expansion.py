@@ -15,25 +15,32 @@ from pathlib import Path
 from typing import Any
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.errors import ToolError, UsageError, nearest
+from kestrel_lab.core.errors import ToolError, UsageError, did_you_mean
 from kestrel_lab.core.events.union import McpCandidateFound, McpInstalled, ToolsShown
 from kestrel_lab.core.json_types import Json, readable
 from kestrel_lab.core.messages import ToolRequest
-from kestrel_lab.core.sanitize import one_line, plain
-from kestrel_lab.language.words import parts
+from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.language.words import name_parts
 from kestrel_lab.mcp.registry.catalogue import Package
-from kestrel_lab.mcp.registry.install import InstallError, Locked, allowed_by, install, made_here, refuse_taken
-from kestrel_lab.mcp.registry.installed_servers import Installed, folder_of, short_name, start_of
-from kestrel_lab.mcp.registry.scoring import Judged
+from kestrel_lab.mcp.registry.install import (
+    InstallError,
+    LockedPackage,
+    allowing_pattern,
+    check_name_free,
+    install_package,
+    own_installation,
+)
+from kestrel_lab.mcp.registry.installed_servers import InstalledServer, folder_of, short_name, start_of
+from kestrel_lab.mcp.registry.scoring import ScoredEntry
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, FOR_NEED, MCP_INSTALL, MOST_SHOWN, always_shown, index_of
-from kestrel_lab.runtime.context.toolboxes import apart_on_the_wire, offered
+from kestrel_lab.runtime.context.toolboxes import check_wire_names, tools_for_event
 from kestrel_lab.runtime.mcp.discovery import Sources
 from kestrel_lab.runtime.mcp.servers import McpServers
 from kestrel_lab.tools.argument_schema import ToolArgumentsError
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool, Toolbox, ToolContext
-from kestrel_lab.tools.tool_search import covered
+from kestrel_lab.tools.tool_search import count_covered
 
 _CANDIDATES, _LOCKED = 4, 2
 """Servers that are listed for a need, and how many of them are locked."""
@@ -103,12 +110,12 @@ class Expansion:
 
     async def missing(self, request: ToolRequest, problem: str) -> str:
         """Return the error for a call of an unknown tool: `problem`, and the tools that fit the call."""
-        need = " ".join((*parts(request.name), *(part for name in request.args for part in parts(name))))[:_MOST_NEED]
+        need = " ".join((*name_parts(request.name), *(part for name in request.args for part in name_parts(name))))[:_MOST_NEED]
         return f"{problem}\n{await self.find(need)}" if need else problem
 
     async def find(self, need: str) -> str:
         """Return what fits a need, for the model; it can be called from then on."""
-        need = plain(need).strip()[:_MOST_NEED]
+        need = sanitize_text(need).strip()[:_MOST_NEED]
         if not need:
             raise ToolError("describe what you need in a few words")
         async with self._turn:
@@ -123,9 +130,9 @@ class Expansion:
         beside = [] if self.sources is None else [tool for tool in self.servers.tools() if tool.name not in ctx.toolbox]
         everything = {tool.name: tool for tool in (*ctx.toolbox, *beside) if tool.name not in {FIND_TOOL, MCP_INSTALL}}
         hits = [everything[name] for name in index_of(tuple(everything.values())).search(need, FOR_NEED)]
-        fitting = [tool for tool in hits if _fits(tool, need)]
+        fitting = [tool for tool in hits if _tool_fits(tool, need)]
         if new := [tool for tool in fitting if tool.name not in ctx.toolbox]:
-            apart_on_the_wire(Toolbox([*ctx.toolbox, *new]))
+            check_wire_names(Toolbox([*ctx.toolbox, *new]))
             ctx.grow(new)
         shown = ctx.state.shown.get("", ())
         named = [tool.name for tool in fitting if tool.name not in shown and not always_shown(tool.name)]
@@ -154,7 +161,7 @@ class Expansion:
         told += [f"- {event.server} cannot be had: {one_line(event.problem, 200)}" for event in events if not event.lock]
         return told
 
-    async def _looked_up(self, sources: Sources, judged: Judged) -> tuple[Locked | None, str]:
+    async def _looked_up(self, sources: Sources, judged: ScoredEntry) -> tuple[LockedPackage | None, str]:
         package = judged.entry.package
         assert package is not None  # usable
         try:
@@ -163,21 +170,21 @@ class Expansion:
             return None, str(error)
 
     @staticmethod
-    def _candidate(need: str, judged: Judged, locked: Locked | None, problem: str) -> McpCandidateFound:
+    def _candidate(need: str, judged: ScoredEntry, locked: LockedPackage | None, problem: str) -> McpCandidateFound:
         entry = judged.entry
         package = locked.package if locked is not None else entry.package
         return McpCandidateFound(
             need=need,
             server=entry.name,
             source=entry.source,
-            description=plain(entry.description),
+            description=sanitize_text(entry.description),
             score=judged.score,
             rubric=[point.as_json() for point in judged.points],
             package={} if package is None else package.as_json(),
             lock="" if locked is None else locked.hash,
             packages=0 if locked is None else locked.packages,
             installer="" if locked is None else locked.installer,
-            problem=plain(problem),
+            problem=sanitize_text(problem),
         )
 
     def _installing(self) -> Tool:
@@ -222,7 +229,7 @@ class Expansion:
     def _allowed(self, args: Mapping[str, Json]) -> str:
         assert self.sources is not None
         event = self.found(str(args.get("server")))
-        return allowed_by(Package.from_json(event.package), self.sources.settings.allow)
+        return allowing_pattern(Package.from_json(event.package), self.sources.settings.allow)
 
     def found(self, server: str) -> McpCandidateFound:
         """Return the candidate of that name; raises `ToolArgumentsError` where there is none that can be installed."""
@@ -231,7 +238,7 @@ class Expansion:
         if event is None or not event.lock:
             why = f"{server} cannot be had: {event.problem}" if event is not None else f"no server {server!r} was found in this run"
             can = [name for name, one in known.items() if one.lock]
-            msg = f"{why}. {f'{nearest(server, can)}. ' if can else ''}Look with {FIND_TOOL} first, and use the name that it returns"
+            msg = f"{why}. {f'{did_you_mean(server, can)}. ' if can else ''}Look with {FIND_TOOL} first, and use the name that it returns"
             raise ToolArgumentsError(msg)
         return event
 
@@ -261,7 +268,7 @@ class Expansion:
         for point in event.rubric:
             most = f" of {point['most']}" if point.get("most") else ""
             lines.append(f"{point['criterion']}: {point['points']}{most}: {one_line(str(point['why']), 200)}")
-        return plain("\n".join([*lines, f"in all: {event.score} of 100 points"]))
+        return sanitize_text("\n".join([*lines, f"in all: {event.score} of 100 points"]))
 
     async def _install(self, args: Mapping[str, Json], context: ToolContext) -> Json:
         event = self.found(str(args["server"]))
@@ -271,15 +278,15 @@ class Expansion:
         package = Package.from_json(event.package)
         locked = self.sources.kept(package, event.lock, event.packages)
         folder = folder_of(self.sources.root, package)
-        known = await asyncio.to_thread(made_here, folder, self.sources.env)
+        known = await asyncio.to_thread(own_installation, folder, self.sources.env)
         name = short_name(package) if known is None else known.server
         if known is None:
             if name in self.servers.names:
                 name = one_line(package.name.replace("/", "-").strip("@").replace(".", "-"), 32)
-            refuse_taken(name, self.servers.names)
+            check_name_free(name, self.servers.names)
         context.progress(f"installing {package.pin} with {event.packages - 1} packages that it needs", None)
         try:
-            got = await install(locked, self.sources.root, server=name, entry=event.server, env=self.sources.env)
+            got = await install_package(locked, self.sources.root, server=name, entry=event.server, env=self.sources.env)
         except InstallError as error:
             raise ToolError(str(error)) from error
         tools = await self._connected(got)
@@ -290,7 +297,7 @@ class Expansion:
                 folder=str(got.folder),
                 lock=got.lock,
                 tree=got.tree,
-                tools=offered(tools),
+                tools=tools_for_event(tools),
                 entry=event.server,
                 call=context.call_id,
                 allowed=self._allowed(args),
@@ -301,7 +308,7 @@ class Expansion:
         lines = [f"- {tool.name}: {one_line(tool.description, 300)}" for tool in tools]
         return "\n".join([f"{package.pin} is installed as {got.server}. Its tools, which you can call now:", *lines])
 
-    async def _connected(self, got: Installed) -> Sequence[Tool]:
+    async def _connected(self, got: InstalledServer) -> Sequence[Tool]:
         """Start the installed server and return its tools; the approval of the package covers them."""
         config = got.config(self.workspace)
         await self.servers.adopt(config)
@@ -312,7 +319,7 @@ class Expansion:
             raise ToolError(
                 f"{got.package.pin} was installed and started, but has no tool that can be offered: kestrel mcp check {got.server} says why"
             )
-        apart_on_the_wire(Toolbox([*(tool for tool in self.ctx.toolbox if tool.name not in {one.name for one in tools}), *tools]))
+        check_wire_names(Toolbox([*(tool for tool in self.ctx.toolbox if tool.name not in {one.name for one in tools}), *tools]))
         return tools
 
 
@@ -346,7 +353,7 @@ class InstallArguments:
         return dict(args)
 
 
-def _fits(tool: Tool, need: str) -> bool:
+def _tool_fits(tool: Tool, need: str) -> bool:
     """Return whether a tool has at least a third of the words of a need."""
-    hit, wanted = covered(need, f"{tool.name} {tool.description} {readable(tool.schema)}")
+    hit, wanted = count_covered(need, f"{tool.name} {tool.description} {readable(tool.schema)}")
     return 3 * hit >= wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kestrel_lab.mcp.approvals import Definition, difference
+from kestrel_lab.mcp.approvals import Definition, definition_diff
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.views.html.table_view import TableView
 
@@ -40,7 +40,7 @@ class ServerTable(TableView, tuple[ServerRow, ...]):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Checked:
+class ServerCheck:
     """A server as it is now, and as it was approved."""
 
     server: ServerConfig
@@ -57,4 +57,4 @@ class Checked:
         before = self.approved or {}
         names = sorted({*before, *self.tools})
         pins = {name: (before[name].pin if name in before else "", self.tools[name].pin if name in self.tools else "") for name in names}
-        return tuple(difference(name, before.get(name), self.tools.get(name)) for name, (old, new) in pins.items() if old != new)
+        return tuple(definition_diff(name, before.get(name), self.tools.get(name)) for name, (old, new) in pins.items() if old != new)

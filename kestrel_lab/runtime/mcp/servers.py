@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kestrel_lab.core.calls import REPEATABLE
-from kestrel_lab.core.errors import DependencyError, ToolError, UsageError, nearest
+from kestrel_lab.core.errors import DependencyError, ToolError, UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.host.background_loop import BackgroundLoop
 from kestrel_lab.mcp.approvals import Approvals, Definition
-from kestrel_lab.mcp.authorization import TokenFile, secrets_of
+from kestrel_lab.mcp.authorization import TokenFile, token_redactor
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.connection import Connection, Progress
 from kestrel_lab.mcp.elicitation import Ask
 from kestrel_lab.mcp.managed_server import Server
-from kestrel_lab.runtime.mcp.server_table import Checked, ServerRow, ServerTable
+from kestrel_lab.runtime.mcp.server_table import ServerCheck, ServerRow, ServerTable
 from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.health import HealthPolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
@@ -45,7 +45,7 @@ def _unseen(_: ImagePart) -> None:
     """Take an image that nobody looks at."""
 
 
-def watched_as(server: str) -> str:
+def dependency_name(server: str) -> str:
     """Return the name of a server among the dependencies of a session."""
     return f"server {server}"
 
@@ -105,7 +105,7 @@ class McpServers:
             if known is not None and known.config.key == config.key:
                 return
             self._servers = {**self._servers, config.name: self._server(config)}
-            self._supervisor.unwatch(watched_as(config.name))
+            self._supervisor.unwatch(dependency_name(config.name))
         await self._end([known] if known is not None else [])
 
     async def forget(self, name: str) -> None:
@@ -113,7 +113,7 @@ class McpServers:
         with self._changing:
             known = self._servers.get(name)
             self._servers = {other: server for other, server in self._servers.items() if other != name}
-            self._supervisor.unwatch(watched_as(name))
+            self._supervisor.unwatch(dependency_name(name))
         await self._end([known] if known is not None else [])
 
     def named(self, wanted: Iterable[Any]) -> list[Any]:
@@ -156,7 +156,7 @@ class McpServers:
             raise UsageError(msg)
         return False
 
-    async def check(self, name: str) -> Checked:
+    async def check(self, name: str) -> ServerCheck:
         """Start `name` and compare its tools with the approved ones; raises `DependencyError` when it cannot be started."""
         server = self._known(name)
         watched = self._watched(name, server)
@@ -164,7 +164,7 @@ class McpServers:
         if watched.health.given_up or connection is None or not connection.alive:
             await self._start(server, watched, replacing=connection)  # a person asked for it, so the restart budget does not count
         connection = server.connected
-        return Checked(
+        return ServerCheck(
             server=server.config,
             tools=connection.definitions,
             refused=connection.refused,
@@ -172,7 +172,7 @@ class McpServers:
             who=connection.who,
         )
 
-    async def approve(self, name: str) -> Checked:
+    async def approve(self, name: str) -> ServerCheck:
         """Approve `name` with the tools it has now; returns what that changed."""
         checked = await self.check(name)
         self.approvals.approve(checked.server, checked.tools)
@@ -251,7 +251,7 @@ class McpServers:
             answer = await self._loop.run(known.connected.call(tool, pin, args, progress, ask))
         except ToolError as error:
             watched.success(permit)
-            raise ToolError(secrets_of(known.config, self._env).text(str(error))) from error
+            raise ToolError(token_redactor(known.config, self._env).text(str(error))) from error
         except ConnectionError as error:
             watched.failure(str(error), permit)
             if again:
@@ -268,7 +268,7 @@ class McpServers:
         watched.success(permit)
         for image in answer.images:
             show(image)
-        return secrets_of(known.config, self._env).json(answer.value)
+        return token_redactor(known.config, self._env).json(answer.value)
 
     async def request(self, name: str, what: Callable[[Connection], Coroutine[Any, Any, T]], ask: Ask | None = None) -> T:
         """Return what `what` gets from an approved server, which is started where needed: its resources, its prompts.
@@ -284,7 +284,7 @@ class McpServers:
             watched.failure(str(error) or "it did not answer in time")
             raise watched.error() from error
 
-    async def login(self, name: str, ask: Ask) -> Checked:
+    async def login(self, name: str, ask: Ask) -> ServerCheck:
         """Connect anew to a server at an address; where it wants a login, `ask` shows the address to log in at.
 
         Raises `UsageError` for a server that is started by a command, `DependencyError` when the login fails.
@@ -335,7 +335,7 @@ class McpServers:
             before = self._servers
             self._servers = {name: self._server(server.config) for name, server in before.items()}
             for name in before:
-                self._supervisor.unwatch(watched_as(name))
+                self._supervisor.unwatch(dependency_name(name))
         return list(before.values())
 
     async def _end(self, servers: Iterable[Server]) -> None:
@@ -352,13 +352,13 @@ class McpServers:
             await self._loop.run(server.open(replacing=server.connection))
 
         with self._changing:
-            if (found := self._supervisor.get(watched_as(name))) is not None:
+            if (found := self._supervisor.get(dependency_name(name))) is not None:
                 return found
             advice = f"Its log: {server.log}. kestrel mcp check {name} tries it."
-            return self._supervisor.watch(watched_as(name), "mcp", probe, restart, policy=self._policy, advice=advice)
+            return self._supervisor.watch(dependency_name(name), "mcp", probe, restart, policy=self._policy, advice=advice)
 
     def _ended(self, name: str, reason: str) -> None:
-        if (watched := self._supervisor.get(watched_as(name))) is not None:
+        if (watched := self._supervisor.get(dependency_name(name))) is not None:
             watched.failure(reason)
 
     def _known(self, name: str) -> Server:
@@ -368,7 +368,9 @@ class McpServers:
             off = self._off[name]
             raise UsageError(off.problem or f"MCP server {name!r} is switched off in {off.source or 'its table'}: enabled = false")
         known = (
-            nearest(name, self._servers) if self._servers else f"none is set up; name it in kestrel.toml, in a table [mcp.servers.{name}]"
+            did_you_mean(name, self._servers)
+            if self._servers
+            else f"none is set up; name it in kestrel.toml, in a table [mcp.servers.{name}]"
         )
         raise UsageError(f"there is no MCP server {name!r}: {known}")
 
@@ -414,7 +416,7 @@ class McpServers:
     def _row(self, name: str, server: Server) -> ServerRow:
         config = server.config
         approved = self.approvals.tools(config)
-        watched = self._supervisor.get(watched_as(name))
+        watched = self._supervisor.get(dependency_name(name))
         if watched is not None:
             state, reason = watched.row().state.value, watched.row().reason
         elif approved is None and config.source:

@@ -14,7 +14,7 @@ from typing import cast
 from kestrel_lab.core.events.union import ModelAnswered, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json, content_key, readable
 from kestrel_lab.core.notes import GUIDING, NAMES, Note
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.language.words import stems
 
 MOST_PITFALLS = 3
@@ -34,11 +34,11 @@ _MARKERS = (
 _MOST_FILES = 20_000
 
 
-def learned(records: Iterable[Record], goal: str, workspace: Path) -> list[Note]:
+def learn_from_run(records: Iterable[Record], goal: str, workspace: Path) -> list[Note]:
     """Return the notes that a run's log and workspace yield; the same log and files yield the same notes."""
     known = list(records)
     run, at = (known[0].run_id, known[-1].at) if known else ("", time.time())
-    return [*pitfalls(known), *preferences(goal, run, at), *fingerprint(workspace, run, at)]
+    return [*learn_pitfalls(known), *learn_preferences(goal, run, at), *learn_repository(workspace, run, at)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class _Failed:
     why: str
 
 
-def pitfalls(records: Iterable[Record]) -> list[Note]:
+def learn_pitfalls(records: Iterable[Record]) -> list[Note]:
     """Return a note per corrected error: what failed, why, and with which arguments the same tool then worked."""
     asked: dict[str, dict[str, Json]] = {}
     called: dict[str, dict[str, Json]] = {}
@@ -70,11 +70,11 @@ def pitfalls(records: Iterable[Record]) -> list[Note]:
                 failed[place] = _Failed(args, why)
             elif why == "" and (before := failed.get(place)) is not None and _put_right(before.args, args):
                 del failed[place]
-                found.append(_pitfall(event, before, args, record))
+                found.append(_pitfall_note(event, before, args, record))
     return found[:MOST_PITFALLS]
 
 
-def preferences(goal: str, run: str, at: float) -> Iterator[Note]:
+def learn_preferences(goal: str, run: str, at: float) -> Iterator[Note]:
     """Yield the standing preferences that the goal states, in the user's own words."""
     for place, match in enumerate(_SENTENCE.finditer(goal)):
         text = " ".join(match[0].split())
@@ -83,7 +83,7 @@ def preferences(goal: str, run: str, at: float) -> Iterator[Note]:
             yield Note(id=note_id, text=text, kind="preference", evidence=text, run=run, at=at, stated=True, confidence=0.9)
 
 
-def fingerprint(workspace: Path, run: str, at: float) -> Iterator[Note]:
+def learn_repository(workspace: Path, run: str, at: float) -> Iterator[Note]:
     """Yield a note about the kind of repository; nothing for a workspace without files."""
     kinds: Counter[str] = Counter()
     for folder, folders, names in os.walk(workspace):
@@ -129,7 +129,7 @@ def _put_right(before: dict[str, Json], after: dict[str, Json]) -> bool:
     return 2 * len(ours & theirs) >= min(len(ours), len(theirs))
 
 
-def _pitfall(event: ToolAnswered, before: _Failed, args: dict[str, Json], record: Record) -> Note:
+def _pitfall_note(event: ToolAnswered, before: _Failed, args: dict[str, Json], record: Record) -> Note:
     changed = {key: value for key, value in args.items() if before.args.get(key) != value}
     wrong = {key: value for key, value in before.args.items() if args.get(key) != value}
     text = f"{event.tool} with {one_line(readable(wrong), 90)} failed: {one_line(before.why.partition('; ')[0], 90).rstrip('.')}. It worked with {one_line(readable(changed), 90)}."
@@ -160,22 +160,22 @@ _SECRET = re.compile(
 _ORDER = re.compile(r"(?i)\b(?:ignore|disregard|forget)\b.{0,40}\b(?:instruction|previous|above|rule)|\bsystem prompt\b|\byou are now\b")
 
 
-def sourced(note: Note, goal: str) -> Note:
+def with_source(note: Note, goal: str) -> Note:
     """Return `note` with its trust: that of the user's own words if the goal says most of it, else that of the run's answer."""
     evidence = _words(note.evidence)
-    if len(evidence) >= 3 and evidence in _words(goal) and _covered(note.text, note.evidence):
+    if len(evidence) >= 3 and evidence in _words(goal) and _is_covered(note.text, note.evidence):
         return replace(note, stated=True, taint="", confidence=0.9)
     return replace(note, stated=False, taint=ANSWER, confidence=0.6)
 
 
-def _covered(text: str, evidence: str) -> bool:
+def _is_covered(text: str, evidence: str) -> bool:
     wanted = stems(text)
     return len(wanted & stems(evidence)) >= 0.6 * len(wanted)
 
 
-def refusal(note: Note, goal: str, answer: str) -> str:
+def note_refusal(note: Note, goal: str, answer: str) -> str:
     """Return why a proposed `note` is refused; empty if it is kept. Its taint says whether the user said it."""
-    if why := unfit(note):
+    if why := text_problem(note):
         return why
     if note.kind not in KINDS:
         return f"its kind is not {', '.join(KINDS[:-1])} or {KINDS[-1]}"
@@ -187,13 +187,13 @@ def refusal(note: Note, goal: str, answer: str) -> str:
     return ""
 
 
-def unfit(note: Note) -> str:
+def text_problem(note: Note) -> str:
     """Return what is wrong with the text of a note, whatever its source; empty if nothing is."""
     if not note.text or len(note.text) > LONGEST_NOTE or "\n" in note.text:
         return f"it is not one sentence of at most {LONGEST_NOTE} characters"
     if len(note.evidence) > _LONGEST_EVIDENCE:
         return f"its evidence has more than {_LONGEST_EVIDENCE:,} characters"
-    if plain(note.text) != note.text:
+    if sanitize_text(note.text) != note.text:
         return "it has hidden characters"
     if _SECRET.search(note.text) or _SECRET.search(note.evidence):
         return "it looks like a secret"

@@ -10,7 +10,7 @@ from itertools import islice
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered, Record, ToolAnswered
-from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroStep
 from kestrel_lab.views.html.table_view import TextView
@@ -86,7 +86,7 @@ def past_calls(records: Iterable[Record], seen: set[str]) -> list[list[PastCall]
     return [part for talk in talks.values() for part in talk if part]
 
 
-def propose(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ()) -> list[MacroProposal]:
+def propose_macros(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ()) -> list[MacroProposal]:
     """Macros for sequences of 2 to 8 calls that occur at least 3 times: the 20 that would have saved most calls, best first.
 
     A sequence is given by its tools and the names of their arguments. An argument that is always the same
@@ -101,7 +101,7 @@ def propose(talks: Sequence[Sequence[PastCall]], existing: Iterable[Macro] = ())
     chosen = _chosen(_Field([[call.kind for call in talk] for talk in talks]), known)
     for places, length in sorted(chosen, key=lambda choice: -len(choice[0]) * (choice[1] - 1)):
         times = [talks[talk][start : start + length] for talk, start in places]
-        macro = _generalise(times, taken)
+        macro = _generalise_calls(times, taken)
         if macro is not None:
             taken.add(macro.name)
             runs = tuple(dict.fromkeys(calls[0].run for calls in times))
@@ -180,13 +180,13 @@ class _Parameters:
     def name(self, wish: str, tool: str, values: list[Json]) -> str:
         key = dumps(values)
         if key not in self.names:
-            name = _fresh(re.sub(r"\W", "_", wish), {*self.schemas, "previous", "steps"})
+            name = _free_name(re.sub(r"\W", "_", wish), {*self.schemas, "previous", "steps"})
             self.names[key] = name
             self.schemas[name] = {"type": _types(values), "description": f"{wish} of {tool}"}
         return self.names[key]
 
 
-def _generalise(times: list[Sequence[PastCall]], taken: set[str]) -> Macro | None:
+def _generalise_calls(times: list[Sequence[PastCall]], taken: set[str]) -> Macro | None:
     """Return the macro that, with the right arguments, makes each of `times`; `None` where no macro can."""
     parameters = _Parameters()
     steps = []
@@ -196,7 +196,9 @@ def _generalise(times: list[Sequence[PastCall]], taken: set[str]) -> Macro | Non
             steps.append(MacroStep(tool=call.tool, args=args))
         tools = [step.tool for step in steps]
         return Macro(
-            name=_fresh("_".join(dict.fromkeys(re.sub(r"\W", "_", tool) for tool in tools))[:60].lstrip("0123456789_") or "macro", taken),
+            name=_free_name(
+                "_".join(dict.fromkeys(re.sub(r"\W", "_", tool) for tool in tools))[:60].lstrip("0123456789_") or "macro", taken
+            ),
             description=f"What agents did here {len(times)} times, call by call.",
             schema={
                 "type": "object",
@@ -214,7 +216,7 @@ def _argument(name: str, place: int, times: list[Sequence[PastCall]], parameters
     """Return an argument of call number `place`: a constant, a reference to an earlier result, or a parameter."""
     values = [calls[place].args[name] for calls in times]
     if len({dumps(value) for value in values}) == 1:
-        return escape(values[0])
+        return escape_template(values[0])
     for earlier in reversed(range(place)):
         common = _places(times[0][earlier].result, values[0])
         for calls, value in zip(times, values, strict=True):
@@ -231,10 +233,10 @@ def _places(result: Json, value: Json) -> set[str]:
     wanted = dumps(value)
     if wanted not in dumps(result):  # the text of a whole has that of each part in it, and is quickly made
         return set()
-    return {path for path, part in _parts(result) if type(part) is type(value) and dumps(part) == wanted}
+    return {path for path, part in _values_with_paths(result) if type(part) is type(value) and dumps(part) == wanted}
 
 
-def _parts(result: Json) -> Iterator[tuple[str, Json]]:
+def _values_with_paths(result: Json) -> Iterator[tuple[str, Json]]:
     """Yield a result and the values in it, each with its path."""
     todo: list[tuple[str, Json]] = [("", result)]
     for path, value in islice(todo, _MAX_NODES):  # grows behind what is being looked at
@@ -253,7 +255,7 @@ def _types(values: list[Json]) -> Json:
     return kinds.pop() if len(kinds) == 1 else [*sorted(kinds)]
 
 
-def _fresh(name: str, taken: Iterable[str]) -> str:
+def _free_name(name: str, taken: Iterable[str]) -> str:
     known = set(taken)
     name = name if name[:1].isalpha() or name.startswith("_") else f"x_{name}"
     number = 2

@@ -14,10 +14,10 @@ from kestrel_lab.core.errors import ToolError
 from kestrel_lab.core.events.union import ApprovalAsked, MemoryRecalled, MemoryStored
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.messages import Message
-from kestrel_lab.core.notes import GUIDING, OWN, REFERENCE, Note, unvouched
+from kestrel_lab.core.notes import GUIDING, OWN, REFERENCE, Note, untrusted_taint
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.runtime.context.run_context import RunContext
-from kestrel_lab.runtime.memory.learn import sourced, unfit
+from kestrel_lab.runtime.memory.learn import text_problem, with_source
 from kestrel_lab.tools.memory_tools import forget, recall
 from kestrel_lab.tools.tool import Notes
 
@@ -26,7 +26,7 @@ _DAY_S = 24 * 3600.0
 
 
 @runtime_checkable
-class Forgets(Protocol):
+class ForgettingMemory(Protocol):
     """A memory that can forget."""
 
     def chosen(self, selector: str, workspace: str) -> Sequence[Note]:
@@ -90,16 +90,16 @@ class _NoteTools:
     def _note(self, text: str, kind: str) -> Note:
         """Return the note with its taint; raise `ToolError` for one that must not be kept."""
         started = self.ctx.state.started
-        note = sourced(Note(text=text, kind=kind, evidence=text), "" if started is None else started.goal)
-        if why := unfit(note):
+        note = with_source(Note(text=text, kind=kind, evidence=text), "" if started is None else started.goal)
+        if why := text_problem(note):
             raise ToolError(f"it is not kept: {why}")
         if note.kind in GUIDING and note.taint:
             raise ToolError(f"it is not kept: a {kind} must be in the user's own words; a fact, decision or pitfall may be in yours")
-        return replace(note, taint=OWN + note.taint) if unvouched(note.taint) and self.ctx.flow.now().clean else note
+        return replace(note, taint=OWN + note.taint) if untrusted_taint(note.taint) and self.ctx.flow.now().clean else note
 
     def chosen(self, selector: str) -> str:
         found = [note.named() | {"text": REFERENCE.format(note.id)} for note in self._forgets().chosen(selector, self.place)]
-        lines = [f"- {note['kind']} {note['id']}{_from(note)}: {note['text']}" for note in found]
+        lines = [f"- {note['kind']} {note['id']}{_taint_suffix(note)}: {note['text']}" for note in found]
         return "\n".join([f"{selector} means {len(found)} note{'' if len(found) == 1 else 's'}:", *lines, SHOW])
 
     async def forget(self, selector: str) -> str:
@@ -107,14 +107,14 @@ class _NoteTools:
         await self.ctx.on_disk()
         return repr(await asyncio.to_thread(memory.forget, selector, self.place))
 
-    def _forgets(self) -> Forgets:
+    def _forgets(self) -> ForgettingMemory:
         memory = self.ctx.ports.memory
-        if not isinstance(memory, Forgets):
+        if not isinstance(memory, ForgettingMemory):
             raise ToolError("the memory of this run cannot forget")
         return memory
 
 
-def _from(note: dict[str, Json]) -> str:
+def _taint_suffix(note: dict[str, Json]) -> str:
     return f" (from {note['taint']})" if "taint" in note else ""
 
 
@@ -124,7 +124,7 @@ _REFERENCE = re.compile(r"\[\[note:([a-z0-9]{1,40})\]\]")
 FORGOTTEN = "(this note was forgotten)"
 
 
-async def spoken(messages: Sequence[Message], ctx: RunContext) -> Sequence[Message]:
+async def with_note_texts(messages: Sequence[Message], ctx: RunContext) -> Sequence[Message]:
     """Return `messages` with references replaced by the text of the notes that the run recalled.
 
     Only messages of the run itself and of its tool `recall` are changed, and only references to notes that the run
@@ -145,7 +145,7 @@ async def spoken(messages: Sequence[Message], ctx: RunContext) -> Sequence[Messa
     return [replace(message, text=_REFERENCE.sub(put, message.text)) if _refers(message) else message for message in messages]
 
 
-async def worded(asked: ApprovalAsked, ctx: RunContext) -> ApprovalAsked:
+async def question_with_notes(asked: ApprovalAsked, ctx: RunContext) -> ApprovalAsked:
     """Return `asked` with the text of the notes that would be forgotten, which the log does not contain."""
     if asked.tool != forget.name or not (wanted := set(_REFERENCE.findall(asked.preview))):
         return asked

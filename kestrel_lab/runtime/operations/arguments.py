@@ -16,18 +16,18 @@ from kestrel_lab.runtime.execution.operation import Scope
 TEXTS: dict[str, Json] = {"type": "array", "items": {"type": "string"}}
 
 
-def closed(properties: dict[str, Json], *, optional: Collection[str] = ()) -> dict[str, Json]:
+def closed_object(properties: dict[str, Json], *, optional: Collection[str] = ()) -> dict[str, Json]:
     """Return the JSON Schema of an object with just these properties, all but the `optional` ones required."""
     required: list[Json] = [name for name in properties if name not in optional]
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def dialogue(scope: Scope, **changes: Any) -> Dialogue:
+def step_dialogue(scope: Scope, **changes: Any) -> Dialogue:
     """Return a dialogue with the model of the step, with `changes` to the step's settings."""
     return Dialogue(replace(scope.step, **changes) if changes else scope.step, scope.ctx, scope.desk)
 
 
-def without_chance(scope: Scope) -> float:
+def temperature_of(scope: Scope) -> float:
     """Return the temperature of the step, 0 where it names none."""
     return 0.0 if scope.step.temperature is None else scope.step.temperature
 

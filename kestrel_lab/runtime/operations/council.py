@@ -13,20 +13,20 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.runtime.execution.operation import Done, Scope
-from kestrel_lab.runtime.operations.arguments import TEXTS, closed
-from kestrel_lab.runtime.operations.control_flow import asking
+from kestrel_lab.runtime.operations.arguments import TEXTS, closed_object
+from kestrel_lab.runtime.operations.control_flow import decision_step
 
 _TEXT: Final[dict[str, Json]] = {"type": "string"}
 _SURE: Final[dict[str, Json]] = {"type": "number", "minimum": 0, "maximum": 1}
-POSITION: Final = closed(
+POSITION: Final = closed_object(
     {
         "position": _TEXT,
-        "claims": {"type": "array", "items": closed({"claim": _TEXT, "evidence": TEXTS})},
+        "claims": {"type": "array", "items": closed_object({"claim": _TEXT, "evidence": TEXTS})},
         "confidence": _SURE,
     }
 )
 """JSON Schema of a position."""
-DECISION: Final = closed({"decision": _TEXT, "reason": _TEXT, "confidence": _SURE})
+DECISION: Final = closed_object({"decision": _TEXT, "reason": _TEXT, "confidence": _SURE})
 """JSON Schema of what the chair says."""
 _TAKE = """\
 {goal}
@@ -48,7 +48,7 @@ members say, and how sure you are from 0 to 1. You are not bound by the votes.""
 
 
 async def council(scope: Scope) -> Done:
-    """Grow the next round, the vote or the chair's turn, or give the decision; `core.plan_shapes.council` writes the arguments.
+    """Grow the next round, the vote or the chair's turn, or give the decision; `core.plan_shapes.council_plan` writes the arguments.
 
     A member works in round n in the step `ID/MEMBER#n`, the vote being the round after the last; after each round comes `ID#n`,
     which records what was said as `vote_cast`. Members that fail are left out of what follows. Raises `UnmetError` where fewer
@@ -59,8 +59,8 @@ async def council(scope: Scope) -> Done:
     chair = Step.from_json(cast("dict[str, Json]", args["chair"]))
     rounds, turn = cast("int", args["rounds"]), cast("int", args.get("turn", 0))
     if turn == rounds + 2:
-        return Done(output=_decided(scope, scope.went(f"{name}/{chair.id}")["answer"]))
-    said = _said(scope, members, turn) if turn else {}
+        return Done(output=_record_decision(scope, scope.went(f"{name}/{chair.id}")["answer"]))
+    said = _positions(scope, members, turn) if turn else {}
     heard = cast("dict[str, Json]", args.get("positions", {}))
     if turn and len(said) < 2:
         raise UnmetError(f"council {name!r}: fewer than two of its members came to an answer in round {turn}")
@@ -69,33 +69,38 @@ async def council(scope: Scope) -> Done:
     present = [member for member in members if not turn or member.id in said]
     given: dict[str, Json] = {"positions": dict(heard)} if turn else {}
     if turn <= rounds:
-        steps = tuple(_asked(scope, member, turn + 1, rounds, len(present), given) for member in present)
+        steps = tuple(_member_step(scope, member, turn + 1, rounds, len(present), given) for member in present)
     else:
         goal = _DECIDE.format(goal=chair.goal, count=len(present))
-        given = {**_fed(scope, chair), **given, "votes": dict(said)}
+        given = {**_given_inputs(scope, chair), **given, "votes": dict(said)}
         steps = (replace(chair, id=f"{name}/{chair.id}", goal=goal, schema=DECISION, given=given),)
     more: dict[str, Json] = {"turn": turn + 1, "positions": dict(heard), "votes": dict(said) if turn > rounds else {}}
-    after = asking(scope, name, turn + 1, {**args, **more}, steps, set(scope.step.consumes))
+    after = decision_step(scope, name, turn + 1, {**args, **more}, steps, set(scope.step.consumes))
     return Done(grows=(*steps, replace(after, after_failure=turn <= rounds)))
 
 
-def _asked(scope: Scope, member: Step, turn: int, rounds: int, count: int, given: Mapping[str, Json]) -> Step:
+def _member_step(scope: Scope, member: Step, turn: int, rounds: int, count: int, given: Mapping[str, Json]) -> Step:
     """Return the step in which a member takes a position in round `turn`, or votes in the one after the last."""
     text, schema = _TAKE + (_AGAIN if turn > 1 else ""), POSITION
     if turn > rounds:
         names = cast("list[Json]", list(cast("dict[str, Json]", given["positions"])))
-        text, schema = _VOTE, closed({"vote": {"type": "string", "enum": names}, "reason": _TEXT})
+        text, schema = _VOTE, closed_object({"vote": {"type": "string", "enum": names}, "reason": _TEXT})
     goal = text.format(goal=member.goal, member=member.id, count=count)
     return replace(
-        member, id=f"{scope.name}/{member.id}#{turn}", goal=goal, schema=schema, given={**_fed(scope, member), **given}, produces=()
+        member,
+        id=f"{scope.name}/{member.id}#{turn}",
+        goal=goal,
+        schema=schema,
+        given={**_given_inputs(scope, member), **given},
+        produces=(),
     )
 
 
-def _fed(scope: Scope, step: Step) -> dict[str, Json]:
+def _given_inputs(scope: Scope, step: Step) -> dict[str, Json]:
     return {**step.given, **{name: value for name, value in scope.inputs.items() if name not in step.consumes}}
 
 
-def _said(scope: Scope, members: Sequence[Step], turn: int) -> dict[str, Json]:
+def _positions(scope: Scope, members: Sequence[Step], turn: int) -> dict[str, Json]:
     """Return what each member said in a round, recorded as events unless that was done before a crash."""
     found: dict[str, Json] = {}
     whole = scope.whole
@@ -104,7 +109,9 @@ def _said(scope: Scope, members: Sequence[Step], turn: int) -> dict[str, Json]:
         if not went.get("ok"):
             continue
         body, step = went["answer"], f"{whole}/{member.id}#{turn}"
-        claims: list[dict[str, Json]] = [{**claim, "shown": _shown(scope, whole, claim["evidence"])} for claim in body.get("claims", [])]
+        claims: list[dict[str, Json]] = [
+            {**claim, "shown": _count_found_evidence(scope, whole, claim["evidence"])} for claim in body.get("claims", [])
+        ]
         found[member.id] = {**body, "claims": cast("Json", claims)} if claims else body
         if step not in scope.ctx.state.votes:
             scope.ctx.emit(
@@ -123,7 +130,7 @@ def _said(scope: Scope, members: Sequence[Step], turn: int) -> dict[str, Json]:
     return found
 
 
-def _shown(scope: Scope, whole: str, evidence: Sequence[str]) -> int:
+def _count_found_evidence(scope: Scope, whole: str, evidence: Sequence[str]) -> int:
     """Return how many pieces of evidence stand in what tools answered the members so far, or in what all were given; white space aside."""
     talks = [talk for name, talk in scope.ctx.state.conversations.items() if name.startswith(f"{whole}/")]
     given = [as_text(value) for value in scope.inputs.values()]
@@ -131,7 +138,7 @@ def _shown(scope: Scope, whole: str, evidence: Sequence[str]) -> int:
     return sum(bool(piece.strip()) and any(" ".join(piece.split()) in text for text in texts) for piece in evidence)
 
 
-def _decided(scope: Scope, said: Mapping[str, Any]) -> Json:
+def _record_decision(scope: Scope, said: Mapping[str, Any]) -> Json:
     """Record and return what the chair decided."""
     votes = cast("dict[str, dict[str, Json]]", scope.args["votes"])
     tally = Counter(str(one["vote"]) for one in votes.values())

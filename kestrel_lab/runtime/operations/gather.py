@@ -13,16 +13,16 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.memory.embeddings import default_embedder
 from kestrel_lab.retrieval.file_search_loop import Propose, ResourceMap, propose_by_rule
 from kestrel_lab.retrieval.file_search_loop import find_files as search_round_by_round
-from kestrel_lab.retrieval.semantic import Meaning
+from kestrel_lab.retrieval.semantic import SemanticScorer
 from kestrel_lab.retrieval.trace_events import events_of
-from kestrel_lab.retrieval.workspace_indexes import Indexes
+from kestrel_lab.retrieval.workspace_indexes import WorkspaceIndexes
 from kestrel_lab.runtime.agent.structured_output import read_json
-from kestrel_lab.runtime.execution.artifacts import told
+from kestrel_lab.runtime.execution.artifacts import artifacts_prompt
 from kestrel_lab.runtime.execution.operation import Done, Scope
-from kestrel_lab.runtime.operations.arguments import Arguments, closed, dialogue
-from kestrel_lab.tools.timeparse.session_time import handshake
+from kestrel_lab.runtime.operations.arguments import Arguments, closed_object, step_dialogue
+from kestrel_lab.tools.timeparse.session_time import session_time
 
-_QUERIES = closed({"queries": {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1, "maxLength": 300}}})
+_QUERIES = closed_object({"queries": {"type": "array", "maxItems": 4, "items": {"type": "string", "minLength": 1, "maxLength": 300}}})
 _ASK = """\
 Find the files of a project that matter for this goal:
 
@@ -43,7 +43,7 @@ async def find_files(scope: Scope) -> Done:
     """
     args = Arguments(scope)
     goal, most, rounds = args.required("goal"), args.whole("top_k", 8, least=1), args.whole("rounds", 4, least=1)
-    propose = _asking(scope, goal) if args.flag("ask", default=False) else propose_by_rule
+    propose = _query_proposer(scope, goal) if args.flag("ask", default=False) else propose_by_rule
     indexes = session_indexes(scope.ctx.store.path.parent)
     found = await find_in(indexes, scope.ctx.workspace.root, goal, propose=propose, top_k=most, rounds=rounds)
     for retrieval in found.retrievals:
@@ -52,16 +52,16 @@ async def find_files(scope: Scope) -> Done:
     return Done(output=as_json(found)) if found.key_files else Done(skipped=True)
 
 
-async def find_in(indexes: Indexes, folder: Any, goal: str, *, propose: Propose = propose_by_rule, **bounds: Any) -> ResourceMap:
+async def find_in(indexes: WorkspaceIndexes, folder: Any, goal: str, *, propose: Propose = propose_by_rule, **bounds: Any) -> ResourceMap:
     """Search a folder round by round; its index is made first where there is none."""
     index, _ = await asyncio.to_thread(indexes.ready, folder)
     return await search_round_by_round(indexes.cascade(index), indexes.search(index), goal, propose=propose, **bounds)
 
 
-def session_indexes(home: Path) -> Indexes:
+def session_indexes(home: Path) -> WorkspaceIndexes:
     """Return the indexes under a session's home, with embeddings where the extra `semantic` is installed."""
     load = default_embedder()
-    return Indexes(home, None if load is None else Meaning(load))
+    return WorkspaceIndexes(home, None if load is None else SemanticScorer(load))
 
 
 def as_json(found: ResourceMap) -> Json:
@@ -77,9 +77,9 @@ def as_json(found: ResourceMap) -> Json:
     }
 
 
-def _asking(scope: Scope, goal: str) -> Propose:
+def _query_proposer(scope: Scope, goal: str) -> Propose:
     """Return what proposes queries: the step's model, and the rules beside it, so that a model only adds queries."""
-    asking = dialogue(scope, schema=_QUERIES, tools=())
+    asking = step_dialogue(scope, schema=_QUERIES, tools=())
 
     async def propose(found: ResourceMap) -> Sequence[str]:
         ruled = await propose_by_rule(found)
@@ -90,7 +90,7 @@ def _asking(scope: Scope, goal: str) -> Propose:
             "found": [f"{one.place} ({one.why})" for one in found.key_files],
             "missing": list(found.gaps),
         }
-        answer = await asking.ask(f"{_ASK.format(goal=goal)}\n\n{told(artifacts)}", lambda text: read_json(text, _QUERIES))
+        answer = await asking.ask(f"{_ASK.format(goal=goal)}\n\n{artifacts_prompt(artifacts)}", lambda text: read_json(text, _QUERIES))
         return [*cast("list[str]", cast("dict[str, Json]", answer)["queries"]), *ruled]
 
     return propose
@@ -111,7 +111,7 @@ async def gather(scope: Scope) -> Done:
         scope.ctx.emit(replace(looked, step=scope.step.id))
     if not found.sources:
         return Done(skipped=True)
-    if foreign := _foreign(scope, [source.path for source in found.sources]):
+    if foreign := _untrusted_reason(scope, [source.path for source in found.sources]):
         scope.ctx.emit(FilesTainted(call="", step=scope.step.id, began=0.0, ended=True, read=foreign))
     files: list[Json] = [
         {"path": source.path, "lines": [f"{line}: {text}" for line, text in source.lines], "terms": list(source.terms)}
@@ -120,7 +120,7 @@ async def gather(scope: Scope) -> Done:
     return Done(output={"files": files, "gaps": cast("list[Json]", list(found.gaps))})
 
 
-def _foreign(scope: Scope, paths: list[str]) -> str:
+def _untrusted_reason(scope: Scope, paths: list[str]) -> str:
     """Return why these files are untrusted; empty when they are not."""
     ctx = scope.ctx
     if ctx.containment == "strict":
@@ -150,4 +150,4 @@ async def bootstrap(scope: Scope) -> Done:
         named, words = [note.named() for note in recalled], [note.as_json() for note in recalled]
         ctx.emit(MemoryRecalled(step=scope.step.id, notes=named), shown=MemoryRecalled(step=scope.step.id, notes=words))
     notes = [note.referred() for note in recalled]
-    return Done(output={"time": dict(ctx.began) or handshake(ctx.ports.now()).as_json(), "notes": [*notes]})
+    return Done(output={"time": dict(ctx.began) or session_time(ctx.ports.now()).as_json(), "notes": [*notes]})

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Final, cast
 
 from kestrel_lab.answers.contracts import CONTRACTS, FOR_INTENT
-from kestrel_lab.answers.intent import settle
+from kestrel_lab.answers.intent import decide_intent
 from kestrel_lab.core.errors import ModelError
-from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import Step
-from kestrel_lab.runtime.execution.operation import Done, Scope, under
-from kestrel_lab.runtime.operations.arguments import Arguments, dialogue, without_chance
-from kestrel_lab.runtime.operations.verify_plan import parse_level, verification
+from kestrel_lab.runtime.execution.operation import Done, Scope, prefix_steps
+from kestrel_lab.runtime.operations.arguments import Arguments, step_dialogue, temperature_of
+from kestrel_lab.runtime.operations.verify_plan import parse_level, verification_step
 
 _DRAFT: Final = "answer_of_{}"
 
@@ -33,32 +33,32 @@ async def intake(scope: Scope) -> Done:
 
     async def second(question: str) -> str:
         try:
-            return await dialogue(scope, temperature=without_chance(scope)).ask(question, str)
+            return await step_dialogue(scope, temperature=temperature_of(scope)).ask(question, str)
         except ModelError:
             if not scope.ctx.state.conversation(scope.step.id).replies:
                 raise
             return ""  # it answered with nothing; a model that cannot be reached could not do the work either
 
-    found = await settle(goal, second)
+    found = await decide_intent(goal, second)
     form = FOR_INTENT[found.intent]
     draft = _DRAFT.format(scope.step.id)
-    check = verification("check", draft, level, form)
+    check = verification_step("check", draft, level, form)
     steps = (
         Step(id="work", goal=goal, instructions=CONTRACTS[form].instructions, produces=(draft,)),
         replace(check, produces=scope.step.produces[-1:]),
     )
-    grown = under(scope.step.id, steps, stage=scope.step.stage)
+    grown = prefix_steps(scope.step.id, steps, stage=scope.step.stage)
     return Done(output={"intent": found.intent, "share": round(found.share, 3), "by": found.by, "form": form}, grows=grown)
 
 
 async def converse(scope: Scope) -> Done:
     """Send the texts `says` to the step's model one by one, each after the answer to the one before; the last answer is the output."""
-    talk, answer = dialogue(scope), ""
+    talk, answer = step_dialogue(scope), ""
     for text in cast("list[str]", scope.args["says"]):
         answer = await talk.ask(text, str)
     return Done(output=answer)
 
 
-def conversation(says: tuple[str, ...], tools: tuple[str, ...]) -> Plan:
+def conversation_plan(says: tuple[str, ...], tools: tuple[str, ...]) -> Plan:
     """Return a plan of one conversation with these user turns and tools."""
-    return Plan(steps=(Step(id="conversation", operation="converse", args={"says": escape(list[Json](says))}, tools=tools),))
+    return Plan(steps=(Step(id="conversation", operation="converse", args={"says": escape_template(list[Json](says))}, tools=tools),))

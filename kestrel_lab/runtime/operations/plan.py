@@ -9,9 +9,9 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.runtime.agent.structured_output import read_json
-from kestrel_lab.runtime.execution.artifacts import told
-from kestrel_lab.runtime.execution.operation import Done, Scope, under
-from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed, dialogue
+from kestrel_lab.runtime.execution.artifacts import artifacts_prompt
+from kestrel_lab.runtime.execution.operation import Done, Scope, prefix_steps
+from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed_object, step_dialogue
 from kestrel_lab.tools.tool import ToolArgumentsError, Toolbox
 
 MAX_STEPS = 12
@@ -26,9 +26,9 @@ _FIELDS: dict[str, Json] = {
     "parallelizable": {"type": "boolean"},
     "needs_approval": {"type": "boolean"},
 }
-SCHEMA: dict[str, Json] = closed(
+SCHEMA: dict[str, Json] = closed_object(
     {
-        "steps": {"type": "array", "items": closed(_FIELDS, optional={*_FIELDS} - {"id"}), "minItems": 1},
+        "steps": {"type": "array", "items": closed_object(_FIELDS, optional={*_FIELDS} - {"id"}), "minItems": 1},
         "acceptance_criteria": {**TEXTS, "minItems": 1},
     }
 )
@@ -67,13 +67,13 @@ async def plan(scope: Scope) -> Done:
     other = {name: value for name, value in scope.inputs.items() if name not in scope.step.references and value is not None}
     text = _TEXT.format(
         goal=goal,
-        context="".join(f"{part}\n\n" for part in (context and f"{_KNOWN}\n\n{context}", told(other)) if part),
+        context="".join(f"{part}\n\n" for part in (context and f"{_KNOWN}\n\n{context}", artifacts_prompt(other)) if part),
         most=most,
         tools=", ".join(toolbox.names) or "none",
     )
-    proposed = await dialogue(scope).ask(text, lambda answer: _proposal(answer, toolbox, most))
+    proposed = await step_dialogue(scope).ask(text, lambda answer: _proposal(answer, toolbox, most))
     steps = _with_one_end(proposed, goal, scope.step.produces[-1:])
-    grown = under(scope.step.id, steps, stage=args.text("stage") or scope.step.stage)
+    grown = prefix_steps(scope.step.id, steps, stage=args.text("stage") or scope.step.stage)
     if scope.args.get("one_at_a_time"):
         grown = tuple(replace(step, parallelizable=False) for step in grown)
     criteria = cast("list[Json]", list(proposed.acceptance_criteria))

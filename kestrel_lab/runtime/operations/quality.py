@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.citations import Span
 from kestrel_lab.core.errors import ModelError, UsageError
-from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import REPORTS
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.agent.structured_output import read_json
-from kestrel_lab.runtime.execution.artifacts import told
+from kestrel_lab.runtime.execution.artifacts import artifacts_prompt
 from kestrel_lab.runtime.execution.operation import Done, Scope
-from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed, dialogue, without_chance
-from kestrel_lab.runtime.review.evidence_table import checked, spans_shown
+from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed_object, step_dialogue, temperature_of
+from kestrel_lab.runtime.review.evidence_table import check_claims, spans_for_model
 from kestrel_lab.verification.evidence import evidence_of
-from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 from kestrel_lab.views.notices import COLUMNS, quality_line, quality_rows
 
@@ -46,8 +46,8 @@ _ISSUE: Final[dict[str, Json]] = {
     "fix": _TEXT_FIELD,
     "step": _TEXT_FIELD,
 }
-REPORT: Final[dict[str, Json]] = closed(
-    {"issues": {"type": "array", "items": closed(_ISSUE, optional={"step"})}, "missing_evidence": TEXTS}
+REPORT: Final[dict[str, Json]] = closed_object(
+    {"issues": {"type": "array", "items": closed_object(_ISSUE, optional={"step"})}, "missing_evidence": TEXTS}
 )
 """JSON Schema of a model's report; `pass` follows from the issues and is not asked for."""
 _PROMPT: Final = """\
@@ -76,15 +76,15 @@ async def quality(scope: Scope) -> Done:
         raise UsageError("the operation 'quality' needs the `answer` it reports on")
     answer, goal, asked = args.text("answer"), args.goal(), args.flag("model", default=False)
     maker = _maker(scope)
-    issues = await checked(ctx, answer, goal=goal, but=scope.step.id)
+    issues = await check_claims(ctx, answer, goal=goal, but=scope.step.id)
     found = [_entry(one, maker) for one in issues]
     if not answer:
-        found.append(_entry(issue("critical", "", "there is no answer", "answer the goal", check="answer"), maker))
+        found.append(_entry(make_issue("critical", "", "there is no answer", "answer the goal", check="answer"), maker))
     subject = scope.subject(answer, goal)
     backed = await asyncio.to_thread(evidence_of, subject) if answer else ()
     missing = [one.text for one in backed if one.state != "cited"]
     if asked and answer:
-        said, more = await _asked(scope, goal, answer, spans_shown(subject, backed))
+        said, more = await _ask_model(scope, goal, answer, spans_for_model(subject, backed))
         found += [{**entry, "step": entry["step"] or maker} for entry in said]
         missing += [text for text in more if text not in missing]
     found.sort(key=lambda one: SEVERITIES.index(str(one["severity"])))
@@ -95,23 +95,23 @@ async def quality(scope: Scope) -> Done:
     return Done(output=cast("Json", {"pass": passed, "issues": found, "fixes": fixes, "missing_evidence": missing}))
 
 
-async def _asked(scope: Scope, goal: str, answer: str, spans: Sequence[Span]) -> tuple[list[dict[str, Json]], list[str]]:
+async def _ask_model(scope: Scope, goal: str, answer: str, spans: Sequence[Span]) -> tuple[list[dict[str, Json]], list[str]]:
     """Return the model's issues, and the claims for which it sees no evidence."""
     step = scope.step
     steps = {other.id: other.work for other in scope.plan.steps if other.id != step.id and not other.operation}
     work = {"steps": "\n".join(f"{name}: {one_line(text, 200)}" for name, text in steps.items())} if len(steps) > 1 else {}
     shown = cast("dict[str, Json]", {"answer": answer, **work, **{f"span {span.id}": span.text[:4_000] for span in spans}})
     try:
-        said = await dialogue(scope, tools=(), schema=REPORT, temperature=without_chance(scope)).ask(
-            _PROMPT.format(goal=goal, artifacts=told(shown)), lambda text: _report(text, answer)
+        said = await step_dialogue(scope, tools=(), schema=REPORT, temperature=temperature_of(scope)).ask(
+            _PROMPT.format(goal=goal, artifacts=artifacts_prompt(shown)), lambda text: _report(text, answer)
         )
     except ModelError as error:  # the answer is there, and what the checks found of it
-        return [_entry(issue("minor", "", f"no model reported on it: {error}", "report again, with another model", check="model"))], []
+        return [_entry(make_issue("minor", "", f"no model reported on it: {error}", "report again, with another model", check="model"))], []
     issues = (
-        (issue(entry["severity"], entry["place"], entry["what"], entry["fix"], check="model"), str(entry.get("step", "")))
+        (make_issue(entry["severity"], entry["place"], entry["what"], entry["fix"], check="model"), str(entry.get("step", "")))
         for entry in said["issues"][:MOST]
     )
-    missing = [issue("minor", "", text, "").what for text in said["missing_evidence"][:MOST]]
+    missing = [make_issue("minor", "", text, "").what for text in said["missing_evidence"][:MOST]]
     return [_entry(one, name if name in steps else "") for one, name in issues], missing
 
 
@@ -129,7 +129,7 @@ def _report(text: str, answer: str) -> dict[str, Any]:
     report = cast("dict[str, Any]", read_json(text, REPORT))
     plain = " ".join(answer.split())
     if strange := [entry["place"] for entry in report["issues"] if entry["place"] and " ".join(entry["place"].split()) not in plain]:
-        raise UsageError(f"a place must be quoted from the answer exactly: {escape(strange[0][:100])!r} is none")
+        raise UsageError(f"a place must be quoted from the answer exactly: {escape_template(strange[0][:100])!r} is none")
     return report
 
 
@@ -169,7 +169,7 @@ class Quality(PartsView):
 
         Columns: `severity`, `place`, `what`, `fix`, `step`, `check`.
         """
-        return shown_frame(list(quality_rows(self.report)), columns=list(COLUMNS), units={})
+        return unit_frame(list(quality_rows(self.report)), columns=list(COLUMNS), units={})
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the headings and the rows of `frame`."""

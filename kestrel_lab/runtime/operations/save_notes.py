@@ -10,17 +10,17 @@ from typing import cast
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events.union import MemoryStored, Progress
 from kestrel_lab.core.json_types import Json, content_key
-from kestrel_lab.core.notes import OWN, Note, unvouched
+from kestrel_lab.core.notes import OWN, Note, untrusted_taint
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.runtime.agent.structured_output import read_json
-from kestrel_lab.runtime.execution.artifacts import as_text, told
+from kestrel_lab.runtime.execution.artifacts import artifacts_prompt, as_text
 from kestrel_lab.runtime.execution.operation import Done, Scope
-from kestrel_lab.runtime.memory.learn import KINDS, LONGEST_NOTE, learned, refusal, sourced, unfit
-from kestrel_lab.runtime.operations.arguments import Arguments, closed, dialogue
+from kestrel_lab.runtime.memory.learn import KINDS, LONGEST_NOTE, learn_from_run, note_refusal, text_problem, with_source
+from kestrel_lab.runtime.operations.arguments import Arguments, closed_object, step_dialogue
 
 MOST_NOTES = 3
-_NOTE = closed({"text": {"type": "string"}, "kind": {"enum": list(KINDS)}, "evidence": {"type": "string"}})
-SCHEMA = closed({"notes": {"type": "array", "items": _NOTE}})
+_NOTE = closed_object({"text": {"type": "string"}, "kind": {"enum": list(KINDS)}, "evidence": {"type": "string"}})
+SCHEMA = closed_object({"notes": {"type": "array", "items": _NOTE}})
 """JSON Schema of the notes that a model proposes."""
 
 _TEXT = """\
@@ -43,8 +43,8 @@ At most {most} notes of at most {longest} characters."""
 async def commit(scope: Scope) -> Done:
     """Store what the run has learned and pass on its answer unchanged.
 
-    Arguments: `goal` and `answer`; `propose`, whether a model is asked (yes). A model proposes notes; `refusal` decides on
-    each, and the memory stores those that pass, then the notes that follow from the log alone, see `learned`. A proposal
+    Arguments: `goal` and `answer`; `propose`, whether a model is asked (yes). A model proposes notes; `note_refusal` decides on
+    each, and the memory stores those that pass, then the notes that follow from the log alone, see `learn_from_run`. A proposal
     that cannot be read after three attempts stores nothing: the run has its answer all the same.
     """
     goal, answer, ctx = Arguments(scope).required("goal"), scope.args.get("answer"), scope.ctx
@@ -52,9 +52,9 @@ async def commit(scope: Scope) -> Done:
     if scope.args.get("propose", True) is not True:
         await _keep_learned(scope, goal)
         return Done(output=answer)
-    text = _TEXT.format(goal=goal, answer=told({"answer": said}), most=MOST_NOTES, longest=LONGEST_NOTE)
+    text = _TEXT.format(goal=goal, answer=artifacts_prompt({"answer": said}), most=MOST_NOTES, longest=LONGEST_NOTE)
     try:
-        proposed = await dialogue(scope).ask(text, lambda reply: _notes(read_json(reply, SCHEMA)))
+        proposed = await step_dialogue(scope).ask(text, lambda reply: _notes(read_json(reply, SCHEMA)))
     except ModelError as error:
         if not isinstance(error.__cause__, UsageError):
             raise
@@ -63,12 +63,12 @@ async def commit(scope: Scope) -> Done:
     await ctx.on_disk()  # the memory may hold notes that this run stored before a crash
     kept = 0
     for place, item in enumerate(proposed):
-        note = replace(sourced(item, goal), run=ctx.run_id, at=time.time(), id=f"n{content_key(ctx.run_id, scope.step.id, place)[:10]}")
-        if why := refusal(note, goal, said) or ("there are more than allowed" if kept >= MOST_NOTES else ""):
+        note = replace(with_source(item, goal), run=ctx.run_id, at=time.time(), id=f"n{content_key(ctx.run_id, scope.step.id, place)[:10]}")
+        if why := note_refusal(note, goal, said) or ("there are more than allowed" if kept >= MOST_NOTES else ""):
             ctx.emit(Progress(text=f"not remembered, {why}: {one_line(note.text, 80)}"))
             continue
         kept += 1
-        await _keep(scope, note)
+        await _store_note(scope, note)
     await _keep_learned(scope, goal)
     return Done(output=answer)
 
@@ -76,17 +76,17 @@ async def commit(scope: Scope) -> Done:
 async def _keep_learned(scope: Scope, goal: str) -> None:
     ctx = scope.ctx
     await ctx.on_disk()
-    for note in await asyncio.to_thread(lambda: learned(ctx.store.records(ctx.run_id), goal, ctx.workspace.root)):
-        if not unfit(note):
-            await _keep(scope, note)
+    for note in await asyncio.to_thread(lambda: learn_from_run(ctx.store.records(ctx.run_id), goal, ctx.workspace.root)):
+        if not text_problem(note):
+            await _store_note(scope, note)
 
 
-async def _keep(scope: Scope, note: Note) -> None:
+async def _store_note(scope: Scope, note: Note) -> None:
     """Store a note in the memory and emit its event, unless that was done before a crash."""
     ctx = scope.ctx
     if note.id in ctx.state.kept:
         return
-    if unvouched(note.taint) and ctx.flow.now().clean:
+    if untrusted_taint(note.taint) and ctx.flow.now().clean:
         note = replace(note, taint=OWN + note.taint)
     if await ctx.ports.memory.remember(note, workspace=str(ctx.workspace.root)):
         shown = MemoryStored(step=scope.step.id, note=note.as_json())

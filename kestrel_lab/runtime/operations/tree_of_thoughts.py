@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
-from kestrel_lab.core.errors import UnmetError, UsageError, nearest
+from kestrel_lab.core.errors import UnmetError, UsageError, did_you_mean
 from kestrel_lab.core.events.union import BranchScored
-from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.agent.structured_output import read_json
-from kestrel_lab.runtime.execution.artifacts import as_text, told
+from kestrel_lab.runtime.execution.artifacts import artifacts_prompt, as_text
 from kestrel_lab.runtime.execution.operation import Done, Scope
-from kestrel_lab.runtime.operations.arguments import Arguments, closed, dialogue
+from kestrel_lab.runtime.operations.arguments import Arguments, closed_object, step_dialogue
 
 COUNTS = {"breadth": 3, "beam": 4, "nodes": 12, "depth": 3}
 SHARES = {"floor": 0.1, "enough": 1.0}
@@ -37,7 +37,7 @@ class Thought:
     note: str = ""
     """The remark of its scorer."""
     state: str = "open"
-    """`open`, `expanded` (others go on from it) or `closed`: scored low, failed, too deep or pushed out by better ones."""
+    """`open`, `expanded` (others go on from it) or `closed_object`: scored low, failed, too deep or pushed out by better ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ class Order:
         known = {*COUNTS, *SHARES, "goal", "score", "round"}
         for name in scope.args:
             if name not in known:
-                raise UsageError(f"the operation 'thoughts' has no argument {name!r}; {nearest(name, known)}")
+                raise UsageError(f"the operation 'thoughts' has no argument {name!r}; {did_you_mean(name, known)}")
         args = Arguments(scope)
         counts = {name: args.whole(name, default, least=1) for name, default in COUNTS.items()}
         shares = {name: args.share(name, default) for name, default in SHARES.items()}
@@ -89,7 +89,7 @@ async def thoughts(scope: Scope) -> Done:
     solution: its texts from the first thought on, a line each. Without one, a `RunError` tells the best score.
     """
     order = Order.read(scope)
-    found = taken_in(scope, order)
+    found = scored_candidates(scope, order)
     for thought in found:
         scope.ctx.emit(
             BranchScored(
@@ -101,7 +101,7 @@ async def thoughts(scope: Scope) -> Done:
                 done=thought.done,
             )
         )
-    known = pruned([*known_before(scope), *found], order)
+    known = prune_candidates([*earlier_candidates(scope), *found], order)
     if solved := [thought for thought in known if thought.done]:
         best = max(solved, key=lambda thought: thought.score)
         return Done(output="\n".join(thought.text for thought in path_to(best.id, known)))
@@ -112,14 +112,14 @@ async def thoughts(scope: Scope) -> Done:
     return Done(output=cast("Json", state), grows=_growth(scope, order, known, chosen))
 
 
-def known_before(scope: Scope) -> list[Thought]:
+def earlier_candidates(scope: Scope) -> list[Thought]:
     """Return the candidates as the last round left them."""
     went = scope.steps.get(scope.step.parent)
     state = went.get("answer") if isinstance(went, dict) else None
     return [Thought(**cast("dict[str, Any]", item)) for item in state] if isinstance(state, list) else []
 
 
-def taken_in(scope: Scope, order: Order) -> list[Thought]:
+def scored_candidates(scope: Scope, order: Order) -> list[Thought]:
     """Return the candidates scored since the last round; one that could not be scored is closed."""
     found = []
     for step in scope.plan.steps:
@@ -135,19 +135,19 @@ def taken_in(scope: Scope, order: Order) -> list[Thought]:
     return found
 
 
-def pruned(known: Sequence[Thought], order: Order) -> list[Thought]:
+def prune_candidates(known: Sequence[Thought], order: Order) -> list[Thought]:
     """Return the candidates with those closed that score low, are too deep, or are not among the best open ones."""
     able = [thought for thought in known if thought.state == "open" and thought.score >= order.floor and thought.depth < order.depth]
-    kept = {thought.id for thought in sorted(able, key=lambda thought: rank(thought, known))[: order.beam]}
+    kept = {thought.id for thought in sorted(able, key=lambda thought: candidate_order(thought, known))[: order.beam]}
     return [replace(thought, state="closed") if thought.state == "open" and thought.id not in kept else thought for thought in known]
 
 
 def best_open(known: Sequence[Thought]) -> Thought | None:
     """Return the candidate to expand next."""
-    return min((thought for thought in known if thought.state == "open"), key=lambda thought: rank(thought, known), default=None)
+    return min((thought for thought in known if thought.state == "open"), key=lambda thought: candidate_order(thought, known), default=None)
 
 
-def rank(thought: Thought, known: Sequence[Thought]) -> tuple[float, int, int]:
+def candidate_order(thought: Thought, known: Sequence[Thought]) -> tuple[float, int, int]:
     """Return the sort key of a candidate: better, then deeper, then older ones come first."""
     return -thought.score, -thought.depth, next(place for place, other in enumerate(known) if other.id == thought.id)
 
@@ -187,9 +187,9 @@ def _growth(scope: Scope, order: Order, known: Sequence[Thought], chosen: Though
         after_failure=False,
         needs_approval=False,
         args={
-            "goal": escape(order.goal),
+            "goal": escape_template(order.goal),
             "count": min(order.breadth, order.nodes - len(known)),
-            "score": escape(order.score),
+            "score": escape_template(order.score),
             "prefix": f"{first}/c",
             "known": len(known),
         },
@@ -202,7 +202,7 @@ def _growth(scope: Scope, order: Order, known: Sequence[Thought], chosen: Though
         depends_on=(expand.id,),
         produces=step.produces,
         after_failure=True,
-        args=escape(asdict(replace(order, round=order.round + 1))),
+        args=escape_template(asdict(replace(order, round=order.round + 1))),
         given={},
     )
     return expand, again
@@ -212,7 +212,7 @@ def _failure(scope: Scope, order: Order, known: Sequence[Thought]) -> str:
     if not known:
         reasons = [str(how.get("reason")) for how in scope.steps.values() if isinstance(how, dict) and not how.get("ok")]
         return "no way to the goal was proposed" + (f": {reasons[0]}" if reasons else "")
-    best = min(known, key=lambda thought: rank(thought, known))
+    best = min(known, key=lambda thought: candidate_order(thought, known))
     why = f"all {order.nodes} allowed candidates are tried" if len(known) >= order.nodes else "no candidate is worth following"
     return (
         f"the goal was not reached: {why}; the best of {len(known)} has a score of {best.score:.2f} (enough is "
@@ -227,7 +227,7 @@ def _scorer(given: Json, scope: Scope) -> dict[str, Json]:
         raise UsageError(f"score of the operation 'thoughts' must be {{tool: NAME, args: {{…}}}}, not {one_line(repr(given), 60)}")
     for name, value in given.items():
         if name not in ("tool", "args", "goal", "path", "candidate"):
-            msg = f"score of the operation 'thoughts' has no {name!r}; {nearest(name, ('tool', 'args', 'goal', 'path', 'candidate'))}"
+            msg = f"score of the operation 'thoughts' has no {name!r}; {did_you_mean(name, ('tool', 'args', 'goal', 'path', 'candidate'))}"
             raise UsageError(msg)
         if name != "args" and not isinstance(value, str):
             raise UsageError(f"{name} of score must be the name of {'a tool' if name == 'tool' else 'an argument'}, not {value!r}")
@@ -239,10 +239,10 @@ def _scorer(given: Json, scope: Scope) -> dict[str, Json]:
 
 MAX_THOUGHT = 4_000
 """Characters of a candidate."""
-_CANDIDATES = closed(
+_CANDIDATES = closed_object(
     {"candidates": {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1, "maxLength": MAX_THOUGHT}}}
 )
-_SCORE = closed({"score": {"type": "number", "minimum": 0, "maximum": 1}, "done": {"type": "boolean"}, "note": {"type": "string"}})
+_SCORE = closed_object({"score": {"type": "number", "minimum": 0, "maximum": 1}, "done": {"type": "boolean"}, "note": {"type": "string"}})
 _EXPAND = """\
 Think of ways to reach this goal:
 
@@ -275,9 +275,11 @@ async def thoughts_expand(scope: Scope) -> Done:
         what = "one approach, or its first part" if count == 1 else f"{count} different approaches, or first parts of one"
     text = _EXPAND.format(goal=goal, so_far=_NEXT if path else _FIRST, what=what)
     if path:
-        text = f"{text}\n\n{told(_as_artifacts(path))}"
-    candidates = await dialogue(scope, schema=_CANDIDATES).ask(text, _proposed)
-    grown = [_scoring(scope, goal, path, text, number) for number, text in enumerate(candidates[:count], cast("int", args["known"]) + 1)]
+        text = f"{text}\n\n{artifacts_prompt(_as_artifacts(path))}"
+    candidates = await step_dialogue(scope, schema=_CANDIDATES).ask(text, _proposed_thoughts)
+    grown = [
+        _scoring_step(scope, goal, path, text, number) for number, text in enumerate(candidates[:count], cast("int", args["known"]) + 1)
+    ]
     return Done(output=cast("Json", candidates[:count]), grows=tuple(grown))
 
 
@@ -285,12 +287,12 @@ async def thoughts_score(scope: Scope) -> Done:
     """Ask the model for the score of a candidate."""
     thought, path = (scope.step.given[name] for name in ("thought", "path"))
     shown = _as_artifacts([*cast("list[dict[str, Json]]", path), cast("dict[str, Json]", thought)])
-    text = f"{_JUDGE.format(goal=scope.args['goal'])}\n\n{told(shown)}"
-    judge = dialogue(scope, schema=_SCORE, temperature=0.0)
+    text = f"{_JUDGE.format(goal=scope.args['goal'])}\n\n{artifacts_prompt(shown)}"
+    judge = step_dialogue(scope, schema=_SCORE, temperature=0.0)
     return Done(output=await judge.ask(text, lambda answer: read_json(answer, _SCORE)))
 
 
-def _proposed(answer: str) -> list[str]:
+def _proposed_thoughts(answer: str) -> list[str]:
     value = cast("dict[str, Any]", read_json(answer, _CANDIDATES))
     found = dict.fromkeys(text.strip() for text in value["candidates"])
     found.pop("", None)
@@ -299,18 +301,18 @@ def _proposed(answer: str) -> list[str]:
     return list(found)
 
 
-def _scoring(scope: Scope, goal: str, path: list[dict[str, Json]], text: str, number: int) -> Step:
+def _scoring_step(scope: Scope, goal: str, path: list[dict[str, Json]], text: str, number: int) -> Step:
     """Return the step that scores a candidate: a call of a tool, or a question to a model."""
     step, order = scope.step, cast("dict[str, Any]", scope.args["score"])
     name = f"{scope.args['prefix']}{number}"
     thought: dict[str, Json] = {"id": name, "text": text, "parent": path[-1]["id"] if path else "", "depth": len(path) + 1}
     given: dict[str, Json] = {"thought": thought, "path": cast("Json", path)}
     if not order:
-        return replace(step, id=name, operation="thoughts_score", parent="", args={"goal": escape(goal)}, given=given)
+        return replace(step, id=name, operation="thoughts_score", parent="", args={"goal": escape_template(goal)}, given=given)
     values: dict[str, Json] = {"goal": goal, "path": [*(item["text"] for item in path), text], "candidate": text}
     args = {**order.get("args", {}), **{order[word]: value for word, value in values.items() if word in order}}
     safe = scope.ctx.toolbox.get(order["tool"]).effect == "pure"
-    return Step(id=name, tool=order["tool"], args=escape(args), given=given, stage=step.stage, parallelizable=safe)
+    return Step(id=name, tool=order["tool"], args=escape_template(args), given=given, stage=step.stage, parallelizable=safe)
 
 
 def _as_artifacts(path: list[dict[str, Json]]) -> dict[str, Json]:

@@ -15,20 +15,20 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Claim, Verification, Verifier
 from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
-from kestrel_lab.runtime.execution.artifacts import told
+from kestrel_lab.runtime.execution.artifacts import artifacts_prompt
 from kestrel_lab.runtime.execution.operation import Scope
-from kestrel_lab.runtime.operations.arguments import TEXTS, closed
-from kestrel_lab.runtime.review.evidence_table import checked
+from kestrel_lab.runtime.operations.arguments import TEXTS, closed_object
+from kestrel_lab.runtime.review.evidence_table import check_claims
 from kestrel_lab.verification.engine import UNFINISHED
 from kestrel_lab.verification.evidence import evidence_of, wrong_citations
 
 MAX_EVIDENCE = 24_000
 """Characters of evidence shown to a model; the newest is kept, long texts lose their middle."""
 MAX_ONE_EVIDENCE = 4_000
-_CRITERION = closed(
+_CRITERION = closed_object(
     {"criterion": {"type": "integer", "minimum": 1}, "met": {"type": "boolean"}, "why": {"type": "string"}, "evidence": TEXTS}
 )
-VERDICT = closed({"criteria": {"type": "array", "items": _CRITERION}, "confidence": {"type": "number", "minimum": 0, "maximum": 1}})
+VERDICT = closed_object({"criteria": {"type": "array", "items": _CRITERION}, "confidence": {"type": "number", "minimum": 0, "maximum": 1}})
 """JSON Schema of a model's verdict on an answer, criterion by criterion."""
 
 _TEXT = """\
@@ -62,14 +62,14 @@ class ModelVerifier:
         shown = {
             "criteria": "\n".join(f"{number}. {text}" for number, text in enumerate(claim.criteria, 1)),
             "answer": claim.answer,
-            **_shown(claim),
+            **_fitting_evidence(claim),
         }
         sources = (
             "What the answer rests on is given under the id of the call, or of the lines of a file."
             if claim.evidence
             else "No tool was called in the run."
         )
-        text = _TEXT.format(goal=claim.goal, sources=sources, artifacts=told(cast("dict[str, Json]", shown)))
+        text = _TEXT.format(goal=claim.goal, sources=sources, artifacts=artifacts_prompt(cast("dict[str, Json]", shown)))
         verdict = await self.dialogue.ask(text, lambda answer: self._verdict(answer, claim))
         unmet = [entry for entry in verdict["criteria"] if not entry["met"]]
         issues = tuple(f"not met: {claim.criteria[entry['criterion'] - 1]}: {entry['why'].strip()}" for entry in unmet)
@@ -91,7 +91,7 @@ class ModelVerifier:
         return verdict
 
 
-def _shown(claim: Claim) -> dict[str, str]:
+def _fitting_evidence(claim: Claim) -> dict[str, str]:
     """Return the newest evidence that fits, in its order, by the call it comes from."""
     found: list[tuple[str, str]] = []
     room = MAX_EVIDENCE
@@ -113,7 +113,7 @@ class Grounded:
 
     async def __call__(self, claim: Claim) -> Verification:
         """Judge; what is only questionable is not held against the answer."""
-        found = await checked(self.scope.ctx, claim.answer, goal=claim.goal, but=self.scope.step.id)
+        found = await check_claims(self.scope.ctx, claim.answer, goal=claim.goal, but=self.scope.step.id)
         wrong = tuple(str(one) for one in found if one.refuses)
         unseen = tuple(str(one) for one in found if one.check == UNFINISHED)
         return Verification(passed=not wrong, confidence=1.0 if wrong else None, issues=(*wrong, *unseen))

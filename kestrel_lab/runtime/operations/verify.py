@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from kestrel_lab.answers.claim_markdown import TITLE, as_markdown, claims_given
-from kestrel_lab.answers.contracts import abstains, contract_named
-from kestrel_lab.checks.llm_judge import SCHEMA, question, verdict_of
+from kestrel_lab.answers.contracts import contract_named, is_abstention
+from kestrel_lab.checks.llm_judge import SCHEMA, judge_prompt, verdict_of
 from kestrel_lab.core.errors import UnmetError, UsageError
 from kestrel_lab.core.events.union import ModelEscalated, StepFinished, VerifierFinished, VerifierStarted
-from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Claim, Evidence, Verification, Verifier
 from kestrel_lab.core.sanitize import one_line
@@ -23,9 +23,9 @@ from kestrel_lab.core.step import Step
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.runtime.execution.operation import Done, Scope
-from kestrel_lab.runtime.operations.arguments import Arguments, dialogue, without_chance
+from kestrel_lab.runtime.operations.arguments import Arguments, step_dialogue, temperature_of
 from kestrel_lab.runtime.operations.verifiers import VERDICT, Cites, Formed, Grounded, ModelVerifier, Vote
-from kestrel_lab.runtime.review.evidence_table import as_cited, subject_in
+from kestrel_lab.runtime.review.evidence_table import answer_subject, cited_spans
 from kestrel_lab.verification.evidence import cited_share, evidence_of
 
 ROUNDS = 2
@@ -64,9 +64,9 @@ async def verify(scope: Scope) -> Done:
     if not answer:
         issues.append("there is no answer")
     for judge in order.verifiers() if answer else ():
-        claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await shown_for(scope, answer, order.goal))
-        issues += await _judged(judge, claim, scope)
-    issues += await _unsupported(scope, order)
+        claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await evidence_for(scope, answer, order.goal))
+        issues += await _run_verifier(judge, claim, scope)
+    issues += await _citation_issues(scope, order)
     if not issues:
         return Done(output=answer if order.claims else order.answer)
     if order.round > order.rounds:
@@ -75,7 +75,7 @@ async def verify(scope: Scope) -> Done:
     return Done(grows=order.growth(answer, issues))
 
 
-async def _judged(judge: Verifier, claim: Claim, scope: Scope) -> tuple[str, ...]:
+async def _run_verifier(judge: Verifier, claim: Claim, scope: Scope) -> tuple[str, ...]:
     """Return the issues of a verifier, and record its verdict."""
     ctx, step = scope.ctx, scope.step.id
     ctx.emit(VerifierStarted(step=step, verifier=judge.name, criteria=list(claim.criteria)))
@@ -105,7 +105,7 @@ class _Order:
         self.judges, self.escalate = args.texts("judges"), args.texts("escalate")
         for model in (*self.judges, *self.escalate):
             scope.ctx.resolve(model)
-        written = dict.fromkeys((*scope.plan.acceptance_criteria, *args.texts("criteria"), *_proposed(scope, args)))
+        written = dict.fromkeys((*scope.plan.acceptance_criteria, *args.texts("criteria"), *_proposed_criteria(scope, args)))
         self.criteria = tuple(text for text in written if text.strip()) or (_DEFAULT,)
         went = cast("dict[str, dict[str, Json]]", scope.steps)
         self.failed = tuple(
@@ -158,15 +158,15 @@ class _Order:
             when="",
             after_failure=True,
             args={
-                "goal": escape(self.goal),
+                "goal": escape_template(self.goal),
                 "answer": f"{{{{{self.artifact}}}}}",
-                "criteria": escape(list[Json](self.criteria)),
+                "criteria": escape_template(list[Json](self.criteria)),
                 "rounds": self.rounds,
                 "round": self.round + 1,
-                "escalate": escape(list[Json](self.escalate)),
+                "escalate": escape_template(list[Json](self.escalate)),
                 "judge": self.judge,
                 "support": self.support,
-                "judges": escape(list[Json](self.judges)),
+                "judges": escape_template(list[Json](self.judges)),
                 "form": "" if self.contract is None else self.contract.name,
                 "facts": self.facts,
             },
@@ -192,7 +192,7 @@ def _artifact(step: Step) -> str:
     raise UsageError(msg)
 
 
-def _proposed(scope: Scope, args: Arguments) -> tuple[str, ...]:
+def _proposed_criteria(scope: Scope, args: Arguments) -> tuple[str, ...]:
     """Return the criteria that an operation `plan` proposed together with the steps that this one waits for."""
     plans = {step.id for step in scope.plan.steps if step.operation == "plan"}
     given = [how.get("answer") for name, how in scope.steps.items() if name in plans and isinstance(how, dict)]
@@ -201,9 +201,9 @@ def _proposed(scope: Scope, args: Arguments) -> tuple[str, ...]:
     )
 
 
-async def _unsupported(scope: Scope, order: _Order) -> list[str]:
+async def _citation_issues(scope: Scope, order: _Order) -> list[str]:
     """Return the issue of an answer of which too few claims cite something that is there; none where it says that it does not know."""
-    if not order.text or not order.support or abstains(order.text):
+    if not order.text or not order.support or is_abstention(order.text):
         return []
     subject = scope.subject(order.text, order.goal)
     backed = await asyncio.to_thread(evidence_of, subject, order.claims)
@@ -217,7 +217,7 @@ async def _unsupported(scope: Scope, order: _Order) -> list[str]:
     ]
 
 
-def evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
+def tool_evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
     """Return the results of tools in all steps of the run, except the step `but`."""
     steps = {step.id: step for step in state.planned.steps}
     found: list[Evidence] = []
@@ -230,14 +230,14 @@ def evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
     return tuple(found)
 
 
-async def shown_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...]:
+async def evidence_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...]:
     """Return the evidence for judging an answer: the spans it cites or that match it; without any, all results of tools."""
-    spans = await asyncio.to_thread(as_cited, scope.subject(answer, goal))
+    spans = await asyncio.to_thread(cited_spans, scope.subject(answer, goal))
     cited = tuple(
         Evidence(call=span.call, tool=span.found if span.call else "the workspace", text=span.text, span=span.id if span.path else "")
         for span in spans
     )
-    return cited or evidence(scope.ctx.state, but=scope.step.id)
+    return cited or tool_evidence(scope.ctx.state, but=scope.step.id)
 
 
 def _model_judge(scope: Scope, order: _Order, number: int, model: str) -> Verifier:
@@ -245,19 +245,22 @@ def _model_judge(scope: Scope, order: _Order, number: int, model: str) -> Verifi
     own = scope.step.id if number == 1 else f"{scope.step.id}/judge#{number}"
     known = {
         span.id
-        for span in (*subject_in(scope.ctx.state, scope.ctx.workspace.root, "").spans, *as_cited(scope.subject(order.text, order.goal)))
+        for span in (
+            *answer_subject(scope.ctx.state, scope.ctx.workspace.root, "").spans,
+            *cited_spans(scope.subject(order.text, order.goal)),
+        )
     }
 
     def knows(name: str) -> bool:
-        return any(name in (item.call, item.span) for item in evidence(scope.ctx.state)) or name in known
+        return any(name in (item.call, item.span) for item in tool_evidence(scope.ctx.state)) or name in known
 
-    asked = dialogue(scope, id=own, schema=VERDICT, temperature=without_chance(scope), model=model or scope.step.model)
+    asked = step_dialogue(scope, id=own, schema=VERDICT, temperature=temperature_of(scope), model=model or scope.step.model)
     judge = ModelVerifier(asked, knows, name=f"model {model}".strip())
     return judge if number == 1 else _Apart(judge, own, scope)
 
 
 @contextmanager
-def _ended(scope: Scope, step: str) -> Iterator[None]:
+def _end_conversation(scope: Scope, step: str) -> Iterator[None]:
     """End a conversation that is not a step of the plan when the block ends."""
     try:
         yield
@@ -283,9 +286,11 @@ class _ClaimJudge:
         asked = [one for one in backed if one.state == "cited"][:MOST_JUDGED]
         for number, one in enumerate(asked, 1):
             own = f"{scope.step.id}/claim#{number}"
-            talk = dialogue(scope, id=own, schema=SCHEMA, temperature=without_chance(scope), model=self.model or scope.step.model, tools=())
-            with _ended(scope, own):
-                said = await talk.ask(question(one.text, [cited.span.text for cited in one.cited if cited.span]), verdict_of)
+            talk = step_dialogue(
+                scope, id=own, schema=SCHEMA, temperature=temperature_of(scope), model=self.model or scope.step.model, tools=()
+            )
+            with _end_conversation(scope, own):
+                said = await talk.ask(judge_prompt(one.text, [cited.span.text for cited in one.cited if cited.span]), verdict_of)
             if said.verdict != "entailed":
                 what = "contradicts it" if said.verdict == "contradicted" else "does not show it"
                 issues.append(f"what it cites {what}, says a model: {one_line(one.text, 160)}")
@@ -305,5 +310,5 @@ class _Apart:
         return self.judge.name
 
     async def __call__(self, claim: Claim) -> Verification:
-        with _ended(self.scope, self.step):
+        with _end_conversation(self.scope, self.step):
             return await self.judge(claim)

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 from kestrel_lab.answers.contracts import CONTRACTS, Contract, contract_named
 from kestrel_lab.answers.output_types import OutputType
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import REPORTS, Plan
 from kestrel_lab.core.step import Step
-from kestrel_lab.runtime.execution.artifacts import answer_makers
+from kestrel_lab.runtime.execution.artifacts import answering_steps
 
 LEVELS: Final = {
     "off": "answers are given as they are",
@@ -35,7 +35,7 @@ def parse_level(text: str) -> str:
     """Return `text` as a level; raises `UsageError` with the nearest one."""
     word = text.strip().lower()
     if word not in LEVELS:
-        msg = f"{text!r} is not a level of verification; {nearest(word, LEVELS)} ({', '.join(f'{name}: {what}' for name, what in LEVELS.items())})"
+        msg = f"{text!r} is not a level of verification; {did_you_mean(word, LEVELS)} ({', '.join(f'{name}: {what}' for name, what in LEVELS.items())})"
         raise UsageError(msg)
     return word
 
@@ -53,12 +53,12 @@ def form_for(given: str | None, default: str, plan: Plan | None) -> str:
     return NONE if default == AUTO and plan is not None else default
 
 
-def forms() -> str:
+def answer_forms() -> str:
     """Return every name of an answer form, for help texts."""
     return ", ".join((*CONTRACTS, AUTO, NONE))
 
 
-def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan | None:
+def with_verification(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan | None:
     """Return `plan` with a last step that verifies the answer or reports on it, where the level or the form asks for that.
 
     A plan that verifies already only gets the form, in its last verification. `auto` without a plan gives one that first
@@ -67,26 +67,26 @@ def verified(plan: Plan | None, goal: str, level: str, form: str = NONE) -> Plan
     """
     level = parse_level(level)
     if level == "quality":
-        return _reported(verified(plan, goal, "off", form) or Plan.single(goal))
+        return _with_report(with_verification(plan, goal, "off", form) or Plan.single(goal))
     if form == AUTO:
         if plan is not None:
             raise UsageError(f"the form 'auto' is for runs without a plan of their own; name the form instead: {', '.join(CONTRACTS)}")
-        return Plan(steps=(Step(id="intake", operation="intake", args={"goal": escape(goal), "verify": level}),))
+        return Plan(steps=(Step(id="intake", operation="intake", args={"goal": escape_template(goal), "verify": level}),))
     contract = None if form == NONE else contract_named(form)
     verifies = plan is not None and any(step.operation == "verify" for step in plan.steps)
     if contract is None and (level not in ("repair", "judge") or verifies):
         return plan
     known = plan or Plan.single(goal)
-    last = _end(known)
+    last = _last_step(known)
     if last.operation == "verify" and contract is not None:
-        return _formed(known, last, contract)
+        return _with_form(known, last, contract)
     name = last.produces[0] if last.produces else ANSWER
-    made = _claimed(_instructed(last if last.produces else replace(last, produces=(name,)), contract), contract)
-    check = verification(_free("verify", {step.id for step in known.steps}), name, level, form)
+    made = _with_claims(_with_instructions(last if last.produces else replace(last, produces=(name,)), contract), contract)
+    check = verification_step(_free_name("verify", {step.id for step in known.steps}), name, level, form)
     return replace(known, steps=(*(made if step.id == last.id else step for step in known.steps), check))
 
 
-def typed(plan: Plan | None, goal: str, output: OutputType[Any], form: str = NONE) -> Plan:
+def with_output_type(plan: Plan | None, goal: str, output: OutputType[Any], form: str = NONE) -> Plan:
     """Return `plan` with its answer asked for as `output`; raises `UsageError` beside a form, and where the answer has another schema.
 
     Where no agent gives the answer, what the last step gives is checked when the run ends.
@@ -94,34 +94,34 @@ def typed(plan: Plan | None, goal: str, output: OutputType[Any], form: str = NON
     if form != NONE:
         raise UsageError(f"an answer cannot have an output type and the form {form!r}: leave out one of them")
     known = plan or Plan.single(goal)
-    makers = {step.id for step in answer_makers(known)}
-    return replace(known, steps=tuple(_typed(step, output) if step.id in makers else step for step in known.steps))
+    makers = {step.id for step in answering_steps(known)}
+    return replace(known, steps=tuple(_step_with_output(step, output) if step.id in makers else step for step in known.steps))
 
 
-def _typed(step: Step, output: OutputType[Any]) -> Step:
+def _step_with_output(step: Step, output: OutputType[Any]) -> Step:
     if step.schema == output.schema:
         return step
     if step.schema is not None:
         raise UsageError(f"step {step.id!r} gives the answer and has a schema of its own: leave out output, or the schema")
-    return replace(step, schema=output.schema, instructions=_added(step.instructions, output.instructions))
+    return replace(step, schema=output.schema, instructions=_join_instructions(step.instructions, output.instructions))
 
 
-def report(step: str, artifact: str) -> Step:
+def quality_step(step: str, artifact: str) -> Step:
     """Return the step that reports on the quality of `artifact`, by checks and by a model."""
     return Step(id=step, operation="quality", args={"answer": f"{{{{{artifact}}}}}", "model": True}, consumes=(artifact,))
 
 
-def _reported(plan: Plan) -> Plan:
+def _with_report(plan: Plan) -> Plan:
     """Return `plan` with a report on its answer; one that has a report already is returned as it is."""
     if any(step.operation in REPORTS for step in plan.steps):
         return plan
-    last, artifacts = _end(plan), {name for step in plan.steps for name in step.produces}
-    name = last.produces[0] if last.produces else _free(ANSWER, artifacts)
+    last, artifacts = _last_step(plan), {name for step in plan.steps for name in step.produces}
+    name = last.produces[0] if last.produces else _free_name(ANSWER, artifacts)
     steps = (replace(step, produces=step.produces or (name,)) if step.id == last.id else step for step in plan.steps)
-    return replace(plan, steps=(*steps, report(_free("quality", {step.id for step in plan.steps}), name)))
+    return replace(plan, steps=(*steps, quality_step(_free_name("quality", {step.id for step in plan.steps}), name)))
 
 
-def _end(plan: Plan) -> Step:
+def _last_step(plan: Plan) -> Step:
     ends = plan.ends()
     if len(ends) != 1:
         names = ", ".join(step.id for step in ends)
@@ -129,7 +129,7 @@ def _end(plan: Plan) -> Step:
     return ends[0]
 
 
-def verification(step: str, artifact: str, level: str, form: str = NONE) -> Step:
+def verification_step(step: str, artifact: str, level: str, form: str = NONE) -> Step:
     """Return the step that verifies and repairs `artifact` as the level and the form ask."""
     args: dict[str, Json] = {"answer": f"{{{{{artifact}}}}}"}
     if form != NONE:
@@ -138,28 +138,28 @@ def verification(step: str, artifact: str, level: str, form: str = NONE) -> Step
     return Step(id=step, operation="verify", args=args, consumes=(artifact,), after_failure=False)
 
 
-def _formed(plan: Plan, last: Step, contract: Contract) -> Plan:
+def _with_form(plan: Plan, last: Step, contract: Contract) -> Plan:
     """Return the plan with the form in its own last verification, unless that asks for one already."""
     if last.args.get("form"):
         return plan
     asks = replace(last, args={**last.args, "form": contract.name})
     makers = {step.id for step in plan.steps if set(step.produces) & last.references}
-    steps = (asks if step.id == last.id else _instructed(step, contract) if step.id in makers else step for step in plan.steps)
+    steps = (asks if step.id == last.id else _with_instructions(step, contract) if step.id in makers else step for step in plan.steps)
     return replace(plan, steps=tuple(steps))
 
 
-def _instructed(step: Step, contract: Contract | None) -> Step:
+def _with_instructions(step: Step, contract: Contract | None) -> Step:
     """Return an agent's step with the instructions of the contract."""
     if contract is None or not step.goal:
         return step
-    return replace(step, instructions=_added(step.instructions, contract.instructions))
+    return replace(step, instructions=_join_instructions(step.instructions, contract.instructions))
 
 
-def _added(instructions: str, more: str) -> str:
+def _join_instructions(instructions: str, more: str) -> str:
     return "\n\n".join(text for text in (instructions.strip(), more) if text)
 
 
-def _claimed(step: Step, contract: Contract | None) -> Step:
+def _with_claims(step: Step, contract: Contract | None) -> Step:
     """Return an agent's step with its answer asked for as claims with citations, unless the answer has a form of its own."""
     if contract is not None or not step.goal or step.schema is not None:
         return step
@@ -167,8 +167,10 @@ def _claimed(step: Step, contract: Contract | None) -> Step:
 
     output = OutputType.of(ClaimedAnswer)
     assert output is not None
-    return replace(step, schema=output.schema, instructions=_added(_added(step.instructions, output.instructions), HOW))
+    return replace(
+        step, schema=output.schema, instructions=_join_instructions(_join_instructions(step.instructions, output.instructions), HOW)
+    )
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free_name(name: str, taken: set[str]) -> str:
     return next(free for free in (name, *(f"{name}-{number}" for number in range(2, len(taken) + 3))) if free not in taken)

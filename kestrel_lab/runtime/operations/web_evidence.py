@@ -14,8 +14,8 @@ import msgspec
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import encodable, one_line, plain
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.core.sanitize import escape_surrogates, one_line, sanitize_text
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.elements import headline_html, paragraph_html, table_html
 
 if TYPE_CHECKING:
@@ -117,15 +117,15 @@ class EvidenceBundle:
             for fact in self.facts
             for quote in fact.quotes
         ]
-        shown = [tuple(encodable(cell) if isinstance(cell, str) else cell for cell in row) for row in rows]
-        return shown_frame(shown, columns=["fact", "confidence", "sites", "result", "url", "quote", "at"], units={"at": "UTC"})
+        shown = [tuple(escape_surrogates(cell) if isinstance(cell, str) else cell for cell in row) for row in rows]
+        return unit_frame(shown, columns=["fact", "confidence", "sites", "result", "url", "quote", "at"], units={"at": "UTC"})
 
     @property
     def headline(self) -> str:
         """Counts and confidence on one line."""
         read = sum(row.fetched for row in self.results)
         sure = "confidence none" if self.confidence is None else f"confidence {self.confidence:.2f}"
-        return f"{_many(len(self.facts), 'fact')} from {_many(read, 'page')} read, {_many(len(self.results), 'result')}, {sure}"
+        return f"{_count_text(len(self.facts), 'fact')} from {_count_text(read, 'page')} read, {_count_text(len(self.results), 'result')}, {sure}"
 
     def text(self) -> str:
         """Return the bundle as plain text."""
@@ -143,7 +143,7 @@ class EvidenceBundle:
             lines.append(f"[{row.id}] {one_line(row.title, 120) or 'untitled'} {row.url} ({state})")
             if not self.facts and row.snippet:
                 lines.append(f"    {one_line(row.snippet, 300)}")
-        return plain("\n".join(lines))
+        return sanitize_text("\n".join(lines))
 
     def __repr__(self) -> str:
         return self.text()
@@ -176,7 +176,7 @@ class EvidenceBundle:
         )
 
 
-def _many(count: int, word: str) -> str:
+def _count_text(count: int, word: str) -> str:
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
@@ -192,12 +192,12 @@ _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\s]*\)")
 _SECOND_LEVEL = frozenset({"ac", "co", "com", "edu", "gov", "net", "org"})
 
 
-def evened(text: str) -> str:
+def normalised_quote(text: str) -> str:
     """Return `text` in the form in which quotes are compared: hidden characters shown, any white space as one space.
 
     The emphasis and the link targets of Markdown, which come from the conversion of the page, are left out.
     """
-    return " ".join(_LINK.sub(r"\1", _EMPHASIS.sub("", plain(text))).split())
+    return " ".join(_LINK.sub(r"\1", _EMPHASIS.sub("", sanitize_text(text))).split())
 
 
 def checked_facts(
@@ -209,17 +209,17 @@ def checked_facts(
     word, and has every number that the fact has, unless that is in `known` (what was asked). A fact without one is
     dropped. `pages` are texts and `urls` addresses by the id of the result.
     """
-    texts = {name: evened(text) for name, text in pages.items()}
+    texts = {name: normalised_quote(text) for name, text in pages.items()}
     given = set(_numbers(known))
     dropped: Counter[str] = Counter()
     facts: dict[str, Fact] = {}
     held = 0
     for claim in claimed:
-        said = evened(str(claim["fact"]))
+        said = normalised_quote(str(claim["fact"]))
         quotes: list[Quote] = []
         for item in claim["quotes"]:
-            quote = Quote(result=str(item["result"]), text=evened(str(item["quote"])))
-            why = _wrong(quote, texts, {*_numbers(said)} - given)
+            quote = Quote(result=str(item["result"]), text=normalised_quote(str(item["quote"])))
+            why = _quote_problem(quote, texts, {*_numbers(said)} - given)
             if why:
                 dropped[why] += 1
             elif quote not in quotes:
@@ -231,23 +231,23 @@ def checked_facts(
         before = facts[said].quotes if said in facts else ()
         every = tuple(dict.fromkeys((*before, *quotes)))
         sites = independent_sites(every, urls)
-        facts[said] = Fact(text=said, quotes=every, sites=sites, confidence=agreement(len(sites)))
+        facts[said] = Fact(text=said, quotes=every, sites=sites, confidence=agreement_confidence(len(sites)))
     return tuple(facts.values()), dict(dropped), held
 
 
-def agreement(sites: int) -> float:
+def agreement_confidence(sites: int) -> float:
     """Return the confidence for a number of independent sites, 1 - 2^-n: 0.5 for one, 0.75 for two, 0.875 for three."""
     return 1 - 2.0**-sites
 
 
-def overall(facts: Sequence[Fact], held: int, wrong: int) -> float | None:
+def overall_confidence(facts: Sequence[Fact], held: int, wrong: int) -> float | None:
     """Return the mean confidence of the facts times the share of good quotes; `None` without facts."""
     if not facts:
         return None
     return sum(fact.confidence for fact in facts) / len(facts) * held / (held + wrong)
 
 
-def site(url: str) -> str:
+def publisher_of(url: str) -> str:
     """Return the publisher of a page: the last two labels of its host, three under endings such as co.uk; a number as it is.
 
     Subdomains count as one site, and so do the customers of a shared host (`a.github.io`, `b.github.io`): too few
@@ -266,13 +266,13 @@ def independent_sites(quotes: Iterable[Quote], urls: Mapping[str, str]) -> tuple
     found: dict[str, None] = {}
     seen: dict[str, str] = {}
     for quote in quotes:
-        where, text = site(urls[quote.result]), quote.text.casefold()
+        where, text = publisher_of(urls[quote.result]), quote.text.casefold()
         if len(text) < SAME_TEXT or seen.setdefault(text, where) == where:
             found[where] = None
     return tuple(found)
 
 
-def _wrong(quote: Quote, texts: Mapping[str, str], numbers: set[str]) -> str:
+def _quote_problem(quote: Quote, texts: Mapping[str, str], numbers: set[str]) -> str:
     if quote.result not in texts:
         return "quote of a page that was not read"
     if len(quote.text) < LEAST_QUOTE:

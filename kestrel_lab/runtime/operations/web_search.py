@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 
 from kestrel_lab.core.errors import ModelError, RunError, UsageError
-from kestrel_lab.core.expressions.templates import escape
+from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.core.step import Step
 from kestrel_lab.language.words import goal_terms
 from kestrel_lab.models.litellm.web_sources import MARK, read_sources
@@ -18,18 +18,18 @@ from kestrel_lab.models.resolve import NONE
 from kestrel_lab.models.web_grounding import WEB
 from kestrel_lab.runtime.agent.structured_output import read_json
 from kestrel_lab.runtime.execution.operation import Done, Scope
-from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed, dialogue, without_chance
-from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle, WebResult, checked_facts, overall, site
+from kestrel_lab.runtime.operations.arguments import TEXTS, Arguments, closed_object, step_dialogue, temperature_of
+from kestrel_lab.runtime.operations.web_evidence import EvidenceBundle, WebResult, checked_facts, overall_confidence, publisher_of
 from kestrel_lab.tools.web.search_engines import PAGE, RESULTS
-from kestrel_lab.tools.web.tools import foreign
+from kestrel_lab.tools.web.tools import mark_foreign
 from kestrel_lab.tools.web.urls import read_url
 
 SHOWN_CHARS = 24_000
 """Of all pages together, to the model that extracts facts."""
-_QUERIES = closed({"queries": TEXTS})
-_QUOTE = closed({"result": {"type": "string"}, "quote": {"type": "string"}})
-_FACT = closed({"fact": {"type": "string"}, "quotes": {"type": "array", "items": _QUOTE}})
-_FACTS = closed({"facts": {"type": "array", "items": _FACT}, "gaps": TEXTS})
+_QUERIES = closed_object({"queries": TEXTS})
+_QUOTE = closed_object({"result": {"type": "string"}, "quote": {"type": "string"}})
+_FACT = closed_object({"fact": {"type": "string"}, "quotes": {"type": "array", "items": _QUOTE}})
+_FACTS = closed_object({"facts": {"type": "array", "items": _FACT}, "gaps": TEXTS})
 _ASK_QUERIES = """\
 Propose at most {count} queries for a web search engine that together find what answers this question:
 
@@ -78,7 +78,7 @@ class _Order:
 
     def args(self) -> dict[str, Json]:
         """Return the arguments of the next step of the same search."""
-        return escape(asdict(self))
+        return escape_template(asdict(self))
 
 
 async def websearch(scope: Scope) -> Done:
@@ -89,11 +89,11 @@ async def websearch(scope: Scope) -> Done:
     """
     order = _Order.of(scope)
     if order.grounded:
-        return await _grounded(scope, order)
+        return await _grounded_search(scope, order)
     queries, gaps = [one_line(order.question, 300)], []
     if scope.ctx.model_of(scope.step).name != NONE:
         text = _ASK_QUERIES.format(question=order.question, count=order.queries)
-        value = await _asked(scope, text, _QUERIES)
+        value = await _ask_model(scope, text, _QUERIES)
         found = dict.fromkeys(one_line(str(query), 300) for query in cast("list[Json]", (value or {}).get("queries", [])))
         found.pop("", None)
         queries = [*found][: order.queries] or queries
@@ -103,13 +103,13 @@ async def websearch(scope: Scope) -> Done:
         Step(
             id=f"{scope.step.id}/query{number}",
             tool=RESULTS,
-            args=escape({"query": query, "count": order.results}),
+            args=escape_template({"query": query, "count": order.results}),
             stage=scope.step.stage,
         )
         for number, query in enumerate(queries, 1)
     ]
     given: dict[str, Json] = {"queries": [*queries], "gaps": [*gaps]}
-    return Done(grows=(*grown, _next(scope, "pages", order, given, grown)))
+    return Done(grows=(*grown, _next_step(scope, "pages", order, given, grown)))
 
 
 async def websearch_pages(scope: Scope) -> Done:
@@ -120,7 +120,7 @@ async def websearch_pages(scope: Scope) -> Done:
     order, given = _Order.of(scope), dict(scope.step.given)
     gaps = [str(gap) for gap in cast("list[Json]", given["gaps"])]
     if "results" in given:
-        rows = _merged([cast("list[dict[str, str]]", given["results"])])
+        rows = _merge_results([cast("list[dict[str, str]]", given["results"])])
     else:
         names = [name for name in scope.steps if name in scope.step.depends_on]
         went = [cast("dict[str, Any]", scope.steps[name]) for name in names]
@@ -128,14 +128,17 @@ async def websearch_pages(scope: Scope) -> Done:
         if failed and len(failed) == len(went):
             raise RunError(f"no search worked: {'; '.join(dict.fromkeys(failed))}")
         gaps += [f"a search did not work: {why}" for why in failed]
-        rows = _merged(how["answer"] for how in went if how["ok"])
+        rows = _merge_results(how["answer"] for how in went if how["ok"])
     results = [{"id": f"r{number}", **row} for number, row in enumerate(rows, 1)]
     if not results:
         gaps.append("nothing was found")
-    chosen = [] if scope.ctx.model_of(scope.step).name == NONE else _best(results, order.pages)
-    grown = [Step(id=f"{_first(scope)}/{row['id']}", tool=PAGE, args=escape({"url": row["url"]}), stage=scope.step.stage) for row in chosen]
+    chosen = [] if scope.ctx.model_of(scope.step).name == NONE else _alternate_sites(results, order.pages)
+    grown = [
+        Step(id=f"{_first_step_id(scope)}/{row['id']}", tool=PAGE, args=escape_template({"url": row["url"]}), stage=scope.step.stage)
+        for row in chosen
+    ]
     given |= {"results": cast("Json", results), "gaps": [*gaps]}
-    return Done(grows=(*grown, _next(scope, "facts", order, given, grown)))
+    return Done(grows=(*grown, _next_step(scope, "facts", order, given, grown)))
 
 
 async def websearch_facts(scope: Scope) -> Done:
@@ -143,11 +146,11 @@ async def websearch_facts(scope: Scope) -> Done:
     order, given = _Order.of(scope), cast("dict[str, Any]", scope.step.given)
     gaps, texts, results = [*given["gaps"]], {}, []
     for row in given["results"]:
-        how = cast("dict[str, Any] | None", scope.steps.get(f"{_first(scope)}/{row['id']}"))
+        how = cast("dict[str, Any] | None", scope.steps.get(f"{_first_step_id(scope)}/{row['id']}"))
         result = WebResult(id=row["id"], title=row["title"], url=row["url"], snippet=row["snippet"])
         if how is not None and how["ok"]:
             page = how["answer"]
-            texts[result.id] = text = plain(page["text"])
+            texts[result.id] = text = sanitize_text(page["text"])
             digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
             result = replace(result, url=page["url"], title=page["title"] or result.title, fetched=True, hash=digest, at=page["at"])
         elif how is not None:
@@ -167,7 +170,7 @@ async def websearch_facts(scope: Scope) -> Done:
         gaps.append("no model was asked: results and their snippets only, no facts")
     elif not texts:
         gaps.append("no page was read, so there are no facts")
-    elif (value := await _asked(scope, _facts_asked(order, bundle.results, texts), _FACTS)) is None:
+    elif (value := await _ask_model(scope, _facts_asked(order, bundle.results, texts), _FACTS)) is None:
         gaps.append(f"the model {model} did not answer in the form asked for, so there are no facts")
     if value is None:
         return Done(output=replace(bundle, gaps=tuple(gaps)).as_json())
@@ -176,7 +179,7 @@ async def websearch_facts(scope: Scope) -> Done:
     facts, dropped, held = checked_facts(value["facts"], texts, urls, f"{order.question} {titles}")
     wrong = sum(count for why, count in dropped.items() if why.startswith("quote"))
     gaps += [one_line(gap, 300) for gap in value["gaps"] if gap.strip()]
-    sure = overall(facts, held, wrong)
+    sure = overall_confidence(facts, held, wrong)
     return Done(output=replace(bundle, facts=facts, dropped=dropped, gaps=tuple(gaps), confidence=sure).as_json())
 
 
@@ -185,7 +188,7 @@ async def websearch_report(scope: Scope) -> Done:
     return Done(output=EvidenceBundle.from_json(scope.args.get("evidence")).text())
 
 
-async def _grounded(scope: Scope, order: _Order) -> Done:
+async def _grounded_search(scope: Scope, order: _Order) -> Done:
     """Take the pages that a model with its own web search names; raises `UsageError` for a model without one."""
     name = scope.step.model or scope.ctx.model.name
     searching = name if name.endswith(WEB) else f"{name}{WEB}"
@@ -196,16 +199,16 @@ async def _grounded(scope: Scope, order: _Order) -> Done:
             raise UsageError(f"the model {searching!r} does not tell which pages its answer rests on")
         return read_sources(answer)
 
-    said, sources = await dialogue(scope, model=searching, tools=()).ask(_ASK_GROUNDED.format(question=order.question), read)
+    said, sources = await step_dialogue(scope, model=searching, tools=()).ask(_ASK_GROUNDED.format(question=order.question), read)
     gaps: list[Json] = [] if sources else ["the provider named no pages for what its model said"]
     rows: list[Json] = [{"title": title, "url": url, "snippet": ""} for title, url in sources]
-    given: dict[str, Json] = {"queries": [one_line(order.question, 300)], "gaps": gaps, "results": rows, "grounded": plain(said)}
-    return Done(grows=(_next(scope, "pages", order, given, []),))
+    given: dict[str, Json] = {"queries": [one_line(order.question, 300)], "gaps": gaps, "results": rows, "grounded": sanitize_text(said)}
+    return Done(grows=(_next_step(scope, "pages", order, given, []),))
 
 
-async def _asked(scope: Scope, text: str, schema: dict[str, Json]) -> dict[str, Any] | None:
+async def _ask_model(scope: Scope, text: str, schema: dict[str, Json]) -> dict[str, Any] | None:
     """Return the model's answer, or `None` if it still does not fit `schema` after all attempts of a dialogue."""
-    asking = dialogue(scope, schema=schema, tools=(), temperature=without_chance(scope))
+    asking = step_dialogue(scope, schema=schema, tools=(), temperature=temperature_of(scope))
     try:
         return await asking.ask(text, lambda answer: cast("dict[str, Any]", read_json(answer, schema)))
     except ModelError as error:
@@ -214,10 +217,10 @@ async def _asked(scope: Scope, text: str, schema: dict[str, Json]) -> dict[str, 
         return None
 
 
-def _next(scope: Scope, what: str, order: _Order, given: Mapping[str, Json], after: Iterable[Step]) -> Step:
+def _next_step(scope: Scope, what: str, order: _Order, given: Mapping[str, Json], after: Iterable[Step]) -> Step:
     """Return the next step of the search, which follows the steps `after` even if they fail."""
     return Step(
-        id=f"{_first(scope)}/{what}",
+        id=f"{_first_step_id(scope)}/{what}",
         operation=f"websearch_{what}",
         args=order.args(),
         given=dict(given),
@@ -230,12 +233,12 @@ def _next(scope: Scope, what: str, order: _Order, given: Mapping[str, Json], aft
     )
 
 
-def _first(scope: Scope) -> str:
+def _first_step_id(scope: Scope) -> str:
     word = scope.step.operation.removeprefix("websearch").lstrip("_")
     return scope.step.id.removesuffix(f"/{word}") if word else scope.step.id
 
 
-def _merged(answers: Iterable[list[dict[str, str]]]) -> list[dict[str, Json]]:
+def _merge_results(answers: Iterable[list[dict[str, str]]]) -> list[dict[str, Json]]:
     """Return the results of several queries, each address once, ordered by reciprocal rank fusion."""
     score: dict[str, float] = {}
     rows: dict[str, dict[str, Json]] = {}
@@ -250,12 +253,12 @@ def _merged(answers: Iterable[list[dict[str, str]]]) -> list[dict[str, Json]]:
     return [rows[url] for url in sorted(rows, key=lambda url: -score[url])]
 
 
-def _best(results: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+def _alternate_sites(results: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     """Return the first result of each site, then the second of each, and so on."""
     turns: dict[str, int] = {}
     placed = []
     for place, row in enumerate(results):
-        where = site(row["url"])
+        where = publisher_of(row["url"])
         turns[where] = turns.get(where, 0) + 1
         placed.append((turns[where], place, row))
     return [row for _, _, row in sorted(placed, key=lambda one: one[:2])[:most]]
@@ -264,14 +267,14 @@ def _best(results: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
 def _facts_asked(order: _Order, results: Iterable[WebResult], texts: Mapping[str, str]) -> str:
     words, share = goal_terms(order.question), SHOWN_CHARS // len(texts)
     shown = [
-        f"Page {result.id}, {one_line(result.title, 120)}:\n{foreign(telling(texts[result.id], words, share), result.url)}"
+        f"Page {result.id}, {one_line(result.title, 120)}:\n{mark_foreign(relevant_excerpt(texts[result.id], words, share), result.url)}"
         for result in results
         if result.fetched
     ]
     return _ASK_FACTS.format(question=order.question, pages="\n\n".join(shown))
 
 
-def telling(text: str, words: Iterable[str], most: int) -> str:
+def relevant_excerpt(text: str, words: Iterable[str], most: int) -> str:
     """Return about `most` characters of `text`: its beginning and the lines with the most of `words`, in their order."""
     if len(text) <= most:
         return text

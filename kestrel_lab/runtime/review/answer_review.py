@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from kestrel_lab.answers.confidence import Stated, short, stated
-from kestrel_lab.answers.contracts import abstains
+from kestrel_lab.answers.confidence import StatedConfidence, format_share, stated_confidence
+from kestrel_lab.answers.contracts import is_abstention
 from kestrel_lab.answers.next_actions import NextAction, next_actions
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.deeds import Deed
 from kestrel_lab.core.events.union import RunFinished
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.runtime.review.calibration import FILE, calibrated, known_models
-from kestrel_lab.runtime.review.evidence_table import claims_in, deeds_in, looked_at, made_in, subject_in
+from kestrel_lab.runtime.review.calibration import FILE, calibration_for, known_models
+from kestrel_lab.runtime.review.evidence_table import answer_issues, answer_subject, calls_made, claims_in, deeds_done
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.verification.evidence import evidence_of
-from kestrel_lab.verification.issues import Issue, issue
+from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.workspace_files import Files
 from kestrel_lab.views.diffs import split_diff
 
@@ -35,7 +35,7 @@ MOST_CONCERNS: Final = 20
 _WRITE: Final = frozenset({"write_file", "edit_file", "multi_edit"})
 
 
-async def finished(ctx: RunContext, answer: str) -> RunFinished:
+async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
     """Return the end of a complete run, with the review of its answer where reviews are on.
 
     It is `unmet` where the answer states less confidence than `Ports.abstain` asks for; the answer is given all the same.
@@ -43,11 +43,11 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
     end = RunFinished(outcome="complete", answer=answer)
     if not ctx.ports.look or not answer.strip():
         return end
-    deeds = await deeds_in(ctx, answer)
+    deeds = await deeds_done(ctx, answer)
 
     def look() -> tuple[RunFinished, bool]:
-        ordered = ctx.containment != "off" and ctx.flow.answers_hold(may_order)
-        return _reviewed(end, ctx.state, Path(ctx.workspace.root), deeds), ordered
+        ordered = ctx.containment != "off" and ctx.flow.answers_hold(may_contain_order)
+        return _with_review(end, ctx.state, Path(ctx.workspace.root), deeds), ordered
 
     looked, ordered = await asyncio.to_thread(look)
     # Whose words they are is folded from the log only where some answer orders anything.
@@ -55,70 +55,72 @@ async def finished(ctx: RunContext, answer: str) -> RunFinished:
     concerns = [*looked.concerns, *(one.as_json() for one in orders)]
     end = await _held_back(ctx, replace(looked, concerns=concerns[:MOST_CONCERNS]))
     try:
-        return await _calibrated(ctx, end)
+        return await _with_calibration(ctx, end)
     except UsageError as error:  # the answer is not lost to a file that somebody edited
-        return replace(end, concerns=[*end.concerns, issue("minor", "", str(error), "", check="calibration").as_json()])
+        return replace(end, concerns=[*end.concerns, make_issue("minor", "", str(error), "", check="calibration").as_json()])
 
 
 async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:
     """Return `end` as `unmet` where its confidence is less than the session asks for; an answer that abstains claims nothing."""
-    if ctx.ports.abstain is None or abstains(end.answer):
+    if ctx.ports.abstain is None or is_abstention(end.answer):
         return end
-    said = await _stated(ctx, end)
+    said = await _stated_confidence(ctx, end)
     if said is None or said.value >= ctx.ports.abstain:
         return end
-    reason = f"it abstains: its confidence is {short(said.value)}, {ctx.ports.abstain:.3g} is asked for (setting abstain); {said.why}"
+    reason = (
+        f"it abstains: its confidence is {format_share(said.value)}, {ctx.ports.abstain:.3g} is asked for (setting abstain); {said.why}"
+    )
     return replace(end, outcome="unmet", reason=reason)
 
 
-async def _stated(ctx: RunContext, end: RunFinished) -> Stated | None:
+async def _stated_confidence(ctx: RunContext, end: RunFinished) -> StatedConfidence | None:
     await ctx.on_disk()
     records = await asyncio.to_thread(ctx.store.records, ctx.run_id)
-    return stated([*(record.event for record in records), end])
+    return stated_confidence([*(record.event for record in records), end])
 
 
-async def _calibrated(ctx: RunContext, end: RunFinished) -> RunFinished:
+async def _with_calibration(ctx: RunContext, end: RunFinished) -> RunFinished:
     """Return `end` with the calibration of its confidence; the log is read only if the model has a calibration."""
     home, model = ctx.store.path.parent, ctx.state.started.model if ctx.state.started else ""
     if not (home / FILE).is_file() or model not in await asyncio.to_thread(known_models, home):
         return end
-    said = await _stated(ctx, end)
-    return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibrated, home, model, said))
+    said = await _stated_confidence(ctx, end)
+    return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibration_for, home, model, said))
 
 
-def _reviewed(end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None) -> RunFinished:
+def _with_review(end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None) -> RunFinished:
     """Return the end of a run with the concerns, the claims, the confirmed deeds and the next actions of its answer."""
-    from kestrel_lab.verification.deeds import confirmed  # with all its rules: only where an answer is checked
-    from kestrel_lab.verification.engine import UNFINISHED, unfinished  # with all its rules: only where an answer is checked
+    from kestrel_lab.verification.deeds import count_confirmed  # with all its rules: only where an answer is checked
+    from kestrel_lab.verification.engine import UNFINISHED, unfinished_issue  # with all its rules: only where an answer is checked
 
-    subject = subject_in(state, root, end.answer, seconds=REVIEW_S, deeds=deeds)
-    found, actions = looked_at(subject), proposed(state, subject.files, end.answer)
+    subject = answer_subject(state, root, end.answer, seconds=REVIEW_S, deeds=deeds)
+    found, actions = answer_issues(subject), propose_actions(state, subject.files, end.answer)
     claims = evidence_of(subject, given) if (given := claims_in(state)) else ()
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
-        found = (*found, unfinished(subject.unseen))
+        found = (*found, unfinished_issue(subject.unseen))
     return replace(
         end,
         looked=True,
         concerns=[one.as_json() for one in found],
         claims=[one.as_json() for one in claims],
-        confirmed=confirmed(subject),
+        confirmed=count_confirmed(subject),
         actions=[{"kind": one.kind, "text": one.text, "why": one.why} for one in actions],
     )
 
 
-def proposed(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
+def propose_actions(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:
     """Propose next actions for the reader of the answer in the workspace as it is now, from the run's own calls."""
-    made = made_in(state)
-    changed = [str(args.get("path", "")) for tool, args, text in made if tool in _WRITE and _wrote(text)]
+    made = calls_made(state)
+    changed = [str(args.get("path", "")) for tool, args, text in made if tool in _WRITE and _has_written(text)]
     ran = [str(args.get("command", "")) for tool, args, _ in made if tool == "bash"]
-    return next_actions(answer, files, changed=_named(changed), ran=_named(ran))
+    return next_actions(answer, files, changed=_distinct_texts(changed), ran=_distinct_texts(ran))
 
 
-def _named(texts: Iterable[str]) -> list[str]:
+def _distinct_texts(texts: Iterable[str]) -> list[str]:
     return [text for text in dict.fromkeys(texts) if text]
 
 
-def _wrote(text: str) -> bool:
+def _has_written(text: str) -> bool:
     return text.startswith(("created ", "replaced ")) or bool(split_diff(text)[1])
 
 
@@ -156,11 +158,11 @@ def repeated_orders(answer: str, taint: Taint) -> Iterator[Issue]:
         has = _words(sentence)
         for order, (words, source) in orders.items():
             if len(words & has) >= max(_FEWEST, _SHARE * len(words)):
-                yield issue("minor", sentence, f"it repeats an order that stands in {source}: {order}", _FIX, check="repeated_orders")
+                yield make_issue("minor", sentence, f"it repeats an order that stands in {source}: {order}", _FIX, check="repeated_orders")
                 break
 
 
-def may_order(text: str) -> bool:
+def may_contain_order(text: str) -> bool:
     """Return whether a text may hold an order to say something, whoever wrote it."""
     return _ORDER.search(_LINE_END.sub("\n", text[:_MOST_PASSAGE])) is not None
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from kestrel_lab.answers.confidence import Stated
+from kestrel_lab.answers.confidence import StatedConfidence
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.host.filesystem import private_folder
@@ -20,7 +20,7 @@ _NEAR: Final = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
+class StoredCalibration:
     """The calibration of one model's confidences."""
 
     suite: str
@@ -43,7 +43,7 @@ class Kept:
         return found
 
 
-def keep(home: Path, model: str, basis: str, kept: Kept) -> Path:
+def store_calibration(home: Path, model: str, basis: str, kept: StoredCalibration) -> Path:
     """Store a calibration in place of an earlier one of the same model and basis; return the file."""
     path = home / FILE
     known = _read(path)
@@ -55,7 +55,7 @@ def keep(home: Path, model: str, basis: str, kept: Kept) -> Path:
     return path
 
 
-def calibrated(home: Path, model: str, said: Stated) -> dict[str, Json]:
+def calibration_for(home: Path, model: str, said: StatedConfidence) -> dict[str, Json]:
     """Return `share`, `trials` and `suite` of the calibration for this confidence; empty where there is none.
 
     Raises `UsageError` for a file that is not a calibration.
@@ -65,10 +65,10 @@ def calibrated(home: Path, model: str, said: Stated) -> dict[str, Json]:
     if entry is None:
         return {}
     try:
-        kept = msgspec.convert(entry, Kept)
+        kept = msgspec.convert(entry, StoredCalibration)
         share = kept.share(said.value)
     except (IndexError, ValueError) as error:
-        raise UsageError(_damaged(path)) from error
+        raise UsageError(_damage_message(path)) from error
     return {} if share is None else {"share": share, "trials": kept.trials, "suite": kept.suite}
 
 
@@ -83,9 +83,9 @@ def _read(path: Path) -> dict[str, Json]:
     try:
         found = loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(_damaged(path)) from error
+        raise UsageError(_damage_message(path)) from error
     if not isinstance(found, dict):
-        raise UsageError(_damaged(path))
+        raise UsageError(_damage_message(path))
     return found
 
 
@@ -93,5 +93,5 @@ def _table(value: Json) -> dict[str, Json]:
     return value if isinstance(value, dict) else {}
 
 
-def _damaged(path: Path) -> str:
+def _damage_message(path: Path) -> str:
     return f"{path} is not a calibration: delete it, and make it anew with kestrel eval calibration SUITE --keep"

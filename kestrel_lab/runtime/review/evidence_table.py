@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.answers.claim_markdown import TITLE, claims_given
-from kestrel_lab.core.citations import Span, answered
-from kestrel_lab.core.errors import KestrelError, RunError, boundary
+from kestrel_lab.core.citations import Span, answer_spans
+from kestrel_lab.core.errors import KestrelError, RunError, error_boundary
 from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
 from kestrel_lab.core.events.union import Record
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.verification.evidence import Backed, evidence_of, summary
-from kestrel_lab.verification.issues import Issue, issue
-from kestrel_lab.verification.subject import Made, Subject, subject_of
+from kestrel_lab.verification.evidence import CitedClaim, evidence_of, states_summary
+from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.subject import AnsweredCall, Subject, subject_of
 from kestrel_lab.verification.workspace_files import Files
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.evidence import evidence_html, evidence_rows, evidence_text
 
 if TYPE_CHECKING:
@@ -34,19 +34,19 @@ Claims = Sequence[Mapping[str, Any]]
 class EvidenceTable:
     """The claims of an answer with what each cites and whether that is there, as a frame and as a table."""
 
-    def __init__(self, backed: Sequence[Backed], unseen: str = "") -> None:
+    def __init__(self, backed: Sequence[CitedClaim], unseen: str = "") -> None:
         self.claims = tuple(backed)
-        self._summary = summary([one.state for one in self.claims]) + (f"; {unseen}" if unseen else "")
+        self._summary = states_summary([one.state for one in self.claims]) + (f"; {unseen}" if unseen else "")
 
     @property
     def frame(self) -> pd.DataFrame:
         """A row per claim and citation: `claim`, `text`, `state`, `why`, `cites`, `quote`, `found`, `trust`, `standing`, `evidence`."""
-        return shown_frame(evidence_rows(self.claims), columns=list(_COLUMNS), units={})
+        return unit_frame(evidence_rows(self.claims), columns=list(_COLUMNS), units={})
 
     def __len__(self) -> int:
         return len(self.claims)
 
-    def __iter__(self) -> Iterator[Backed]:
+    def __iter__(self) -> Iterator[CitedClaim]:
         return iter(self.claims)
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ def claims_in(state: RunState) -> Claims:
     return claims_given(said)
 
 
-def subject_in(
+def answer_subject(
     state: RunState,
     root: Path,
     answer: str,
@@ -98,15 +98,15 @@ def subject_in(
 ) -> Subject:
     """Return an answer with the results of the run's steps so far, the step `but` left out."""
     spans: list[Span] = []
-    calls: list[Made] = []
+    calls: list[AnsweredCall] = []
     for call, tool, args, text in _answers(state, but):
-        spans += answered(call, tool, args, text)
-        calls.append(Made(call=call, tool=tool, args=args, ok=True))
+        spans += answer_spans(call, tool, args, text)
+        calls.append(AnsweredCall(call=call, tool=tool, args=args, ok=True))
     goal = goal or (state.started.goal if state.started else "")
     return Subject(answer=answer, goal=goal, spans=tuple(spans), calls=tuple(calls), deeds=deeds, ground=Files(root, seconds))
 
 
-def made_in(state: RunState) -> list[tuple[str, Mapping[str, Json], str]]:
+def calls_made(state: RunState) -> list[tuple[str, Mapping[str, Json], str]]:
     """Return tool, arguments and result of the tool calls so far; those within macros are left out."""
     return [(tool, args, text) for _, tool, args, text in _answers(state, "")]
 
@@ -125,44 +125,44 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
                 yield call, steps[name].tool, steps[name].args, text
 
 
-async def deeds_in(ctx: RunContext, answer: str) -> tuple[Deed, ...] | None:
+async def deeds_done(ctx: RunContext, answer: str) -> tuple[Deed, ...] | None:
     """Return what the run did so far, read from its log; `None` where the answer speaks of no deed."""
-    from kestrel_lab.verification.deeds import speaks_of_deeds  # only where an answer is checked
+    from kestrel_lab.verification.deeds import mentions_deeds  # only where an answer is checked
 
-    if not speaks_of_deeds(answer):
+    if not mentions_deeds(answer):
         return None
     await ctx.on_disk()
     return deeds_of(record.event for record in await asyncio.to_thread(ctx.store.records, ctx.run_id, types=TYPES))
 
 
-async def checked(ctx: RunContext, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
+async def check_claims(ctx: RunContext, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
     """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks: then nothing is known of it."""
-    subject = subject_in(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=await deeds_in(ctx, answer))
-    return await asyncio.to_thread(_checked, subject)
+    subject = answer_subject(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=await deeds_done(ctx, answer))
+    return await asyncio.to_thread(_check_subject, subject)
 
 
-def looked_at(subject: Subject) -> tuple[Issue, ...]:
+def answer_issues(subject: Subject) -> tuple[Issue, ...]:
     """Return the issues of an answer as warnings that decide nothing; a check that failed is one of them."""
     try:
-        return _checked(subject)
+        return _check_subject(subject)
     except KestrelError as error:  # an answer is not lost to a defect of a check
-        return (issue("minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"),)
+        return (make_issue("minor", "", f"the answer could not be checked: {error}", "please report it", check="checks"),)
 
 
-def _checked(subject: Subject) -> tuple[Issue, ...]:
-    with boundary(RunError, "the check of the answer"):
+def _check_subject(subject: Subject) -> tuple[Issue, ...]:
+    with error_boundary(RunError, "the check of the answer"):
         from kestrel_lab.verification.engine import check_answer  # with all its rules: only where an answer is checked
 
         return check_answer(subject)
 
 
-def as_cited(subject: Subject) -> tuple[Span, ...]:
+def cited_spans(subject: Subject) -> tuple[Span, ...]:
     """Return the spans that an answer cites, each once."""
     cited = (one.span for claim in evidence_of(subject) for one in claim.cited)
     return tuple({span.id: span for span in cited if span is not None}.values())
 
 
-def spans_shown(subject: Subject, backed: Sequence[Backed]) -> tuple[Span, ...]:
+def spans_for_model(subject: Subject, backed: Sequence[CitedClaim]) -> tuple[Span, ...]:
     """Return what a model is shown of an answer's evidence: the spans that it cites, else the answers of tools."""
     cited = {one.span.id: one.span for claim in backed for one in claim.cited if one.span is not None}
     return tuple(cited.values()) or subject.whole_spans

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, RetrievalStep
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.retrieval.explain import Explained, by_steps, relative, unindexed
+from kestrel_lab.retrieval.explain import FileExplanation, explain_missing, index_path, last_step_about
 from kestrel_lab.retrieval.hits import Retrieval
 from kestrel_lab.retrieval.indexing.index import CodeIndex
 from kestrel_lab.retrieval.search import TOLD_BEHIND
-from kestrel_lab.retrieval.trace_events import retrievals
-from kestrel_lab.views.dataframes import shown_frame
+from kestrel_lab.retrieval.trace_events import retrievals_in
+from kestrel_lab.views.dataframes import unit_frame
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ class RunRetrieval(PartsView):
     """The retrievals of a run in its workspace, shown as a table of steps."""
 
     def __init__(self, events: Iterable[Event], workspace: Path, home: Path) -> None:
-        self.questions: list[Retrieval] = retrievals(event for event in events if isinstance(event, RetrievalStep))
+        self.questions: list[Retrieval] = retrievals_in(event for event in events if isinstance(event, RetrievalStep))
         self._workspace, self._home = workspace, home
 
-    def explain(self, path: str, question: int = -1) -> Explained:
+    def explain(self, path: str, question: int = -1) -> FileExplanation:
         """Why `path` was or was not found, by the log; `question` says for which one, the last by default.
 
         What the log cannot know, such as whether an ignore rule names the file, is looked up in the workspace as it is now,
@@ -42,25 +42,25 @@ class RunRetrieval(PartsView):
         if not -len(self.questions) <= question < len(self.questions):
             raise UsageError(f"there are {len(self.questions)} questions, counted from 0: there is no question {question}")
         asked = self.questions[question]
-        name = relative(self._workspace, path)
+        name = index_path(self._workspace, path)
         for place, hit in enumerate(asked.hits, 1):
             if hit.path == name:
-                return Explained(
+                return FileExplanation(
                     path=name, state="found", place=place, reason=f"number {place}, {hit.place}, by {hit.how}: {hit.why}", parts={}
                 )
-        if (told := by_steps(asked.steps, name)) is not None:
+        if (told := last_step_about(asked.steps, name)) is not None:
             return told
         index = CodeIndex(self._workspace, self._home)
-        if index.exists and self._workspace.is_dir() and (now := unindexed(index, name)) is not None:
-            return Explained(path=name, state=now.state, reason=f"no step of the log names it; as the workspace is now, {now.reason}")
+        if index.exists and self._workspace.is_dir() and (now := explain_missing(index, name)) is not None:
+            return FileExplanation(path=name, state=now.state, reason=f"no step of the log names it; as the workspace is now, {now.reason}")
         matched = max((step.found for step in asked.steps), default=0)
         told_of = max((len(step.chosen) + len(step.dropped) for step in asked.steps), default=0)
         if matched <= told_of:
-            return Explained(
+            return FileExplanation(
                 path=name, state="unmatched", reason=f"no step names it, and the log tells of every one of the {matched} files that matched"
             )
         reason = f"{matched} files matched, and the log tells of the chosen ones and the next {TOLD_BEHIND}: it is behind these, or did not match"
-        return Explained(path=name, state="behind", reason=f"{reason}. Ranked anew: kestrel search QUERY --explain {name}")
+        return FileExplanation(path=name, state="behind", reason=f"{reason}. Ranked anew: kestrel search QUERY --explain {name}")
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per step."""
@@ -88,7 +88,7 @@ class RunRetrieval(PartsView):
                 head = {"question": asked.query, "step": number, "retriever": step.retriever}
                 rows += [{**head, "path": path, "place": place, "dropped": ""} for place, path in enumerate(step.chosen, 1)]
                 rows += [{**head, "path": path, "place": None, "dropped": why} for path, why in step.dropped.items()]
-        return shown_frame(rows, columns=["question", "step", "retriever", "path", "place", "dropped"])
+        return unit_frame(rows, columns=["question", "step", "retriever", "path", "place", "dropped"])
 
     def parts(self) -> Iterable[Part]:
         """Return the steps and the places that were found."""

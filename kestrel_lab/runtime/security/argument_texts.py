@@ -13,30 +13,30 @@ from kestrel_lab.core.sanitize import one_line
 _AROUND: Final = "\"'`<>()[]{},;!?"
 
 
-def name_of(tool: str, args: Mapping[str, Json]) -> str:
+def call_label(tool: str, args: Mapping[str, Json]) -> str:
     """A call in a few words: the tool, and the first text it was given."""
-    first = next((text for _, text in leaves(dict(args)) if text.strip()), "")
+    first = next((text for _, text in texts_in(dict(args)) if text.strip()), "")
     return one_line(f"{tool} {first}".strip(), 120)
 
 
-def leaves(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
+def texts_in(value: Json, place: str = "") -> Iterator[tuple[str, str]]:
     """Every text in `value` with its place, such as `edits[0].new`; keys that a model chose are texts as well."""
     if isinstance(value, str):
         yield place, value
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            yield from leaves(item, f"{place}[{number}]")
+            yield from texts_in(item, f"{place}[{number}]")
     elif isinstance(value, dict):
         for key, item in value.items():
             inner = f"{place}.{key}" if place else key
             if place:
                 yield f"{inner} (its name)", key
-            yield from leaves(item, inner)
+            yield from texts_in(item, inner)
     elif isinstance(value, int | float) and not isinstance(value, bool) and len(str(value)) > 3:
         yield place, str(value)
 
 
-def bare(word: str) -> str:
+def strip_punctuation(word: str) -> str:
     """Return a word without the punctuation around it: `(https://a.example/x).` is the address."""
     return word.lstrip(_AROUND).rstrip(f"{_AROUND}.:")
 
@@ -53,7 +53,7 @@ class Passage:
     """Which tool answered it."""
 
 
-def prompt_passages(event: RunStarted, *, strict: bool) -> Iterator[Passage]:
+def workspace_prompt_texts(event: RunStarted, *, strict: bool) -> Iterator[Passage]:
     """Yield the texts of the workspace in the system message, which count as files that every agent has read; `strict` as in `Taint`."""
     for one in cast("list[Mapping[str, Any]]", event.guidance):
         if not one.get("problem") and not one.get("own"):

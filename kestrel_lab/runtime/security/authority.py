@@ -42,36 +42,36 @@ def stated_effects(args: Mapping[str, Json]) -> Iterator[tuple[str, int, list[Js
         yield str(one.get("tool")), times if isinstance(times, int) else 1, list(values_of(one.get("arguments")))
 
 
-def wants_of(contained: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+def further_calls(contained: Mapping[str, Json]) -> list[Mapping[str, Json]]:
     """Return the further calls that a question of containment is about."""
     return cast("list[Mapping[str, Json]]", contained.get("wants") or [])
 
 
-def called(wanted: Mapping[str, Json]) -> Call:
+def further_call_text(wanted: Mapping[str, Json]) -> Call:
     """Return such a further call, as the question shows it."""
     args = cast("dict[str, Json]", wanted.get("args") or {})
     return Call(id=str(wanted.get("call")), kind="tool", target=str(wanted.get("tool")), args=args)
 
 
-def authorised(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
+def is_authorised(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
     """Return whether `call` needs nobody's leave though its author has read what others wrote; one that passes is counted as made.
 
     `ruling` is that of the rules of the run.
     """
-    asked_for = _ruled(call, tool, taint, ruling) or _stated(call, tool, taint) or liked(call, tool, taint)
+    asked_for = _is_allowed_by_rule(call, tool, taint, ruling) or _was_stated(call, tool, taint) or is_like_allowed(call, tool, taint)
     if asked_for:
         taint.count(call)
     return asked_for
 
 
-def bearing(call: Call, tool: Tool) -> dict[str, Json]:
+def authority_arguments(call: Call, tool: Tool) -> dict[str, Json]:
     """Return the arguments that bear authority: all but those declared as content and those left at their default."""
     properties = cast("Mapping[str, Mapping[str, Json]]", tool.schema.get("properties") or {})
-    content = content_of(tool)
+    content = content_arguments(tool)
     return {name: value for name, value in call.args.items() if name not in content and not _default(properties.get(name, {}), value)}
 
 
-def content_of(tool: Tool) -> frozenset[str]:
+def content_arguments(tool: Tool) -> frozenset[str]:
     """Return the arguments that its author, or a `contentMediaType` in its schema, declares as content."""
     properties = cast("Mapping[str, Mapping[str, Json]]", tool.schema.get("properties") or {})
     return frozenset((*tool.content, *(name for name, one in properties.items() if "contentMediaType" in one)))
@@ -81,24 +81,24 @@ def _default(schema: Mapping[str, Json], value: Json) -> bool:
     return "default" in schema and schema["default"] == value
 
 
-def _ruled(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
+def _is_allowed_by_rule(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -> bool:
     """Whether a rule of a person allows such a call, with the values that it names or the user said, and it was not made before."""
     if ruling is None or ruling.verdict != "allow" or taint.made.get(call.key, {call.id}) != {call.id}:
         return False
-    mine = {name: value for name, value in bearing(call, tool).items() if name not in ruling.args}
-    return _given(mine, taint) and not _carries(call, tool, taint)
+    mine = {name: value for name, value in authority_arguments(call, tool).items() if name not in ruling.args}
+    return _values_are_given(mine, taint) and not _carried_texts(call, tool, taint)
 
 
-def _given(args: Mapping[str, Json], taint: Taint, stated: Collection[Json] = ()) -> bool:
+def _values_are_given(args: Mapping[str, Json], taint: Taint, stated: Collection[Json] = ()) -> bool:
     """Whether all values are the user's, were stated or belong to what the user named."""
     return all(
-        value in stated or from_user(value, taint.words) or _belongs(name, value, taint)
+        value in stated or is_from_user(value, taint.words) or _belongs_to_named(name, value, taint)
         for name, one in args.items()
         for value in values_of(one)
     )
 
 
-def _belongs(name: str, value: Json, taint: Taint) -> bool:
+def _belongs_to_named(name: str, value: Json, taint: Taint) -> bool:
     """Whether `value`, of the argument `name`, stands in an object that the user named by a text which others cannot write.
 
     Its texts are further names of it and fit any argument; a number or a list fits the argument of its own name only. Where the
@@ -116,26 +116,29 @@ def _belongs(name: str, value: Json, taint: Taint) -> bool:
 
 def _key(value: Json, taint: Taint) -> bool:
     """Whether the user names something by this text; a day names nothing."""
-    return isinstance(value, str) and _DATE.fullmatch(value) is None and from_user(value, taint.words)
+    return isinstance(value, str) and _DATE.fullmatch(value) is None and is_from_user(value, taint.words)
 
 
-def _stated(call: Call, tool: Tool, taint: Taint) -> bool:
+def _was_stated(call: Call, tool: Tool, taint: Taint) -> bool:
     """Whether the model stated such a call before it read anything foreign, and the call keeps to that."""
     if taint.stated.get(tool.name, 0) <= len(taint.calls_of.get(tool.name, set()) - {call.id}):
         return False
-    return _given(bearing(call, tool), taint, taint.stated_values.get(tool.name, ())) and not _carries(call, tool, taint)
+    return _values_are_given(authority_arguments(call, tool), taint, taint.stated_values.get(tool.name, ())) and not _carried_texts(
+        call, tool, taint
+    )
 
 
-def liked(call: Call, tool: Tool, taint: Taint, *, reads: bool = False) -> bool:
+def is_like_allowed(call: Call, tool: Tool, taint: Taint, *, reads: bool = False) -> bool:
     """Return whether a person allowed all calls like one of this tool, and `call` is like it.
 
     It may differ in content, in what the user said, and in values from where the one that was shown came from: a field that
     others cannot write or, for a call that only `reads`, also an address in the same text.
     """
-    mine = bearing(call, tool)
-    return not _carries(call, tool, taint) and any(
+    mine = authority_arguments(call, tool)
+    return not _carried_texts(call, tool, taint) and any(
         all(
-            _given({name: value}, taint) or any(_beside(value, seen, taint, reads=reads) for seen in values_of(shown.get(name)))
+            _values_are_given({name: value}, taint)
+            or any(_has_same_origin(value, seen, taint, reads=reads) for seen in values_of(shown.get(name)))
             for name, given in mine.items()
             for value in values_of(given)
         )
@@ -143,63 +146,63 @@ def liked(call: Call, tool: Tool, taint: Taint, *, reads: bool = False) -> bool:
     )
 
 
-def _beside(value: Json, seen: Json, taint: Taint, *, reads: bool) -> bool:
+def _has_same_origin(value: Json, seen: Json, taint: Taint, *, reads: bool) -> bool:
     """Whether a value is the one that a person saw, or comes from where that came from."""
     fields = [list(values_of([row[one] for row in rows])) for own, rows in taint.rows.items() for one in own]
     texts = [[passage.text] for passage in taint.passages if reads]
     return (
         value == seen
         or any({seen, value} <= {*held} for held in fields)
-        or any(from_user(seen, one) and from_user(value, one) for one in texts)
+        or any(is_from_user(seen, one) and is_from_user(value, one) for one in texts)
     )
 
 
-def still_stated(taint: Taint) -> dict[str, Json]:
+def open_stated_calls(taint: Taint) -> dict[str, Json]:
     """Return by tool how many calls the model stated, before it read anything foreign, and has not made."""
     left = {tool: times - len(taint.calls_of.get(tool, ())) for tool, times in taint.stated.items()}
     return {tool: times for tool, times in left.items() if times > 0}
 
 
-def _carries(call: Call, tool: Tool, taint: Taint) -> list[str]:
+def _carried_texts(call: Call, tool: Tool, taint: Taint) -> list[str]:
     """Return the addresses that the user did not name, and the telling words of what was read, in arguments that are content."""
-    content = content_of(tool)
+    content = content_arguments(tool)
     text = " ".join(value for name, one in call.args.items() if name in content for value in values_of(one) if isinstance(value, str))
-    places = places_in(text)
+    places = addresses_in(text)
     telling = [found.strip(_EDGE) for found in _TELLING.findall(text.casefold()) if not _DATE.fullmatch(found)]
     read = [passage.text.casefold() for passage in taint.passages]
     return [
         word
         for word in dict.fromkeys([*places, *(word for word in telling if any(word in passage for passage in read))])
-        if word and not from_user(word, taint.words)
+        if word and not is_from_user(word, taint.words)
     ]
 
 
-def places_in(text: str) -> list[str]:
+def addresses_in(text: str) -> list[str]:
     """Return the mail addresses, addresses of the web and hosts in a text, in lower case."""
     return [found.strip(_EDGE) for found in _PLACE.findall(text.casefold())]
 
 
-def from_user(value: Json, words: Iterable[str]) -> bool:
+def is_from_user(value: Json, words: Iterable[str]) -> bool:
     """Return whether `value` stands in one of the user's texts: a text as whole words, a number as a number, a date in a usual spelling."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return any(float(found.replace(",", "")) == float(value) for text in words for found in _NUMBER.findall(text))
-    text = _even(str(value)).rstrip("/")
+    text = _comparable_text(str(value)).rstrip("/")
     if (date := _DATE.fullmatch(text)) is not None:
         return any(_named_date(date, one.casefold()) for one in words)
     if len(text) < _SHORTEST or text.isdigit():
         return False
     whole = re.compile(rf"(?<![\w@./-]){re.escape(text)}(?![\w@-])(?![./:]\w)")
-    return any(whole.search(_even(one)) for one in words)
+    return any(whole.search(_comparable_text(one)) for one in words)
 
 
-def bare_address(text: str) -> str:
+def without_scheme(text: str) -> str:
     """Return an address of the web without its scheme."""
     return _SCHEME.sub("", text)
 
 
-def _even(text: str) -> str:
+def _comparable_text(text: str) -> str:
     """Return a text in the form in which texts are compared: without schemes, runs of blanks, and blanks inside of account numbers."""
-    return " ".join(_IBAN.sub(lambda found: found[0].replace(" ", ""), bare_address(text)).casefold().split())
+    return " ".join(_IBAN.sub(lambda found: found[0].replace(" ", ""), without_scheme(text)).casefold().split())
 
 
 def _named_date(date: re.Match[str], text: str) -> bool:

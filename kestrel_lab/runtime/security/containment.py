@@ -15,13 +15,13 @@ from pathlib import PurePosixPath
 from typing import Final, Literal, cast
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.events.union import Event, RunStarted, ToolAnswered
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.permissions.policy import Rules, no_rules
-from kestrel_lab.runtime.security.argument_texts import leaves
-from kestrel_lab.runtime.security.authority import authorised, liked
+from kestrel_lab.runtime.security.argument_texts import texts_in
+from kestrel_lab.runtime.security.authority import is_authorised, is_like_allowed
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import Tool
@@ -92,11 +92,11 @@ def read_mode(text: str) -> Containment:
     """`on`, `strict` (files of the workspace count as written by others) or `off`; raises `UsageError` for anything else."""
     word = {"true": "on", "false": "off"}.get(text.strip().lower(), text.strip().lower())
     if word not in MODES:
-        raise UsageError(f"unknown containment {text!r}; {nearest(word, MODES)} ({', '.join(MODES)})")
+        raise UsageError(f"unknown containment {text!r}; {did_you_mean(word, MODES)} ({', '.join(MODES)})")
     return cast("Containment", word)
 
 
-def met(
+def contained_flows(
     call: Call, tool: Tool, flow: TaintLog, workspace: Workspace, carried: Sequence[str] = (), *, rules: Rules = no_rules
 ) -> dict[str, Json]:
     """What met in `call`, as `{untrusted, private, effect}`: it must be asked about. Empty where it need not.
@@ -118,20 +118,24 @@ def met(
         return {}  # it is asked again what it answered: of one tool alone nothing is known to have met
     match "others" if doubted else reach:
         case "nothing":  # what it tells is what counts, not what is known
-            private = private if taint.strict and not _said(call, taint) else list(carried)
+            private = private if taint.strict and not _in_users_words(call, taint) else list(carried)
         case "address":
-            if taint.named_by_user(call.args) or liked(call, tool, taint, reads=True):
+            if taint.named_by_user(call.args) or is_like_allowed(call, tool, taint, reads=True):
                 return {}
         case "workspace":
             private += [] if _new_and_plain(call, tool, workspace) else [_FILES]
         case _:
             private.append(_STANDING)
-    if not private or (reach not in {"nothing", "address"} and authorised(call, tool, taint, rules(call))):
+    if not private or (reach not in {"nothing", "address"} and is_authorised(call, tool, taint, rules(call))):
         return {}
-    return {"untrusted": _few(context.untrusted), "private": _few(private), "effect": _DOUBTED if doubted else _EFFECTS.get(reach, _TOLD)}
+    return {
+        "untrusted": _shorten_list(context.untrusted),
+        "private": _shorten_list(private),
+        "effect": _DOUBTED if doubted else _EFFECTS.get(reach, _TOLD),
+    }
 
 
-def undeclared(call: Call, tool: Tool, flow: TaintLog) -> list[tuple[str, str]]:
+def undeclared_questions(call: Call, tool: Tool, flow: TaintLog) -> list[tuple[str, str]]:
     """The tools and questions that decide whether the three things met in a call that is contained, if others cannot."""
     taint = flow.now()
     asked = [(tool.name, "reaches")] if "reaches" in tool.unsaid else []
@@ -141,15 +145,15 @@ def undeclared(call: Call, tool: Tool, flow: TaintLog) -> list[tuple[str, str]]:
     return [one for one in asked if one not in taint.put]
 
 
-def tells_others(call: Call, tool: Tool) -> bool:
+def sends_arguments(call: Call, tool: Tool) -> bool:
     """Whether the arguments of a call that only reads go to somebody who is asked."""
     return tool.flow.at(call.sandbox).reaches in {"nothing", "address"} and (tool.asks or tool.flow.reaches == "address")
 
 
-def _said(call: Call, taint: Taint) -> bool:
+def _in_users_words(call: Call, taint: Taint) -> bool:
     """Whether it asks in the user's own words."""
     said = {word.casefold() for word in taint.said}
-    return all(word.casefold() in said for _, text in leaves(dict(call.args)) for word in text.split())
+    return all(word.casefold() in said for _, text in texts_in(dict(call.args)) for word in text.split())
 
 
 def why_denied(found: dict[str, Json]) -> str:
@@ -176,6 +180,6 @@ def _new_and_plain(call: Call, tool: Tool, workspace: Workspace) -> bool:
     return plain and not hidden and not os.path.lexists(workspace.root / place)
 
 
-def _few(names: tuple[str, ...] | list[str]) -> list[Json]:
+def _shorten_list(names: tuple[str, ...] | list[str]) -> list[Json]:
     shown: list[Json] = [one_line(name, 160) for name in dict.fromkeys(names)]
     return shown if len(shown) <= _SHOWN else [*shown[: _SHOWN - 1], f"and {len(shown) - _SHOWN + 1} more"]

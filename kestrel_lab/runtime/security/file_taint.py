@@ -22,7 +22,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.tools.files.directory_walk import SIZE, stamp_of
-from kestrel_lab.tools.files.fingerprints import fresh
+from kestrel_lab.tools.files.fingerprints import is_fresh
 from kestrel_lab.tools.files.workspace import SKIPPED, Workspace
 
 MOST_FILES = 5_000
@@ -292,7 +292,7 @@ class FileTaint:
         except OSError:
             return ""
         content = made.hexdigest()[:32]
-        if not fresh(stamp):  # else a second change may leave the same stamp
+        if not is_fresh(stamp):  # else a second change may leave the same stamp
             if len(self._hashes) > MOST_ENTRIES:
                 self._hashes.clear()
             self._hashes[stamp] = content

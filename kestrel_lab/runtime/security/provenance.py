@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.runtime.security.argument_texts import Passage, bare, leaves
+from kestrel_lab.runtime.security.argument_texts import Passage, strip_punctuation, texts_in
 from kestrel_lab.runtime.security.taint import Taint
 
 _RUN = 16
@@ -40,7 +40,7 @@ _Known = tuple[str, str, str]
 """Source, kind, and the text to look in."""
 
 
-def origins_of(args: Mapping[str, Json], taint: Taint, filled: Mapping[str, str] | None = None) -> list[dict[str, Json]]:
+def argument_origins(args: Mapping[str, Json], taint: Taint, filled: Mapping[str, str] | None = None) -> list[dict[str, Json]]:
     """For each text in `args`: `{arg, from: [{source, kind, piece}]}`, the longest piece first.
 
     `kind` is `goal` for the user's words, else `untrusted`, `private` or both with a comma between; `from` is empty where
@@ -51,58 +51,58 @@ def origins_of(args: Mapping[str, Json], taint: Taint, filled: Mapping[str, str]
     for name, value in args.items():
         if (source := (filled or {}).get(name)) is not None:
             whence: Json = [{"source": source, "kind": "filled", "piece": ""}]
-            found += [{"arg": one_line(place, 80), "from": whence} for place, text in leaves({name: value}) if text.strip()]
+            found += [{"arg": one_line(place, 80), "from": whence} for place, text in texts_in({name: value}) if text.strip()]
     own: Json = {name: value for name, value in args.items() if name not in (filled or {})}
-    texts = [(place, text[:_MOST_ARGUMENT]) for place, text in leaves(own) if text.strip()][:_MOST_ARGUMENTS]
-    known = list(_known(taint)) if texts else []
+    texts = [(place, text[:_MOST_ARGUMENT]) for place, text in texts_in(own) if text.strip()][:_MOST_ARGUMENTS]
+    known = list(_known_texts(taint)) if texts else []
     more = [{"arg": one_line(place, 80), "from": cast("Json", _sources(text, known))} for place, text in texts]
     return found[:_MOST_ARGUMENTS] + more
 
 
-def private_in(args: Mapping[str, Json], taint: Taint, but: Container[str] = ()) -> list[str]:
+def private_sources(args: Mapping[str, Json], taint: Taint, but: Container[str] = ()) -> list[str]:
     """The sources of private text that `args` carry and the user did not say: what was read by tools other than `but`.
 
     A piece that the two share counts if it is long enough, or holds a word that is seldom the same by chance, without the
     user's own words; and unless a public page has it as well.
     """
     passages = [one for one in taint.passages[-_MOST_LOOKS:] if one.private and one.tool not in but]
-    texts = [text[:_MOST_ARGUMENT] for _, text in leaves(dict(args)) if text.strip()][:_MOST_ARGUMENTS] if passages else []
+    texts = [text[:_MOST_ARGUMENT] for _, text in texts_in(dict(args)) if text.strip()][:_MOST_ARGUMENTS] if passages else []
     if not texts:
         return []
     said = {word.casefold() for word in taint.said}
-    public = [_even(one.text[:_MOST_PASSAGE]) for one in taint.passages if not one.private]
-    forms = [form for text in texts for form in {*_forms(text), codecs.encode(_even(text), "rot13")}]
+    public = [_comparable_text(one.text[:_MOST_PASSAGE]) for one in taint.passages if not one.private]
+    forms = [form for text in texts for form in {*_decoded_forms(text), codecs.encode(_comparable_text(text), "rot13")}]
     found = dict[str, None]()
     for passage in passages:
-        words = _even(passage.text[:_MOST_PASSAGE])
-        pieces = [piece for form in forms for piece in _pieces(form, words)] + _spelled(texts, words)
-        if any(_tells(piece, said) and not any(piece in page for page in public) for piece in pieces):
+        words = _comparable_text(passage.text[:_MOST_PASSAGE])
+        pieces = [piece for form in forms for piece in _pieces(form, words)] + _spelled_apart(texts, words)
+        if any(_is_telling(piece, said) and not any(piece in page for page in public) for piece in pieces):
             found[passage.source] = None
     return list(found)
 
 
-def _tells(piece: str, said: set[str]) -> bool:
-    left = " ".join(word for word in piece.split() if bare(word) not in said)
+def _is_telling(piece: str, said: set[str]) -> bool:
+    left = " ".join(word for word in piece.split() if strip_punctuation(word) not in said)
     return len(left) >= _RUN or _TELLING.search(left) is not None
 
 
-def _spelled(texts: Iterable[str], words: str) -> list[str]:
+def _spelled_apart(texts: Iterable[str], words: str) -> list[str]:
     """Telling words of `words` that stand in `texts` with other signs between their letters."""
     spelt = ["".join(filter(str.isalnum, text.casefold())) for text in texts]
     telling = {word: "".join(filter(str.isalnum, word)) for word in _TELLING.findall(words)}
     return [word for word, letters in telling.items() if len(letters) >= _SPELLED and any(letters in one for one in spelt)]
 
 
-def _known(taint: Taint) -> Iterator[_Known]:
+def _known_texts(taint: Taint) -> Iterator[_Known]:
     for words in taint.words:
-        yield "the goal", "goal", _even(words[:_MOST_PASSAGE])
+        yield "the goal", "goal", _comparable_text(words[:_MOST_PASSAGE])
     left = _MOST_READ
     for passage in reversed(taint.passages):
         text = passage.text[:_MOST_PASSAGE]
         left -= len(text)
         if left < 0:
             return
-        yield passage.source, _kind(passage), _even(text)
+        yield passage.source, _kind(passage), _comparable_text(text)
 
 
 def _kind(passage: Passage) -> str:
@@ -111,16 +111,16 @@ def _kind(passage: Passage) -> str:
 
 def _sources(text: str, known: Iterable[_Known]) -> list[dict[str, Json]]:
     found: dict[tuple[str, str], str] = {}
-    forms = list(_forms(text))
+    forms = list(_decoded_forms(text))
     for source, kind, words in known:
-        piece = max((_shared(form, words) for form in forms), key=len)
+        piece = max((_longest_shared(form, words) for form in forms), key=len)
         if len(piece) > len(found.get((source, kind), "")):
             found[source, kind] = piece
     best = sorted(found.items(), key=lambda item: (item[0][1] != "goal", -len(item[1])))
     return [{"source": source, "kind": kind, "piece": one_line(piece, _PIECE)} for (source, kind), piece in best[:_MOST_SOURCES]]
 
 
-def _shared(text: str, words: str) -> str:
+def _longest_shared(text: str, words: str) -> str:
     """The longest piece of `text` that is found in `words`; a single word only if it is a telling one."""
     if len(text) > 2 and text in words and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", words):
         return text
@@ -136,7 +136,7 @@ def _pieces(text: str, words: str) -> Iterator[str]:
     while start + _CORE <= len(text):
         at = words.find(text[start : start + _CORE])
         if at >= 0:
-            piece = _grown(text, start, words, at)
+            piece = _extend_match(text, start, words, at)
             start += max(step, len(piece) - _CORE)
             if len(piece) >= _RUN:
                 yield piece
@@ -145,7 +145,7 @@ def _pieces(text: str, words: str) -> Iterator[str]:
     yield from (word for word in _TELLING.findall(text) if word in words)
 
 
-def _grown(text: str, start: int, words: str, at: int) -> str:
+def _extend_match(text: str, start: int, words: str, at: int) -> str:
     """The piece around a place where the two are alike, as long as they are."""
     end, behind = start + _CORE, at + _CORE
     while end < len(text) and behind < len(words) and text[end] == words[behind]:
@@ -155,11 +155,11 @@ def _grown(text: str, start: int, words: str, at: int) -> str:
     return text[start:end]
 
 
-def _forms(text: str) -> Iterator[str]:
+def _decoded_forms(text: str) -> Iterator[str]:
     """The text as it is and as what it may be a code of: percent signs, base64, hexadecimal, numbers of characters, backwards."""
-    plain = _even(text)
+    plain = _comparable_text(text)
     yield plain
-    if (decoded := _even(unquote(text))) != plain:
+    if (decoded := _comparable_text(unquote(text))) != plain:
         yield decoded
     for word in _CODED.findall(text)[:20]:
         for decode in (_base64, bytes.fromhex):
@@ -168,9 +168,9 @@ def _forms(text: str) -> Iterator[str]:
             except (ValueError, binascii.Error):
                 continue
             if inner.isprintable() or "\n" in inner:
-                yield _even(inner)
+                yield _comparable_text(inner)
     for run in _NUMBERS.findall(text)[:20]:
-        yield _even("".join(chr(int(number)) for number in re.findall(r"\d+", run)))
+        yield _comparable_text("".join(chr(int(number)) for number in re.findall(r"\d+", run)))
     if len(plain) >= _CORE:
         yield plain[::-1]
 
@@ -179,5 +179,5 @@ def _base64(word: str) -> bytes:
     return base64.b64decode(word.rstrip("=").translate(str.maketrans("-_", "+/")) + "=" * (-len(word.rstrip("=")) % 4), validate=True)
 
 
-def _even(text: str) -> str:
+def _comparable_text(text: str) -> str:
     return " ".join(text.casefold().split())

@@ -34,10 +34,10 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.expressions.templates import is_chained
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import Message
-from kestrel_lab.core.notes import unvouched
+from kestrel_lab.core.notes import untrusted_taint
 from kestrel_lab.core.plan import conversation_step
-from kestrel_lab.runtime.security.argument_texts import Passage, bare, leaves, name_of, prompt_passages
-from kestrel_lab.runtime.security.authority import bare_address, called, stated_effects, wants_of
+from kestrel_lab.runtime.security.argument_texts import Passage, call_label, strip_punctuation, texts_in, workspace_prompt_texts
+from kestrel_lab.runtime.security.authority import further_call_text, further_calls, stated_effects, without_scheme
 from kestrel_lab.runtime.security.tool_declarations import read_answer, read_name
 from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.interaction import STATE_EFFECTS
@@ -159,20 +159,20 @@ class Taint:
     @property
     def said(self) -> set[str]:
         """The words of the user, without the punctuation around them."""
-        return {bare(word) for text in self.words for word in text.split()}
+        return {strip_punctuation(word) for text in self.words for word in text.split()}
 
     def named_by_user(self, args: Mapping[str, Json]) -> bool:
         """Whether every text in `args` is an address that stands as a whole in what the user said, with or without its scheme: it tells nobody anything new."""
-        said = {bare_address(word) for word in self.said}
-        texts = [text for _, text in leaves(dict(args)) if text]
-        return bool(texts) and all(bare_address(text) in said and _ADDRESS.fullmatch(text) is not None for text in texts)
+        said = {without_scheme(word) for word in self.said}
+        texts = [text for _, text in texts_in(dict(args)) if text]
+        return bool(texts) and all(without_scheme(text) in said and _ADDRESS.fullmatch(text) is not None for text in texts)
 
     def apply(self, event: Event) -> None:  # noqa: C901  # one case per event
         """Take one event in."""
         match event:
             case RunStarted():
                 self._root = event.workspace
-                self.words += [event.goal, *(text for _, text in leaves(event.plan))]
+                self.words += [event.goal, *(text for _, text in texts_in(event.plan))]
                 self._offered(event.tools)
                 self._guided(event)
                 self._planned(event.plan)
@@ -247,7 +247,7 @@ class Taint:
 
     def _guided(self, event: RunStarted) -> None:
         """Take in what every agent is given of the workspace's own guidance, as if each had read the file."""
-        for passage in prompt_passages(event, strict=self.strict):
+        for passage in workspace_prompt_texts(event, strict=self.strict):
             self.passages.append(passage)
             self._private[passage.source] = None
             self._guidance += [passage.source] if passage.untrusted else []
@@ -308,7 +308,7 @@ class Taint:
         if event.notes:
             self._private["memory"] = None
         for note in event.notes:
-            if taint := unvouched(str(note.get("taint") or "")):
+            if taint := untrusted_taint(str(note.get("taint") or "")):
                 self._into(event.step, [f"note {note.get('id', '')} (from {taint})"])
 
     def count(self, call: Call) -> None:
@@ -339,11 +339,11 @@ class Taint:
         args = self._args.pop(event.call, {})
         if (agent := self._branches.pop(event.call, "")) and (sources := tuple(self._steps.get(agent, ()))):
             self._into(event.step, sources)
-            self.passages.append(Passage(f"{name_of(event.tool, args)} after {sources[-1]}", event.text, private=False, untrusted=True))
+            self.passages.append(Passage(f"{call_label(event.tool, args)} after {sources[-1]}", event.text, private=False, untrusted=True))
         flow = self._flow(event.tool, self._levels.pop(event.call, ""))
         if event.error is not None and event.error.get("kind") in OURS:
             return
-        source = name_of(event.tool, args)
+        source = call_label(event.tool, args)
         read = self._traced.pop(event.call, "")
         doubted = "reads" in flow.unsaid
         if doubted and (said := self.said_of.get((event.tool, "reads"))) is not None:
@@ -371,7 +371,7 @@ class Taint:
 
     def _news(self, text: str, args: Mapping[str, Json]) -> bool:
         """Whether an answer says more than it was told and than the user said: else it can hold no words of others."""
-        told = {word for _, given in leaves(dict(args)) for word in _WORD.findall(given.casefold())}
+        told = {word for _, given in texts_in(dict(args)) for word in _WORD.findall(given.casefold())}
         told |= {word for given in self.words for word in _WORD.findall(given.casefold())}
         return sum([len(word) for word in _WORD.findall(text.casefold()) if word not in told]) >= _NEWS
 
@@ -406,7 +406,7 @@ class Taint:
         """Take in what a person said of the calls of one question; edited arguments say something of no other call."""
         if given.args is not None:
             return
-        wanted = [called(one) for one in wants_of(asked.contained)]
+        wanted = [further_call_text(one) for one in further_calls(asked.contained)]
         if not given.granted:
             self.refused |= {call.id for call in wanted}
             self.closed = self.closed or given.scope == "run"

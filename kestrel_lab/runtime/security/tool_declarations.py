@@ -24,7 +24,7 @@ QUESTIONS: Final = {
 _NO, _YES = "no", "yes"
 
 
-def pin(tool: Tool) -> str:
+def definition_hash(tool: Tool) -> str:
     """A hash of the tool's definition, the source of its function included."""
     try:
         source = _source(tool.function)
@@ -38,7 +38,7 @@ def _source(function: Callable[..., Any]) -> str:
     return inspect.getsource(function)  # which reads and parses a file, and each run begins with its tools
 
 
-def declared(tools: Iterable[Tool], store: SessionStore) -> Toolbox:
+def with_declarations(tools: Iterable[Tool], store: SessionStore) -> Toolbox:
     """The same tools, with what was said of those that say nothing themselves; the log is asked once, and no tool is hashed where it holds nothing."""
     box = Toolbox(tools)
     if not [tool for tool in box if tool.unsaid - {"files"}]:
@@ -46,16 +46,16 @@ def declared(tools: Iterable[Tool], store: SessionStore) -> Toolbox:
     said: dict[str, list[tuple[str, bool]]] = {}
     for known, question, answer in store.query("SELECT tool, question, answer FROM tool_flows"):
         said.setdefault(known, []).append((question, bool(answer)))
-    return Toolbox([_settled(tool, said) if tool.unsaid - {"files"} else tool for tool in box]) if said else box
+    return Toolbox([_with_answers(tool, said) if tool.unsaid - {"files"} else tool for tool in box]) if said else box
 
 
-def _settled(tool: Tool, said: Mapping[str, list[tuple[str, bool]]]) -> Tool:
-    for question, yes in said.get(pin(tool), ()):
-        tool = settled(tool, question, yes=yes)
+def _with_answers(tool: Tool, said: Mapping[str, list[tuple[str, bool]]]) -> Tool:
+    for question, yes in said.get(definition_hash(tool), ()):
+        tool = with_declaration(tool, question, yes=yes)
     return tool
 
 
-def settled(tool: Tool, question: str, *, yes: bool) -> Tool:
+def with_declaration(tool: Tool, question: str, *, yes: bool) -> Tool:
     """The tool with one of the questions answered."""
     left = tool.unsaid - {question}
     if question == "reads":
@@ -65,13 +65,13 @@ def settled(tool: Tool, question: str, *, yes: bool) -> Tool:
     return replace(tool, unsaid=left)
 
 
-def keep(tool: Tool, question: str, store: SessionStore, *, yes: bool) -> None:
+def store_declaration(tool: Tool, question: str, store: SessionStore, *, yes: bool) -> None:
     """Keep an answer for all runs of the home."""
     sql = "INSERT OR REPLACE INTO tool_flows(tool, question, answer, at) VALUES (?, ?, ?, unixepoch('subsec'))"
-    store.execute(sql, (pin(tool), question, int(yes)), f"what {tool.name} does")
+    store.execute(sql, (definition_hash(tool), question, int(yes)), f"what {tool.name} does")
 
 
-def asked_of(tool: str, question: str, call: Call) -> ApprovalAsked:
+def declaration_question(tool: str, question: str, call: Call) -> ApprovalAsked:
     """The question, as it is put to a person on behalf of a call."""
     return ApprovalAsked(
         call=f"{call.id}?{question}",
@@ -81,11 +81,11 @@ def asked_of(tool: str, question: str, call: Call) -> ApprovalAsked:
         danger=call.danger.name,
         key="",
         why="question",
-        question=named(tool, question, call),
+        question=declaration_id(tool, question, call),
     )
 
 
-def named(tool: str, question: str, call: Call) -> str:
+def declaration_id(tool: str, question: str, call: Call) -> str:
     """The id of such a question."""
     return f"{call.id}?{question}:{tool}"
 

@@ -18,7 +18,7 @@ from kestrel_lab.core.events.union import HealthChanged
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.runtime.supervision.health import Clock, DependencyHealth, HealthRow, HealthState
 from kestrel_lab.runtime.supervision.rate_limits import Gate, Throttle, ThrottlePolicy
-from kestrel_lab.views.formatting import duration
+from kestrel_lab.views.formatting import format_duration
 
 Probe = Callable[[], Awaitable[None]]
 """Raises when the dependency does not work."""
@@ -75,7 +75,7 @@ class Dependency:
         if not throttle.episodes or (throttle.width >= throttle.bound and not throttle.retry_in):
             return ""
         times = "once" if throttle.episodes == 1 else f"{throttle.episodes} times"
-        pause = f", next in {duration(throttle.retry_in)}" if throttle.retry_in else ""
+        pause = f", next in {format_duration(throttle.retry_in)}" if throttle.retry_in else ""
         return f"it asked to slow down {times}, {throttle.width} calls at once{pause}"
 
     def admit(self) -> int:
@@ -128,13 +128,13 @@ class Dependency:
         row, policy = self.row(), self.health.policy
         again: float | None = row.retry_in_s or LOOK_S
         if row.state is HealthState.FAILED and self.health.restartable:
-            when, again = f"its {policy.restarts} restarts in {duration(policy.restarts_per_s)} are used up", None
+            when, again = f"its {policy.restarts} restarts in {format_duration(policy.restarts_per_s)} are used up", None
         elif self._restarting:
             when = "it is being restarted right now"
         elif row.breaker == "half-open":
             when = "it is being tried right now"
         elif row.retry_in_s:
-            when = f"it is tried again in {duration(row.retry_in_s)}"
+            when = f"it is tried again in {format_duration(row.retry_in_s)}"
         else:
             when, again = "it may be tried again at once", 0.0
         what = f"{self.kind} {self.name} is {row.state}" + (f": {row.reason.rstrip('.; ')}" if row.reason else "")
@@ -181,7 +181,7 @@ class Dependency:
             async with asyncio.timeout(self._pace.probe_timeout_s):
                 await probe()
         except TimeoutError as error:
-            self.failure(str(error) or f"no answer to a probe within {duration(self._pace.probe_timeout_s)}")
+            self.failure(str(error) or f"no answer to a probe within {format_duration(self._pace.probe_timeout_s)}")
             return False
         except Exception as error:  # noqa: BLE001  # whatever a probe raises is its result
             self.failure(error)
@@ -205,7 +205,7 @@ class Dependency:
                         await self._probe()
                 problem = ""
             except TimeoutError as error:
-                problem = str(error) or f"its restart took longer than {duration(self._pace.restart_timeout_s)}"
+                problem = str(error) or f"its restart took longer than {format_duration(self._pace.restart_timeout_s)}"
             except Exception as error:  # noqa: BLE001  # any error means that the restart failed
                 problem = _reason(error)
             finally:

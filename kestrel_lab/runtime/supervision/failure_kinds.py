@@ -16,7 +16,7 @@ from typing import Literal
 
 from kestrel_lab.core.calls import Problem
 from kestrel_lab.core.errors import CheckError, DependencyError, LimitError, ModelError, RunError, StoreError, UsageError
-from kestrel_lab.models.litellm.errors import causes
+from kestrel_lab.models.litellm.errors import error_causes
 
 FailureClass = Literal["transient", "dependency", "logic", "budget"]
 RECOVERABLE: frozenset[FailureClass] = frozenset({"transient", "dependency"})
@@ -54,7 +54,7 @@ _MCP: dict[object, FailureClass] = {-32000: "dependency", -32001: "transient", 4
 _PROBLEMS: dict[str, FailureClass] = {"timeout": "transient", "limit": "budget"}
 
 
-def classify(error: BaseException | Problem) -> FailureClass:
+def classify_failure(error: BaseException | Problem) -> FailureClass:
     """Return the kind of failure of `error`.
 
     An error of this package without a kind of its own has that of its cause. Of several errors raised together the least
@@ -63,21 +63,21 @@ def classify(error: BaseException | Problem) -> FailureClass:
     if isinstance(error, Problem):
         return _PROBLEMS.get(error.kind, "transient" if error.transient else "logic")
     if isinstance(error, BaseExceptionGroup):
-        kinds = {classify(one) for one in error.exceptions}
+        kinds = {classify_failure(one) for one in error.exceptions}
         return next(kind for kind in _LEAST_FIRST if kind in kinds)
     if isinstance(error, ModelError) and error.transient:
-        return "dependency" if any(_known(cause) == "dependency" for cause in causes(error, suppressed=False)) else "transient"
+        return "dependency" if any(_direct_class(cause) == "dependency" for cause in error_causes(error, suppressed=False)) else "transient"
     if isinstance(error, ModelError) and error.caller:
         return "logic"
     # Only errors of this package stand for their cause.
-    chain = causes(error, suppressed=False) if isinstance(error, RunError) else iter([error])
-    return next((kind for cause in chain if (kind := _known(cause)) is not None), "logic")
+    chain = error_causes(error, suppressed=False) if isinstance(error, RunError) else iter([error])
+    return next((kind for cause in chain if (kind := _direct_class(cause)) is not None), "logic")
 
 
 _LEAST_FIRST: tuple[FailureClass, ...] = ("logic", "budget", "dependency", "transient")
 
 
-def _known(error: BaseException) -> FailureClass | None:  # noqa: C901  # a table of conditions, one per line
+def _direct_class(error: BaseException) -> FailureClass | None:  # noqa: C901  # a table of conditions, one per line
     """Return the kind of `error` without its causes; `None` when it has none."""
     name = type(error).__name__
     status = _status(error)
@@ -137,9 +137,9 @@ _LIMITS = {
 }
 
 
-def advice(error: BaseException | Problem) -> str:
+def failure_advice(error: BaseException | Problem) -> str:
     """Return what to do about `error`, in one or two sentences."""
-    kind = classify(error)
+    kind = classify_failure(error)
     match error:
         case LimitError() if error.limit in _LIMITS:
             return _LIMITS[error.limit]

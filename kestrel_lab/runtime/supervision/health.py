@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from kestrel_lab.views.formatting import duration
+from kestrel_lab.views.formatting import format_duration
 from kestrel_lab.views.html.table_view import TableView
 
 Clock = Callable[[], float]
@@ -339,6 +339,6 @@ class HealthTable(TableView, tuple[HealthRow, ...]):
 
 
 def _cells(row: HealthRow) -> tuple[str, ...]:
-    again = duration(row.retry_in_s) if row.retry_in_s else ""
+    again = format_duration(row.retry_in_s) if row.retry_in_s else ""
     left = "" if row.restarts_left is None else str(row.restarts_left)
-    return (row.dependency, row.kind, row.state, duration(row.seconds), row.breaker, again, left, row.reason)
+    return (row.dependency, row.kind, row.state, format_duration(row.seconds), row.breaker, again, left, row.reason)

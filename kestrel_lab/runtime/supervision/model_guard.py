@@ -15,14 +15,14 @@ from kestrel_lab.core.errors import DependencyError, ModelError, RunError
 from kestrel_lab.core.events.union import Event, Progress
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest
 from kestrel_lab.core.protocols import Model, OnDelta
-from kestrel_lab.core.usage import Idle
+from kestrel_lab.core.usage import IdleTime
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.health_probe import endpoint_of, probe_of
 from kestrel_lab.models.retry import LONGEST_WAIT_S, RetryingModel
 from kestrel_lab.models.router import RoutedModel
-from kestrel_lab.models.wrapper import ModelWrapper, Prepares, Stream, wrapped
+from kestrel_lab.models.wrapper import ModelWrapper, PreparableModel, Stream, inner_model
 from kestrel_lab.runtime.supervision.dependency import Dependency
-from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify
+from kestrel_lab.runtime.supervision.failure_kinds import RECOVERABLE, classify_failure
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 
 Emit = Callable[[Event], Any]
@@ -30,13 +30,13 @@ _FIRST_PAUSE_S, _SHORTEST_PAUSE_S = 0.5, 0.2
 _ADVICE = "Is it running, and can it be reached? Or choose another model (kestrel models)."
 
 
-def guarded(
+def guard_model(
     model: Model,
     supervisor: RuntimeSupervisor,
     emit: Emit,
     *,
     patience_s: float | None = None,
-    idle: Idle | None = None,
+    idle: IdleTime | None = None,
     call_s: float | None = None,
 ) -> Model:
     """Return `model` under supervision; changes of health and pauses are emitted to the run that makes the call.
@@ -45,39 +45,39 @@ def guarded(
     fails. A model made of several is supervised endpoint by endpoint, and only the last one is waited for. A script or a
     recording has no endpoint and is returned as it is.
     """
-    idle = idle or Idle()
-    over = partial(guarded, supervisor=supervisor, emit=emit, idle=idle, call_s=call_s)
+    idle = idle or IdleTime()
+    over = partial(guard_model, supervisor=supervisor, emit=emit, idle=idle, call_s=call_s)
     patience = supervisor.patience_s if patience_s is None else patience_s
     if isinstance(model, EscalatingModel):
         *others, last = model.models
         return replace(model, models=(*(over(one, patience_s=0.0) for one in others), over(last, patience_s=patience)))
     if isinstance(model, RoutedModel):
         return model.over(lambda one: over(one, patience_s=patience))
-    if (inner := wrapped(model)) is not None and is_dataclass(model) and _stands_for_several(inner):
+    if (inner := inner_model(model)) is not None and is_dataclass(model) and _stands_for_several(inner):
         parts: dict[str, Any] = {"model": over(inner, patience_s=patience)}
         return cast("Model", replace(model, **parts))
     if model.kind != "real":
         return model
     endpoint = watch_model(model, supervisor)
     meter = partial(MeteredModel, endpoint=endpoint, emit=emit, patience_s=patience, idle=idle, call_s=call_s)
-    return GuardedModel(_metered(model, meter, idle), endpoint, emit, patience, idle)
+    return GuardedModel(_meter_innermost(model, meter, idle), endpoint, emit, patience, idle)
 
 
 def _stands_for_several(model: Model) -> bool:
     """Return whether `model`, without its wrappers, is made of several models."""
     while not isinstance(model, EscalatingModel | RoutedModel):
-        if (inner := wrapped(model)) is None:
+        if (inner := inner_model(model)) is None:
             return False
         model = inner
     return True
 
 
-def _metered(model: Model, meter: Callable[[Model], Model], idle: Idle) -> Model:
+def _meter_innermost(model: Model, meter: Callable[[Model], Model], idle: IdleTime) -> Model:
     """Return `model` with its innermost model metered, so that a pause between attempts occupies no place at the endpoint."""
-    inner = wrapped(model)
+    inner = inner_model(model)
     if inner is None or not is_dataclass(model):
         return meter(model)
-    parts: dict[str, Any] = {"model": _metered(inner, meter, idle)}
+    parts: dict[str, Any] = {"model": _meter_innermost(inner, meter, idle)}
     if isinstance(model, RetryingModel):
         parts["idle"] = idle
     return cast("Model", replace(model, **parts))
@@ -90,7 +90,7 @@ def watch_model(model: Model, supervisor: RuntimeSupervisor) -> Dependency:
 
 
 @contextmanager
-def bounded(model: Model, supervisor: RuntimeSupervisor, calls: int) -> Iterator[None]:
+def limit_concurrency(model: Model, supervisor: RuntimeSupervisor, calls: int) -> Iterator[None]:
     """Limit the calls of each endpoint of `model` at once to `calls` while the block runs."""
     with ExitStack() as stack:
         for one in model.models if isinstance(model, EscalatingModel) else (model,):
@@ -99,13 +99,13 @@ def bounded(model: Model, supervisor: RuntimeSupervisor, calls: int) -> Iterator
         yield
 
 
-async def preflight(model: Model, supervisor: RuntimeSupervisor, *, timeout: float) -> None:  # noqa: ASYNC109  # as `ready`
+async def wait_for_model(model: Model, supervisor: RuntimeSupervisor, *, timeout: float) -> None:  # noqa: ASYNC109  # as `ready`
     """Return once `model` may be called, probing where that costs nothing; raise `DependencyError` after `timeout` seconds.
 
     Of fallback models one is enough; of routed models the one for everything else.
     """
     while isinstance(model, RoutedModel) or (_stands_for_several(model) and not isinstance(model, EscalatingModel)):
-        model = model.otherwise if isinstance(model, RoutedModel) else wrapped(model) or model
+        model = model.otherwise if isinstance(model, RoutedModel) else inner_model(model) or model
     *others, last = model.models if isinstance(model, EscalatingModel) else (model,)
     for one in others:
         if one.kind != "real":
@@ -129,7 +129,7 @@ class GuardedModel(ModelWrapper):
     endpoint: Dependency
     emit: Emit
     patience_s: float
-    idle: Idle = field(default_factory=Idle)
+    idle: IdleTime = field(default_factory=IdleTime)
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; raises the model's own error, or `DependencyError` while the breaker is open and after waiting in vain."""
@@ -164,7 +164,7 @@ class GuardedModel(ModelWrapper):
             answer = await self.model(request, on_delta)
         except Exception as error:
             # A rate limit says that the endpoint works; its throttle decides how many calls it gets.
-            if classify(error) in RECOVERABLE and not _rate_limited(error):
+            if classify_failure(error) in RECOVERABLE and not _rate_limited(error):
                 self._tell(self.endpoint.failure(error, permit))
             else:
                 self.endpoint.release(permit)
@@ -177,7 +177,7 @@ class GuardedModel(ModelWrapper):
 
     def _pause(self, error: RunError, usual: float) -> float | None:
         """Return the seconds until another attempt; `None` for no other attempt."""
-        if not self.endpoint.health.was_ready or self.patience_s <= 0 or classify(error) not in RECOVERABLE or _rate_limited(error):
+        if not self.endpoint.health.was_ready or self.patience_s <= 0 or classify_failure(error) not in RECOVERABLE or _rate_limited(error):
             return None
         if isinstance(error, DependencyError):
             return None if error.retry_in_s is None else max(error.retry_in_s, _SHORTEST_PAUSE_S)
@@ -203,7 +203,7 @@ class MeteredModel(ModelWrapper):
     endpoint: Dependency
     emit: Emit
     patience_s: float
-    idle: Idle
+    idle: IdleTime
     call_s: float | None = None
 
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
@@ -211,7 +211,7 @@ class MeteredModel(ModelWrapper):
         stream = Stream(on_delta)
         turns, refused_at = self.endpoint.turns, math.inf
         waiting = self.idle.queueing
-        if isinstance(self.model, Prepares) and not self.model.ready:
+        if isinstance(self.model, PreparableModel) and not self.model.ready:
             self.emit(Progress(text=self.model.preparing))
             with waiting():  # what a process does once is no time of this call
                 await self.model.prepare()

@@ -206,13 +206,13 @@ class Gate:
         while self._waiting:
             waiter = self._waiting[0]
             try:
-                waiter.loop.call_soon_threadsafe(_let, waiter)
+                waiter.loop.call_soon_threadsafe(_let_through, waiter)
             except RuntimeError:  # closed; asking `is_closed` first would leave a moment in which it closes all the same
                 self._waiting.popleft()
             else:
                 return
 
 
-def _let(waiter: _Waiter) -> None:
+def _let_through(waiter: _Waiter) -> None:
     if not waiter.turn.done():
         waiter.turn.set_result(None)

@@ -11,7 +11,7 @@ import random as _random
 import time
 from collections.abc import Callable, Iterable
 
-from kestrel_lab.core.errors import DependencyError, UsageError, nearest
+from kestrel_lab.core.errors import DependencyError, UsageError, did_you_mean
 from kestrel_lab.core.events.union import HealthChanged
 from kestrel_lab.runtime.supervision.dependency import Dependency, Pace, Probe
 from kestrel_lab.runtime.supervision.health import Clock, DependencyHealth, HealthPolicy, HealthTable
@@ -142,7 +142,7 @@ class RuntimeSupervisor(PartsView):
 
     def _known(self, name: str) -> Dependency:
         if (watched := self._watched.get(name)) is None:
-            raise UsageError(f"no dependency is watched under the name {name!r}: {nearest(name, self._watched)}")
+            raise UsageError(f"no dependency is watched under the name {name!r}: {did_you_mean(name, self._watched)}")
         return watched
 
     def _changed(self, change: HealthChanged) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from kestrel_lab.agents import LLMAgent, ReActAgent
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.core.yaml.reader import read_yaml
-from kestrel_lab.core.yaml.validation import checked
+from kestrel_lab.core.yaml.validation import validate
 from kestrel_lab.runtime.workflows.models import AgentEntry, AgentFileEntry, AgentSettings
 
 SHIPPED_AGENTS: Final = Path(__file__).parent / "library" / "agents"
@@ -23,11 +23,11 @@ def load_agent(name_or_path: str | Path) -> LLMAgent:
 
     Raises `UsageError` for a file or name that is not there, and for mistakes, with file, line and key.
     """
-    path = Path(name_or_path) if isinstance(name_or_path, Path) or is_file_name(name_or_path) else _shipped(name_or_path, ())
+    path = Path(name_or_path) if isinstance(name_or_path, Path) or is_file_name(name_or_path) else _shipped_agent(name_or_path, ())
     entry = _read(path)
     settings_of(entry, path.parent, {})  # refuses an agent in its own team
     team = tuple(replace(load_agent(_file(name, path.parent, {})), name=name) for name in entry.team)
-    return agent_of(entry.name or path.stem, {**settings(entry), "team": team}, entry.description)
+    return agent_of(entry.name or path.stem, {**step_settings(entry), "team": team}, entry.description)
 
 
 def agent_of(name: str, given: Mapping[str, Any], description: str = "") -> LLMAgent:
@@ -36,7 +36,7 @@ def agent_of(name: str, given: Mapping[str, Any], description: str = "") -> LLMA
     return kind(name, description=description, **{key: value for key, value in given.items() if key != "react"})
 
 
-def settings(entry: AgentSettings) -> dict[str, Any]:
+def step_settings(entry: AgentSettings) -> dict[str, Any]:
     """Return the settings of a file as fields of `Step`, those of its team left out."""
     given = [key for key in _SETTINGS if key in entry.model_fields_set and key != "team"]
     return {AgentSettings.model_fields[key].alias or key: getattr(entry, key) for key in given}
@@ -48,7 +48,7 @@ def settings_of(entry: AgentSettings, folder: Path, agents: Mapping[str, AgentEn
     That is one of `agents`, a file in `folder` or below it, or a shipped agent; so is each of its team. Raises `UsageError` for
     anything else, and for an agent that is in its own team, however deep.
     """
-    own = settings(entry)
+    own = step_settings(entry)
     if entry.team:
         own["team"] = {name: _member(name, folder, agents, above) for name in entry.team}
     if not isinstance(entry, AgentEntry) or not entry.use:
@@ -70,7 +70,7 @@ def _member(name: str, folder: Path, agents: Mapping[str, AgentEntry], above: tu
 
 
 def _file(name: str, folder: Path, agents: Mapping[str, AgentEntry]) -> Path:
-    return beside(folder, name) if is_file_name(name) else _shipped(name, agents)
+    return file_beside(folder, name) if is_file_name(name) else _shipped_agent(name, agents)
 
 
 def is_file_name(text: str) -> bool:
@@ -79,17 +79,19 @@ def is_file_name(text: str) -> bool:
 
 
 def _read(path: Path) -> AgentFileEntry:
-    return checked(read_yaml(path, shown_path(path)), AgentFileEntry)
+    return validate(read_yaml(path, shown_path(path)), AgentFileEntry)
 
 
-def _shipped(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> Path:
+def _shipped_agent(name: str, others: Mapping[str, AgentEntry] | tuple[()]) -> Path:
     known = {path.stem: path for path in SHIPPED_AGENTS.glob("*.yaml")}
     if name not in known:
-        raise UsageError(f"there is no agent {name!r}; {nearest(name, {*known, *others})} (a file is named with its ending, {name}.yaml)")
+        raise UsageError(
+            f"there is no agent {name!r}; {did_you_mean(name, {*known, *others})} (a file is named with its ending, {name}.yaml)"
+        )
     return known[name]
 
 
-def beside(folder: Path, name: str, kind: str = "agent") -> Path:
+def file_beside(folder: Path, name: str, kind: str = "agent") -> Path:
     """Return a file that a workflow names, which must be in its folder or below, also through links; raises `UsageError` for another."""
     pure = PurePosixPath(name)
     found = folder / name

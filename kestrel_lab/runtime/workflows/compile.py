@@ -10,16 +10,16 @@ from typing import Any, Final, TypeVar
 
 from kestrel_lab.agents import GOAL, with_goal
 from kestrel_lab.core import plan_shapes as shapes
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.expressions.conditions import parse
-from kestrel_lab.core.expressions.templates import references, render
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.expressions.conditions import parse_condition
+from kestrel_lab.core.expressions.templates import referenced_names, render_template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.step import STEPS, Step
 from kestrel_lab.core.yaml.reader import Where, YamlFile
-from kestrel_lab.core.yaml.validation import attempt, checked, joined
+from kestrel_lab.core.yaml.validation import collect_error, join_problems, validate
 from kestrel_lab.runtime.workflows import models
-from kestrel_lab.runtime.workflows.agent_files import beside, is_file_name, settings_of
+from kestrel_lab.runtime.workflows.agent_files import file_beside, is_file_name, settings_of
 from kestrel_lab.runtime.workflows.loader import find_workflow, input_values, read_workflow
 
 _T = TypeVar("_T")
@@ -44,27 +44,27 @@ class Reading:
 
     def tried(self, where: Where, make: Callable[[], _T]) -> _T | None:
         """Return the result of `make`; its `UsageError` becomes a problem with its place."""
-        return attempt(self.document, (*self.at, *where), self.problems, make)
+        return collect_error(self.document, (*self.at, *where), self.problems, make)
 
     def stop_at_problems(self) -> None:
         """Raise `UsageError` if there are problems."""
         if self.problems:
-            raise UsageError(joined(self.problems))
+            raise UsageError(join_problems(self.problems))
 
 
-def shape_of(reading: Reading) -> shapes.Shape:
+def compile_steps(reading: Reading) -> shapes.Shape:
     """Return the steps of the file; raises `UsageError`, one line for each mistake."""
     entry = reading.entry
     _check_names(reading)
     reading.stop_at_problems()
-    parts = [part for where, work in _works(entry) if (part := reading.tried(where, partial(_part, reading, where, work)))]
+    parts = [part for where, work in _works_of(entry) if (part := reading.tried(where, partial(_part, reading, where, work)))]
     reading.stop_at_problems()
-    found = reading.tried(_body(entry), partial(_shaped, entry, parts))
+    found = reading.tried(_body(entry), partial(_make_shape, entry, parts))
     reading.stop_at_problems()
     return found or shapes.Shape(())
 
 
-def _shaped(entry: models.AnyWorkflow, parts: Sequence[shapes.Part]) -> shapes.Shape:  # noqa: C901  # one case per kind
+def _make_shape(entry: models.AnyWorkflow, parts: Sequence[shapes.Part]) -> shapes.Shape:  # noqa: C901  # one case per kind
     match entry:
         case models.PlanEntry():
             return shapes.Shape(tuple(part.step for part in parts))
@@ -73,7 +73,7 @@ def _shaped(entry: models.AnyWorkflow, parts: Sequence[shapes.Part]) -> shapes.S
         case models.ParallelEntry():
             return shapes.side_by_side(parts, None) if entry.join is None else shapes.side_by_side(parts[:-1], parts[-1])
         case models.LoopEntry():
-            return shapes.repeated(
+            return shapes.loop_plan(
                 parts, until=entry.until, limit=entry.limit, state=entry.state, at_limit=entry.at_limit, result=entry.result
             )
         case models.GraphEntry():
@@ -90,13 +90,13 @@ def _shaped(entry: models.AnyWorkflow, parts: Sequence[shapes.Part]) -> shapes.S
             return shapes.Shape((parts[0].step,))
         case models.RouterEntry():
             purposes = {route.id: route.purpose for route in entry.routes}
-            return shapes.routed(parts[-1], parts[:-1], purposes, otherwise=entry.otherwise, below=entry.below)
+            return shapes.router_plan(parts[-1], parts[:-1], purposes, otherwise=entry.otherwise, below=entry.below)
         case models.EnsembleEntry():
-            return shapes.ensemble(parts[:-1], parts[-1])
+            return shapes.ensemble_plan(parts[:-1], parts[-1])
         case models.CouncilEntry():
-            return shapes.council(parts[:-1], parts[-1], rounds=entry.rounds, majority=entry.majority)
+            return shapes.council_plan(parts[:-1], parts[-1], rounds=entry.rounds, majority=entry.majority)
         case models.EscalationEntry():
-            return shapes.escalating(parts, below=entry.below)
+            return shapes.escalation_plan(parts, below=entry.below)
 
 
 _LISTS: Final = ("steps", "nodes", "branches", "routes", "members", "tiers")
@@ -108,7 +108,7 @@ def _body(entry: models.AnyWorkflow) -> Where:
     return (next(key for key in (*_LISTS, *_ROLES) if hasattr(entry, key)),)
 
 
-def _works(entry: models.AnyWorkflow) -> Iterator[tuple[Where, models.WorkEntry]]:
+def _works_of(entry: models.AnyWorkflow) -> Iterator[tuple[Where, models.WorkEntry]]:
     for key in _LISTS:
         yield from (((key, number), work) for number, work in enumerate(getattr(entry, key, ())))
     yield from (((key,), work) for key in _ROLES if (work := getattr(entry, key, None)) is not None)
@@ -117,7 +117,7 @@ def _works(entry: models.AnyWorkflow) -> Iterator[tuple[Where, models.WorkEntry]
 def _part(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part:
     """Return the step of an entry, before the shape adds its dependencies."""
     if work.workflow is not None:
-        return _nested(reading, where, work)
+        return _nested_workflow(reading, where, work)
     if isinstance(reading.entry, models.SupervisorEntry):
         work = work.model_copy(update={"team": reading.entry.workers}) if not work.team else work
     team = (
@@ -132,12 +132,12 @@ def _part(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part
     )
     if work.goal or ((work.agent is not None or pattern) and not work.tool and not work.operation):
         given["goal"] = with_goal(work.goal or f"{{{{{GOAL}}}}}", reading.scope)
-    given["consumes"] = list(dict.fromkeys([*work.consumes, *sorted(references(work.args)), *sorted(_asked(work.when))]))
+    given["consumes"] = list(dict.fromkeys([*work.consumes, *sorted(referenced_names(work.args)), *sorted(_condition_names(work.when))]))
     given["produces"] = _makes(reading.entry, work)
     return shapes.Part(Step.from_json(given), fed=bool(given.get("goal")) and "consumes" not in work.model_fields_set)
 
 
-def _nested(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part:
+def _nested_workflow(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Part:
     """Return the step of an entry that is a workflow.
 
     One that is written there may consume what the workflow around it makes; a file is given what `args` name. Where those stand
@@ -146,7 +146,7 @@ def _nested(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Pa
     document, at, entry, agents = reading.document, (*reading.at, *where, "workflow"), reading.entry, reading.entry.agents
     if isinstance(work.workflow, str):
         folder, above = reading.folder, reading.above
-        path = beside(folder, work.workflow, "workflow") if is_file_name(work.workflow) else find_workflow(work.workflow)
+        path = file_beside(folder, work.workflow, "workflow") if is_file_name(work.workflow) else find_workflow(work.workflow)
         if path.resolve() in above:
             raise UsageError(f"workflow {work.workflow!r} is nested in itself")
         document, entry = read_workflow(path)
@@ -154,28 +154,33 @@ def _nested(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Pa
     else:
         kind = str((work.workflow or {}).get("kind"))
         if kind not in models.KINDS:
-            raise UsageError(f"a workflow within another has a kind; {nearest(kind, models.KINDS)}")
-        entry = checked(document, models.KINDS[kind], work.workflow, at)
+            raise UsageError(f"a workflow within another has a kind; {did_you_mean(kind, models.KINDS)}")
+        entry = validate(document, models.KINDS[kind], work.workflow, at)
         entry = entry.model_copy(update={"agents": {**agents, **entry.agents}})
-        makes = {name for _, other in _works(reading.entry) for name in _makes(reading.entry, other)}
+        makes = {name for _, other in _works_of(reading.entry) for name in _makes(reading.entry, other)}
         outside, folder, above = frozenset({*makes, *reading.given}), reading.folder, reading.above
     if entry.output is not None or entry.acceptance_criteria:
         raise UsageError("a workflow within another has no output and no acceptance_criteria of its own: give the schema to its last agent")
-    later = {name: value for name, value in work.args.items() if not references(value) <= set(reading.scope)}
-    known = {name: render(value, reading.scope) for name, value in work.args.items() if name not in later}
+    later = {name: value for name, value in work.args.items() if not referenced_names(value) <= set(reading.scope)}
+    known = {name: render_template(value, reading.scope) for name, value in work.args.items() if name not in later}
     declared = {name: each for name, each in entry.inputs.items() if name not in later}
     if unknown := sorted(set(later) - set(entry.inputs)):
-        raise UsageError(f"the workflow has no input {unknown[0]!r}; {nearest(unknown[0], entry.inputs)}")
+        raise UsageError(f"the workflow has no input {unknown[0]!r}; {did_you_mean(unknown[0], entry.inputs)}")
     scope: dict[str, Json] = {GOAL: with_goal(work.goal or f"{{{{{GOAL}}}}}", reading.scope), **input_values(document, declared, known)}
     inner = Reading(document=document, folder=folder, entry=entry, scope=scope, given=outside | set(later), at=at, above=above)
-    shape = shape_of(inner)
+    shape = compile_steps(inner)
     here = {**scope, **shape.artifacts}
-    made = {name for step in shapes.foreseen(shape.steps) for name in step.produces}
-    asked = {name for step in shapes.foreseen(shape.steps) for name in step.consumes if name not in here}
+    made = {name for step in shapes.all_steps(shape.steps) for name in step.produces}
+    asked = {name for step in shapes.all_steps(shape.steps) for name in step.consumes if name not in here}
     free = sorted(name for name in asked if name in inner.given and name not in made)
-    step = shapes.nested(work.id, Plan(steps=shape.steps, artifacts={**here, **dict.fromkeys(free)}), later)
+    step = shapes.plan_step(work.id, Plan(steps=shape.steps, artifacts={**here, **dict.fromkeys(free)}), later)
     consumed = dict.fromkeys(
-        [*work.consumes, *(name for name in free if name not in later), *sorted(references(later)), *sorted(_asked(work.when))]
+        [
+            *work.consumes,
+            *(name for name in free if name not in later),
+            *sorted(referenced_names(later)),
+            *sorted(_condition_names(work.when)),
+        ]
     )
     place = replace(
         step,
@@ -191,8 +196,8 @@ def _nested(reading: Reading, where: Where, work: models.WorkEntry) -> shapes.Pa
     return shapes.Part(place, fed="consumes" not in work.model_fields_set)
 
 
-def _asked(condition: str) -> frozenset[str]:
-    return parse(condition).names - {STEPS} if condition.strip() else frozenset()
+def _condition_names(condition: str) -> frozenset[str]:
+    return parse_condition(condition).names - {STEPS} if condition.strip() else frozenset()
 
 
 def _makes(entry: models.AnyWorkflow, work: models.WorkEntry) -> list[str]:
@@ -204,22 +209,22 @@ def _check_names(reading: Reading) -> None:
     """Note every reference to an artifact that no step makes, and every artifact that exists already."""
     entry, tried = reading.entry, reading.tried
     state = entry.state if isinstance(entry, models.LoopEntry | models.GraphEntry) else {}
-    known = {*reading.scope, *reading.given, *state, *(name for _, work in _works(entry) for name in _makes(entry, work))}
+    known = {*reading.scope, *reading.given, *state, *(name for _, work in _works_of(entry) for name in _makes(entry, work))}
     for name, agent in entry.agents.items():
         tried(("agents", name), partial(settings_of, agent, reading.folder, {}))
     first: dict[str, Where] = {}
-    for where, work in _works(entry):
+    for where, work in _works_of(entry):
         tried((*where, "id"), partial(_refuse_again, work.id, first.setdefault(work.id, where), where, reading))
         for place, name in enumerate(work.consumes):
             tried((*where, "consumes", place), partial(_find, {name}, known))
         if work.agent is not None:
             tried((*where, "agent"), partial(settings_of, work.agent, reading.folder, entry.agents))
         tried((*where, "goal"), partial(with_goal, work.goal, reading.scope))
-        tried((*where, "args"), partial(_find_all, references, work.args, known))
-        tried((*where, "when"), partial(_find_all, _asked, work.when, known))
+        tried((*where, "args"), partial(_find_all, referenced_names, work.args, known))
+        tried((*where, "when"), partial(_find_all, _condition_names, work.when, known))
         tried((*where, "produces"), partial(_refuse_taken, _makes(entry, work), reading.scope))
     if isinstance(entry, models.LoopEntry):
-        tried(("until",), partial(shapes.asked_names, entry.until, known))
+        tried(("until",), partial(shapes.condition_names, entry.until, known))
     if isinstance(entry, models.LoopEntry | models.GraphEntry):
         tried(("result",), partial(_find, {entry.result} - {""}, known))
         tried(("state",), partial(_refuse_taken, entry.state, reading.scope))
@@ -230,7 +235,7 @@ def _check_names(reading: Reading) -> None:
         for place, edge in enumerate(entry.edges):
             tried(("edges", place, "from"), partial(_find, {edge.source}, nodes, "there is no node"))
             tried(("edges", place, "to"), partial(_find, {edge.target}, nodes, "there is no node"))
-            tried(("edges", place, "when"), partial(shapes.asked_names, edge.when, known))
+            tried(("edges", place, "when"), partial(shapes.condition_names, edge.when, known))
 
 
 def _refuse_again(name: str, first: Where, where: Where, reading: Reading) -> None:
@@ -245,7 +250,7 @@ def _find_all(names_in: Callable[[Any], frozenset[str]], value: object, known: C
 def _find(names: Collection[str], known: Collection[str], what: str = "nothing makes") -> None:
     for name in sorted(names):
         if name not in known:
-            raise UsageError(f"{what} {name!r}; {nearest(name, known)}")
+            raise UsageError(f"{what} {name!r}; {did_you_mean(name, known)}")
 
 
 def _refuse_taken(names: Iterable[str], scope: Collection[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from kestrel_lab.agents import GOAL, MakesPlan, with_goal
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.sanitize import shown_path
@@ -34,7 +34,7 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
     """Return the plan of a workflow file for `goal`.
 
     Args:
-        name_or_path: A shipped workflow by name (see `shipped`), or a YAML file: a `Path`, or a text with a
+        name_or_path: A shipped workflow by name (see `shipped_workflows`), or a YAML file: a `Path`, or a text with a
             folder or the ending `.yaml`.
         goal: The goal of the run: `{{goal}}` in the file, and an artifact.
         inputs: Values of the inputs that the file declares; artifacts too. A text for an input that is no
@@ -45,8 +45,8 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
             right spelling; an input that is not declared, is missing, or of another type.
     """
     from kestrel_lab.answers.output_types import OutputType
-    from kestrel_lab.runtime.operations.verify_plan import typed
-    from kestrel_lab.runtime.workflows.compile import Reading, shape_of
+    from kestrel_lab.runtime.operations.verify_plan import with_output_type
+    from kestrel_lab.runtime.workflows.compile import Reading, compile_steps
 
     path = find_workflow(name_or_path)
     document, entry = read_workflow(path)
@@ -56,11 +56,11 @@ def load_plan(name_or_path: str | Path, goal: str, inputs: Mapping[str, Json] | 
         reading.tried(("acceptance_criteria", place), partial(with_goal, text, scope))
         for place, text in enumerate(entry.acceptance_criteria)
     ]
-    shape = shape_of(reading)
+    shape = compile_steps(reading)
     artifacts = {**scope, **shape.artifacts}
     made = reading.tried((), lambda: Plan(steps=shape.steps, artifacts=artifacts, acceptance_criteria=tuple(map(str, criteria))))
     output = reading.tried(("output",), lambda: OutputType.of(entry.output))
-    answering = made if made is None or output is None else reading.tried(("output",), lambda: typed(made, goal, output))
+    answering = made if made is None or output is None else reading.tried(("output",), lambda: with_output_type(made, goal, output))
     reading.stop_at_problems()
     return cast("Plan", answering)
 
@@ -75,13 +75,15 @@ def find_workflow(name_or_path: str | Path) -> Path:
         if not path.is_file():
             raise UsageError(f"there is no workflow file {text!r}")
         return path
-    known = shipped()
+    known = shipped_workflows()
     if text not in known:
-        raise UsageError(f"there is no shipped workflow {text!r}; {nearest(text, known)} (a file is named with its ending, {text}.yaml)")
+        raise UsageError(
+            f"there is no shipped workflow {text!r}; {did_you_mean(text, known)} (a file is named with its ending, {text}.yaml)"
+        )
     return known[text]
 
 
-def shipped() -> dict[str, Path]:
+def shipped_workflows() -> dict[str, Path]:
     """Return the shipped workflow files by name."""
     return {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
 
@@ -89,7 +91,7 @@ def shipped() -> dict[str, Path]:
 def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
     """Return a workflow file, validated; raises `UsageError` for mistakes that do not depend on the goal."""
     from kestrel_lab.core.yaml.reader import read_yaml
-    from kestrel_lab.core.yaml.validation import checked
+    from kestrel_lab.core.yaml.validation import validate
     from kestrel_lab.runtime.workflows.models import KINDS, PlanEntry
 
     document = read_yaml(path, shown_path(path))
@@ -97,15 +99,15 @@ def read_workflow(path: Path) -> tuple[YamlFile, AnyWorkflow]:
     kind = value.get("kind") if isinstance(value, dict) else None
     if isinstance(value, dict) and kind not in KINDS:
         found = "is missing" if kind is None else f"there is no kind {kind!r}"
-        raise UsageError(f"{document.place(('kind',))}: {found}; {nearest(str(kind), KINDS)}")
-    return document, checked(document, KINDS.get(str(kind), PlanEntry))
+        raise UsageError(f"{document.place(('kind',))}: {found}; {did_you_mean(str(kind), KINDS)}")
+    return document, validate(document, KINDS.get(str(kind), PlanEntry))
 
 
 def input_values(document: YamlFile, declared: Mapping[str, InputEntry], given: Mapping[str, Json]) -> dict[str, Json]:
     """Return the values of the declared inputs of a workflow; raises `UsageError` for one that is missing, unknown or of another type."""
     for name in given:
         if name not in declared:
-            raise UsageError(f"{document.name} has no input {name!r}; {nearest(name, declared)}")
+            raise UsageError(f"{document.name} has no input {name!r}; {did_you_mean(name, declared)}")
     found: dict[str, Json] = {}
     for name, entry in declared.items():
         if name == GOAL:

@@ -269,17 +269,17 @@ SCHEMAS: Final[dict[str, Any]] = {
 """The types of the files that have a shipped schema, by its name."""
 
 
-def written(name: str, kind: Any) -> str:
+def json_schema_text(name: str, kind: Any) -> str:
     """Return the JSON Schema of the pydantic type `kind`, called `name`, as indented JSON."""
     found = TypeAdapter(kind).json_schema(by_alias=True)
-    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"kestrel_lab {name}", **_bare(found)}
+    whole = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"kestrel_lab {name}", **_without_titles(found)}
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
 
 
-def _bare(value: Any) -> Any:
+def _without_titles(value: Any) -> Any:
     """Return a schema without the titles that only repeat the names of keys."""
     if isinstance(value, list):
-        return [_bare(item) for item in value]
+        return [_without_titles(item) for item in value]
     if isinstance(value, dict):
-        return {key: _bare(item) for key, item in value.items() if key != "title" or not isinstance(item, str)}
+        return {key: _without_titles(item) for key, item in value.items() if key != "title" or not isinstance(item, str)}
     return value

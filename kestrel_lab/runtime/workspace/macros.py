@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Unpack
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.sanitize import shown_folder
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
-from kestrel_lab.runtime.memory.macro_mining import MacroProposal, past_calls, propose
-from kestrel_lab.runtime.options import takes
+from kestrel_lab.runtime.memory.macro_mining import MacroProposal, past_calls, propose_macros
+from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.sync import blocking
+from kestrel_lab.runtime.sync import blocking_twin
 from kestrel_lab.tools.macros import MACRO_RUN, Macro, MacroRegistry
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
@@ -50,7 +50,7 @@ class WorkspaceMacros(PartsView):
         """Keep a proposed macro, under another name if `called`; raises `UsageError` when none of that name is proposed."""
         proposed = {proposal.macro.name: proposal.macro for proposal in self.proposals()}
         if name not in proposed:
-            raise UsageError(f"no macro {name!r} is proposed for {self.workspace}; {nearest(name, proposed)}")
+            raise UsageError(f"no macro {name!r} is proposed for {self.workspace}; {did_you_mean(name, proposed)}")
         if called in {macro.name for macro in self.list()}:
             raise UsageError(f"there is a macro {called!r} already: choose another name")
         return self.save(replace(proposed[name], name=called or name))
@@ -67,14 +67,14 @@ class WorkspaceMacros(PartsView):
         """Forget every version of a macro; raises `UsageError` when there is none of that name."""
         self._registry.remove(name)
 
-    @takes(RunChanges, RunOptions)
+    @takes_options(RunChanges, RunOptions)
     async def run(self, name: str, args: dict[str, Json] | None = None, **changes: Unpack[RunChanges]) -> Run:
         """Run a macro as the only step of a run, and wait for its end; options as for `Session.run`."""
         step = Step(id="macro", tool=MACRO_RUN, args={"name": name, "args": args or {}})
         options: RunChanges = {"workspace": self.workspace, **changes, "plan": Plan(steps=(step,))}
         return await self._session.run(f"macro {name}", **options)
 
-    run_sync = blocking(run)
+    run_sync = blocking_twin(run)
 
     def proposals(self) -> list[MacroProposal]:
         """Propose new macros for sequences of calls that occurred here at least three times, those that save most calls first."""
@@ -83,7 +83,7 @@ class WorkspaceMacros(PartsView):
         rows = [row for row in store.runs(limit=5_000) if row.workspace == str(self.workspace)][:RUNS_READ]
         seen: set[str] = set()
         talks = [talk for row in reversed(rows) for talk in past_calls(store.records(row.id), seen)]
-        return propose(talks, self.list())
+        return propose_macros(talks, self.list())
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Column names and one row per macro, those proposed last."""

@@ -10,16 +10,16 @@ from typing import overload
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.notes import Note
-from kestrel_lab.core.sanitize import one_line, plain, shown_folder
+from kestrel_lab.core.sanitize import one_line, sanitize_text, shown_folder
 from kestrel_lab.eventlog.store import RunRow
 from kestrel_lab.language.words import stems
 from kestrel_lab.memory.graph import MemoryGraph, memory_graph
-from kestrel_lab.memory.memory import Forgotten, NoteMemory
-from kestrel_lab.memory.selector import one, select
-from kestrel_lab.runtime.memory.learn import learned
+from kestrel_lab.memory.memory import ForgetResult, NoteMemory
+from kestrel_lab.memory.selector import find_note, select_notes
+from kestrel_lab.runtime.memory.learn import learn_from_run
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.views.html.elements import page, table_html
-from kestrel_lab.views.html.graph_svg import Spot, Tie, web_svg
+from kestrel_lab.views.html.elements import html_page, table_html
+from kestrel_lab.views.html.graph_svg import GraphLink, GraphNode, web_svg
 from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView
 
 # Questions that are asked again and again: goals of runs that say much the same.
@@ -30,7 +30,7 @@ TIMES = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Recurring:
+class RecurringQuestion:
     """A question and the runs that it was put to."""
 
     question: str
@@ -39,7 +39,7 @@ class Recurring:
     """The newest first."""
 
 
-def recurring(runs: Iterable[RunRow]) -> list[Recurring]:
+def recurring_questions(runs: Iterable[RunRow]) -> list[RecurringQuestion]:
     """Questions put at least `TIMES` times, those put most often first; `runs` are the newest first."""
     groups: list[tuple[frozenset[str], list[RunRow]]] = []
     for run in runs:
@@ -50,7 +50,7 @@ def recurring(runs: Iterable[RunRow]) -> list[Recurring]:
                 break
         else:
             groups.append((words, [run]))
-    found = [Recurring(question=asked[0].goal, runs=tuple(run.id for run in asked)) for _, asked in groups if len(asked) >= TIMES]
+    found = [RecurringQuestion(question=asked[0].goal, runs=tuple(run.id for run in asked)) for _, asked in groups if len(asked) >= TIMES]
     return sorted(found, key=lambda each: -len(each.runs))
 
 
@@ -113,13 +113,13 @@ class NoteCard:
         rows += [("tags", ", ".join(note.tags))] if note.tags else []
         rows += [("names", ", ".join(self.names))] if self.names else []
         rows += [("learned", _date(note.at)), ("used", f"{note.uses} times")]
-        rows += [("until", until)] if (until := _until(note)) else []
+        rows += [("until", until)] if (until := _expiry_text(note)) else []
         rows += [(relation, f"{note_id}: {text}") for relation, note_id, text in self.links]
         return ("note", note.id), rows
 
     def __repr__(self) -> str:
         rows = self.table()[1]
-        return "\n".join([f"note {self.note.id}", *(f"  {key + ':':<12} {plain(value)}" for key, value in rows)])
+        return "\n".join([f"note {self.note.id}", *(f"  {key + ':':<12} {sanitize_text(value)}" for key, value in rows)])
 
     def _repr_html_(self) -> str:
         return table_html(*self.table())
@@ -134,10 +134,10 @@ class MemoryDrawing(PartsView):
 
     def svg(self) -> str:
         """As a drawing."""
-        notes = [Spot(id=note.id, label=note.text, kind=note.kind) for note in self.graph.notes]
-        things = [Spot(id=f"named {thing.name}", label=thing.name, kind=thing.kind) for thing in self.graph.things]
-        ties = [Tie(source=note, target=f"named {thing.name}") for thing in self.graph.things for note in thing.notes]
-        ties += [Tie(source=source, target=target, label=relation) for source, target, relation in self.graph.links]
+        notes = [GraphNode(id=note.id, label=note.text, kind=note.kind) for note in self.graph.notes]
+        things = [GraphNode(id=f"named {thing.name}", label=thing.name, kind=thing.kind) for thing in self.graph.things]
+        ties = [GraphLink(source=note, target=f"named {thing.name}") for thing in self.graph.things for note in thing.notes]
+        ties += [GraphLink(source=source, target=target, label=relation) for source, target, relation in self.graph.links]
         return web_svg(notes, things, ties)
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -151,7 +151,7 @@ class MemoryDrawing(PartsView):
         target = Path(path)
         listed = Notes(self.graph.notes, self.where)
         body = f"<h1>Memory</h1>{self.svg()}<h2>Notes</h2>{listed._repr_html_()}<h2>What they name</h2>{table_html(*self.table())}"
-        target.write_text(page("Memory", body), encoding="utf-8")
+        target.write_text(html_page("Memory", body), encoding="utf-8")
         return target
 
     def parts(self) -> Iterable[Part]:
@@ -217,13 +217,13 @@ class WorkspaceMemory(PartsView):
         )
         return self._memory.keep(note, self._place)
 
-    def forget(self, selector: str) -> Forgotten:
+    def forget(self, selector: str) -> ForgetResult:
         """Take notes out of every index and the files of the database: see `NoteMemory.forget`."""
         return self._memory.forget(selector, self._place)
 
     def get(self, note_id: str) -> Note:
         """A note by its id or the beginning of it; raises `UsageError` when there is none."""
-        return one(self._memory.table, note_id, self._place)
+        return find_note(self._memory.table, note_id, self._place)
 
     def show(self, note_id: str) -> NoteCard:
         """A note with what it names and how it stands to others."""
@@ -248,16 +248,16 @@ class WorkspaceMemory(PartsView):
         store = self._session.store
         store.flush()
         row = store.run(run_id)
-        found = learned(store.records(run_id), row.goal, Path(row.workspace)) if Path(row.workspace).is_dir() else []
+        found = learn_from_run(store.records(run_id), row.goal, Path(row.workspace)) if Path(row.workspace).is_dir() else []
         kept = [self._memory.keep(note, row.workspace) for note in found]
         return Notes(tuple(note for note in kept if note.id), row.workspace, "the log of this run teaches nothing that can be told from it")
 
-    def questions(self) -> list[Recurring]:
+    def questions(self) -> list[RecurringQuestion]:
         """What was asked here at least three times, most often first."""
         store = self._session.store
         store.flush()
         rows = [row for row in store.runs(limit=5_000, trials=False) if row.workspace == self._place]
-        return recurring(rows[:RUNS_READ])
+        return recurring_questions(rows[:RUNS_READ])
 
     def graph(self, about: str = "") -> MemoryDrawing:
         """Notes, what they name and how they stand to each other; of those that have to do with `about`, if given."""
@@ -274,7 +274,7 @@ class WorkspaceMemory(PartsView):
 
     def list(self, selector: str = "all", *, replaced: bool = False) -> Notes:
         """The notes that a selector means, newest first; those that newer ones stand for only with `replaced`, expired ones as `expired`."""
-        found = select(self._memory.table, selector, self._place)
+        found = select_notes(self._memory.table, selector, self._place)
         if selector != "expired":
             now = time.time()
             found = [note for note in found if note.expires is None or note.expires > now]
@@ -285,7 +285,7 @@ class WorkspaceMemory(PartsView):
 
 def _row(note: Note) -> tuple[str, ...]:
     text = one_line(note.text, 100)
-    return (note.id, note.kind, text, f"{note.confidence:.2f}", str(note.uses), _source(note), _date(note.at), _until(note))
+    return (note.id, note.kind, text, f"{note.confidence:.2f}", str(note.uses), _source(note), _date(note.at), _expiry_text(note))
 
 
 def _source(note: Note) -> str:
@@ -297,7 +297,7 @@ def _date(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
-def _until(note: Note) -> str:
+def _expiry_text(note: Note) -> str:
     if note.replaced_by:
         return f"replaced by {note.replaced_by}"
     return "" if note.expires is None else _date(note.expires)

@@ -14,24 +14,24 @@ from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import shown_folder
 from kestrel_lab.models.resolve import NoModel
 from kestrel_lab.models.web_grounding import WEB
-from kestrel_lab.retrieval.code_graph import Graph, Use
-from kestrel_lab.retrieval.explain import NO_UTF8, Explained, explain
+from kestrel_lab.retrieval.code_graph import Graph, NameUse
+from kestrel_lab.retrieval.explain import NO_UTF8, FileExplanation, explain_rank
 from kestrel_lab.retrieval.file_search_loop import Propose, ResourceMap, propose_by_rule
-from kestrel_lab.retrieval.hits import Hit, Retrieval, lacking, nothing
-from kestrel_lab.retrieval.indexing.file_list import unnameable
+from kestrel_lab.retrieval.hits import Hit, Retrieval, missing_words_phrase, nothing_found
+from kestrel_lab.retrieval.indexing.file_list import unnameable_files
 from kestrel_lab.retrieval.indexing.index import CodeIndex
-from kestrel_lab.retrieval.workspace_indexes import Indexes
+from kestrel_lab.retrieval.workspace_indexes import WorkspaceIndexes
 from kestrel_lab.runtime.operations.gather import find_in
 from kestrel_lab.runtime.operations.web_evidence import KIND, EvidenceBundle
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.sync import run_blocking
-from kestrel_lab.views.formatting import count
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import Part, PartsView, Table, TableView
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
-class Found(PartsView):
+class SearchResult(PartsView):
     """The results of a search, shown as a table."""
 
     retrieval: Retrieval
@@ -63,10 +63,10 @@ class Found(PartsView):
     def told(self) -> str:
         """Return a sentence about the quality of the answer."""
         found = self.retrieval
-        missing = f"; {lacking(found.gaps)}" if found.gaps else ""
-        text = f"{count(len(found.hits), 'file')} found, covering {found.coverage:.0%} of the question ({found.stopped}){missing}"
+        missing = f"; {missing_words_phrase(found.gaps)}" if found.gaps else ""
+        text = f"{format_count(len(found.hits), 'file')} found, covering {found.coverage:.0%} of the question ({found.stopped}){missing}"
         if not found.hits:
-            text = nothing(found.gaps)
+            text = nothing_found(found.gaps)
         return f"{text}\n{self.note}" if self.note else text
 
     def parts(self) -> Iterable[Part]:
@@ -117,22 +117,22 @@ class IndexStatus(TableView):
         return (self.note,)
 
 
-class Searching:
+class WorkspaceSearch:
     """Searches one folder, explains results, and reports the state of its index."""
 
-    def __init__(self, indexes: Indexes, folder: str | Path = ".") -> None:
+    def __init__(self, indexes: WorkspaceIndexes, folder: str | Path = ".") -> None:
         self._indexes = indexes
         self.folder = Path(folder).expanduser().resolve()
 
-    def search(self, query: str, *, top_k: int = 10, trace: bool = False) -> Found:
+    def search(self, query: str, *, top_k: int = 10, trace: bool = False) -> SearchResult:
         """Find files about `query`; an index is made if there is none. Raises `UsageError` for a query without a word."""
         index, note = self._indexes.ready(self.folder)
-        return Found(retrieval=self._indexes.cascade(index)(query, top_k), note=note, trace=trace)
+        return SearchResult(retrieval=self._indexes.cascade(index)(query, top_k), note=note, trace=trace)
 
-    def explain(self, query: str, path: str, *, top_k: int = 10) -> Explained:
+    def explain(self, query: str, path: str, *, top_k: int = 10) -> FileExplanation:
         """Explain why `path` is among the results of `query`, or why not."""
         index, _ = self._indexes.ready(self.folder)
-        return explain(index, query, path, self._indexes.cascade(index)(query, top_k), top_k)
+        return explain_rank(index, query, path, self._indexes.cascade(index)(query, top_k), top_k)
 
     def find_files(self, goal: str, *, top_k: int = 8, rounds: int = 4, propose: Propose = propose_by_rule) -> FoundFiles:
         """Return the key files for a goal, found round by round; see `retrieval.file_search_loop.find_files`."""
@@ -142,7 +142,7 @@ class Searching:
         """Return the places where a name is defined."""
         return Graph(self._indexes.ready(self.folder)[0]).definitions(name)
 
-    def references(self, name: str) -> list[Use]:
+    def references(self, name: str) -> list[NameUse]:
         """Return the lines that use a name."""
         return Graph(self._indexes.ready(self.folder)[0]).uses(name)
 
@@ -179,7 +179,7 @@ def _facts(index: CodeIndex) -> tuple[tuple[str, str], ...]:
 
 
 def _left_out(index: CodeIndex) -> tuple[tuple[str, str], ...]:
-    odd = tuple((path, NO_UTF8) for path in unnameable(index.workspace)) if index.workspace.is_dir() else ()
+    odd = tuple((path, NO_UTF8) for path in unnameable_files(index.workspace)) if index.workspace.is_dir() else ()
     return odd + tuple(
         (str(path), str(why)) for path, why in index.rows("SELECT path, skipped FROM files WHERE skipped <> '' ORDER BY path")
     )

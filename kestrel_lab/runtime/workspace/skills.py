@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.core.sanitize import one_line, plain
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.runtime.options import skill_sources
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.skills import PLACES, Skill, find_skills
@@ -36,7 +36,7 @@ class ShownSkill(TextView):
             "files": "" if skill.problem else ", ".join(skill.files()),
         }
         lines = [f"{one_line(name, 60)}: {one_line(value, 1_500)}" for name, value in facts.items() if value]
-        return plain("\n".join([skill.name, *lines, *(("", skill.instructions) if skill.instructions else ())]))
+        return sanitize_text("\n".join([skill.name, *lines, *(("", skill.instructions) if skill.instructions else ())]))
 
 
 class WorkspaceSkills(TableView):
@@ -56,7 +56,7 @@ class WorkspaceSkills(TableView):
         """Return the skill of that name that agents can load, else one of its name that they cannot; raises `UsageError` where there is none."""
         found = [skill for skill in self.list() if skill.name == name]
         if not found:
-            raise UsageError(f"there is no skill {name!r}; {nearest(name, [skill.name for skill in self.list()])}")
+            raise UsageError(f"there is no skill {name!r}; {did_you_mean(name, [skill.name for skill in self.list()])}")
         return ShownSkill(min(found, key=lambda skill: bool(skill.problem)))
 
     @property

@@ -30,18 +30,18 @@ class Entry:
         return self.path.rpartition("/")[2]
 
 
-def entries(directory: int, prefix: str = "") -> list[Entry]:
+def list_directory(directory: int, prefix: str = "") -> list[Entry]:
     """Return what an open directory holds, sorted by name."""
     with os.scandir(directory) as found:
         return sorted((_entry(item, prefix) for item in found), key=lambda entry: entry.path)
 
 
-def descend(directory: int, skip: Collection[str], depth: int | None = None, prefix: str = "") -> Iterator[Entry]:
+def walk_directory(directory: int, skip: Collection[str], depth: int | None = None, prefix: str = "") -> Iterator[Entry]:
     """Yield everything under an open directory, parents before children and sorted; symlinks are named, not entered.
 
     Directories called as in `skip` are left out. `depth=1` is the directory alone.
     """
-    for entry in entries(directory, prefix):
+    for entry in list_directory(directory, prefix):
         if entry.kind != "directory":
             yield entry
             continue
@@ -54,12 +54,12 @@ def descend(directory: int, skip: Collection[str], depth: int | None = None, pre
             below = os.open(entry.name, _BELOW, dir_fd=directory)
         except OSError:  # removed, replaced or closed to us since it was listed: it was named, it is not entered
             continue
-        with closing(below):
-            yield from descend(below, skip, None if depth is None else depth - 1, f"{entry.path}/")
+        with closing_fd(below):
+            yield from walk_directory(below, skip, None if depth is None else depth - 1, f"{entry.path}/")
 
 
 def stamps_below(directory: int, skip: Collection[str], leave: str, most: int, prefix: str = "") -> dict[str, tuple[int, ...]]:
-    """Return the stamps of everything that `descend` yields, by path, without the path `leave` and what is below it.
+    """Return the stamps of everything that `walk_directory` yields, by path, without the path `leave` and what is below it.
 
     What is not a file has an empty one. Ends early with more than `most` entries where there are as many.
     """
@@ -91,7 +91,7 @@ def _stamp(item: os.DirEntry[str]) -> tuple[int, ...]:
 
 
 @contextmanager
-def closing(fd: int) -> Iterator[int]:
+def closing_fd(fd: int) -> Iterator[int]:
     """Close a file descriptor at the end."""
     try:
         yield fd

@@ -41,7 +41,7 @@ def replace_exact(text: str, old: str, new: str, *, everywhere: bool) -> str:
         old, new = (part.replace("\r\n", "\n").replace("\n", "\r\n") for part in (old, new))
     count = text.count(old)
     if count == 0:
-        raise ValueError(f"old was not found{_closest(text, old)}")
+        raise ValueError(f"old was not found{_closest_line(text, old)}")
     if count > 1 and not everywhere:
         places = ", ".join(str(number) for number in _line_numbers(text, old, 5)) + (", …" if count > 5 else "")
         raise ValueError(f"old occurs {count} times (lines {places}): add lines around it until it is unique, or set replace_all")
@@ -76,14 +76,14 @@ def unified_diff(before: str, after: str, name: str) -> str:
         lines.append(f"@@ -{_range(first[1], last[2], skipped)} +{_range(first[3], last[4], skipped)} @@")
         for kind, a_from, a_to, b_from, b_to in group:
             if kind == "equal":
-                lines += [_marked(" ", line) for line in a[a_from:a_to]]
+                lines += [_marked_line(" ", line) for line in a[a_from:a_to]]
             else:
-                lines += [_marked("-", line) for line in a[a_from:a_to]]
-                lines += [_marked("+", line) for line in b[b_from:b_to]]
+                lines += [_marked_line("-", line) for line in a[a_from:a_to]]
+                lines += [_marked_line("+", line) for line in b[b_from:b_to]]
     return "\n".join(lines)
 
 
-def _marked(mark: str, line: str) -> str:
+def _marked_line(mark: str, line: str) -> str:
     return mark + (line.removesuffix("\n") if line.endswith("\n") else line + _NO_NEWLINE)
 
 
@@ -111,7 +111,7 @@ def _line_numbers(text: str, old: str, most: int) -> list[int]:
     return numbers
 
 
-def _closest(text: str, old: str) -> str:
+def _closest_line(text: str, old: str) -> str:
     """Return a clause about the line of `text` that is most like the first line of `old`."""
     lines = text.splitlines()[:_MOST_COMPARED]
     wanted = next((line for line in old.splitlines() if line.strip()), "")

@@ -94,10 +94,10 @@ def _state(workspace: Workspace, path: str) -> str | None:
         return "missing"
     except (OSError, ValueError):
         return None
-    return CHANGING if fresh(stamp) else ":".join(map(str, stamp))
+    return CHANGING if is_fresh(stamp) else ":".join(map(str, stamp))
 
 
-def fresh(stamp: tuple[int, ...]) -> bool:
+def is_fresh(stamp: tuple[int, ...]) -> bool:
     """Return whether a second change might leave this stamp of a file as it is, see `Entry.stamp`."""
     changed_ns = stamp[-1]
     coarse = changed_ns % 1_000_000_000 == 0  # a file system that keeps whole seconds
@@ -122,4 +122,4 @@ def _contents(workspace: Workspace, path: str) -> str | None:
         return None
     if len(found) > _MOST_WATCHED:
         return None
-    return CHANGING if any(stamp and fresh(stamp) for _, _, stamp in found) else content_key(found)
+    return CHANGING if any(stamp and is_fresh(stamp) for _, _, stamp in found) else content_key(found)

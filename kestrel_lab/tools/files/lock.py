@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ConflictError
-from kestrel_lab.tools.files.directory_walk import closing, stamp_of
+from kestrel_lab.tools.files.directory_walk import closing_fd, stamp_of
 
 if TYPE_CHECKING:
     from kestrel_lab.tools.files.workspace import Workspace
@@ -56,7 +56,7 @@ class LockedFile:
 
     def status(self) -> os.stat_result | None:
         """Return what is under the name, a symlink not followed; `None` for nothing. Raises `OSError` for what is not a regular file."""
-        found = lstat(self.name, self.directory)
+        found = stat_entry(self.name, self.directory)
         if found is not None and not stat.S_ISREG(found.st_mode):
             raise not_replaceable(self.path, found)
         return found
@@ -66,7 +66,7 @@ class LockedFile:
         content, self._read, self._stamp = None, True, None
         if self.status() is not None:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with closing(os.open(self.name, flags, dir_fd=self.directory)) as fd:
+            with closing_fd(os.open(self.name, flags, dir_fd=self.directory)) as fd:
                 self._stamp = stamp_of(os.fstat(fd))
                 content = read_whole(fd, self.path)
         self.workspace.note(self.relative, version_of(content))
@@ -113,7 +113,7 @@ class LockedFile:
 
 
 @contextmanager
-def alone_in(directory: int, what: str) -> Iterator[None]:
+def lock_directory(directory: int, what: str) -> Iterator[None]:
     """Hold the lock of an open directory; `TimeoutError` if others hold it for more than `WAIT_S` seconds."""
     import fcntl  # not on every system
 
@@ -157,7 +157,7 @@ def version_of(content: bytes | None) -> str:
     return MISSING if content is None else hashlib.sha256(content).hexdigest()[:32]
 
 
-def lstat(name: str, directory: int) -> os.stat_result | None:
+def stat_entry(name: str, directory: int) -> os.stat_result | None:
     """Return what a name in an open directory is, a symlink not followed; `None` if there is nothing."""
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)

@@ -44,7 +44,7 @@ class Match:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class SearchMatches:
     """What a search found."""
 
     matches: tuple[Match, ...]
@@ -52,18 +52,18 @@ class Found:
     """Why there may be more, in words; empty when this is all."""
 
 
-async def search_tree(directory: int, pattern: str, flags: Sequence[str], most: int) -> Found:
+async def search_tree(directory: int, pattern: str, flags: Sequence[str], most: int) -> SearchMatches:
     """Search everything under an open directory but `SKIPPED` and what ignore files name."""
     skip = [f"--glob=!**/{name}/" for name in sorted(SKIPPED)]
     return await _search([*flags, *skip], pattern, ".", _directory_path(directory), None, most)
 
 
-async def search_file(file: int, pattern: str, flags: Sequence[str], most: int) -> Found:
+async def search_file(file: int, pattern: str, flags: Sequence[str], most: int) -> SearchMatches:
     """Search an open file."""
     return await _search(flags, pattern, "-", "/", file, most)
 
 
-async def _search(flags: Sequence[str], pattern: str, target: str, cwd: str, stdin: int | None, most: int) -> Found:
+async def _search(flags: Sequence[str], pattern: str, target: str, cwd: str, stdin: int | None, most: int) -> SearchMatches:
     if "\0" in pattern or any("\0" in flag for flag in flags):
         raise ValueError("the pattern contains a NUL character")
     argv = [rg_path(), *_FLAGS, *flags, f"--regexp={pattern}", "--", target]
@@ -78,13 +78,13 @@ async def _search(flags: Sequence[str], pattern: str, target: str, cwd: str, std
         argv, cwd=cwd, env=clean_environment(), stdout=reader.feed, stderr=complain, timeout_s=_TIMEOUT_S, stdin=stdin
     )
     if ended.stopped == "timeout":
-        return Found(matches=tuple(reader.matches), incomplete=f"stopped after {_TIMEOUT_S:g} seconds: search a smaller directory")
+        return SearchMatches(matches=tuple(reader.matches), incomplete=f"stopped after {_TIMEOUT_S:g} seconds: search a smaller directory")
     if ended.stopped == "output":
         matches = tuple(reader.matches[:most])
-        return Found(matches=matches, incomplete=f"stopped after {len(matches)} lines: use a narrower pattern or path")
+        return SearchMatches(matches=matches, incomplete=f"stopped after {len(matches)} lines: use a narrower pattern or path")
     if ended.exit_code not in {0, 1} and not reader.matches and (said := complaints.text().strip()):
         raise ValueError(f"rg refused the search: {said}\nTo search for plain text, set literal.")
-    return Found(matches=tuple(reader.matches))
+    return SearchMatches(matches=tuple(reader.matches))
 
 
 class _Reader:

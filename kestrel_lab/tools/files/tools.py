@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import decode, head_tail
+from kestrel_lab.core.sanitize import decode_text, head_tail
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, split_lines, unified_diff
 from kestrel_lab.tools.files.fingerprints import (
@@ -25,8 +25,8 @@ from kestrel_lab.tools.files.fingerprints import (
 from kestrel_lab.tools.files.glob import compile_pattern
 from kestrel_lab.tools.files.lock import LockedFile
 from kestrel_lab.tools.files.ripgrep import search_file, search_tree
-from kestrel_lab.tools.files.workspace import encoded
-from kestrel_lab.tools.sandbox.autorun_watch import with_word
+from kestrel_lab.tools.files.workspace import encode_text
+from kestrel_lab.tools.sandbox.autorun_watch import with_autorun_warning
 from kestrel_lab.tools.tool import ToolContext
 
 _READ_CHARS = 18_000
@@ -87,7 +87,7 @@ def preview_write(args: dict[str, Json], ctx: ToolContext) -> str:
         before = ""
     except (OSError, ValueError) as error:
         return f"no diff can be shown: {error}"
-    return with_word(path, _change(before, content, path)) or f"{path} would hold just what it holds now, if anything"
+    return with_autorun_warning(path, _change(before, content, path)) or f"{path} would hold just what it holds now, if anything"
 
 
 def preview_edit(args: dict[str, Json], ctx: ToolContext) -> str:
@@ -103,7 +103,7 @@ def _preview(args: dict[str, Json], ctx: ToolContext, what: str, change: Callabl
         after = change(before)
     except (OSError, ValueError) as error:
         return f"{what} would fail: {error}"
-    return with_word(path, _change(before, after, path))
+    return with_autorun_warning(path, _change(before, after, path))
 
 
 @tool(**_WRITING, effect="idempotent", version="2", preview=preview_write)
@@ -119,9 +119,9 @@ def write_file(path: str, content: str, ctx: ToolContext) -> str:
         ConflictError: If the file holds what the step of the call has not seen: see `tools.files.versions`.
 
     """
-    after = encoded(content, "utf-8", path)
+    after = encode_text(content, "utf-8", path)
     with ctx.workspace.locked(path, make=True) as file:
-        before = after if _holds(file, after) else ctx.versions.check(file)
+        before = after if _has_content(file, after) else ctx.versions.check(file)
         new = file.write_bytes(after)
         ctx.versions.replaced(file, before, after, new=new)
     lines = content.count("\n") + (not content.endswith("\n") and content != "")
@@ -218,7 +218,7 @@ def glob(pattern: str, ctx: ToolContext, path: str = ".") -> str:
         if entry.kind == "file" and matches(entry.path):
             count += 1
             if count <= _MOST_PATHS:
-                found.append(_below(base, entry.path))
+                found.append(_join_path(base, entry.path))
     if count > _MOST_PATHS:
         found.append(f"[{count - _MOST_PATHS:,} more: use a narrower pattern or path]")
     return "\n".join(found) or f"[no file matches {pattern}]"
@@ -260,7 +260,7 @@ async def grep(
             found = await search_file(fd, pattern, flags, max_results)
     finally:
         os.close(fd)
-    lines = [f"{_below(base, match.path) if match.path else base}:{match.line}: {match.text}" for match in found.matches]
+    lines = [f"{_join_path(base, match.path) if match.path else base}:{match.line}: {match.text}" for match in found.matches]
     if found.incomplete:
         lines.append(f"[{found.incomplete}]")
     return "\n".join(lines) or f"[nothing matches {pattern}]"
@@ -287,7 +287,7 @@ def tree(ctx: ToolContext, path: str = ".", depth: int = 3) -> str:
     return "\n".join(lines)
 
 
-def _below(base: str, path: str) -> str:
+def _join_path(base: str, path: str) -> str:
     return path if base == "." else posixpath.join(base, path)
 
 
@@ -297,7 +297,7 @@ def _edit(path: str, ctx: ToolContext, change: Callable[[str], str]) -> str:
         content = file.read_bytes()
         if content is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        before = decode(content, path)
+        before = decode_text(content, path)
         try:
             text = change(before.text)
         except ValueError as error:
@@ -305,13 +305,13 @@ def _edit(path: str, ctx: ToolContext, change: Callable[[str], str]) -> str:
         if text == before.text:
             raise ValueError(f"{path} was not changed: the edits undo each other")
         ctx.versions.as_shown()
-        after = encoded(text, before.encoding, path)
+        after = encode_text(text, before.encoding, path)
         file.write_bytes(after)
         ctx.versions.edited(file, content, after)
     return head_tail(unified_diff(before.text, text, path), _DIFF_CHARS)[0]
 
 
-def _holds(file: LockedFile, content: bytes) -> bool:
+def _has_content(file: LockedFile, content: bytes) -> bool:
     """Return whether the file holds just that already, so that nothing is lost by writing it again."""
     status = file.status()
     return status is not None and status.st_size == len(content) and file.read_bytes() == content
@@ -320,7 +320,7 @@ def _holds(file: LockedFile, content: bytes) -> bool:
 def _text(content: bytes | None, path: str) -> str | None:
     """Return the text of a file; `None` where there is none, or no text."""
     try:
-        return None if content is None else decode(content, path).text
+        return None if content is None else decode_text(content, path).text
     except ValueError:
         return None
 

@@ -10,12 +10,12 @@ import stat
 from contextlib import suppress
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.errors import nearest
+from kestrel_lab.core.errors import did_you_mean
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.files.directory_walk import closing
+from kestrel_lab.tools.files.directory_walk import closing_fd
 from kestrel_lab.tools.files.edit import unified_diff
-from kestrel_lab.tools.files.lock import lstat
+from kestrel_lab.tools.files.lock import stat_entry
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
 
@@ -63,7 +63,7 @@ def delete_file(path: str, ctx: ToolContext) -> str:
         return f"deleted {relative} (kept as {kept})"  # done before, by this very call, whose answer was lost
     workspace.check_settings(relative, b"")
     with workspace.locked(path) as file:
-        status = lstat(file.name, file.directory)
+        status = stat_entry(file.name, file.directory)
         if status is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         if stat.S_ISDIR(status.st_mode):
@@ -94,18 +94,18 @@ def restore_file(path: str, ctx: ToolContext) -> str:
     kept = next((entry for entry in reversed(deleted) if _old_path(entry) == relative), None)
     if kept is None:
         names = sorted({_old_path(entry) for entry in deleted})
-        known = nearest(relative, names) if names else "this run has deleted nothing that is still in the trash"
+        known = did_you_mean(relative, names) if names else "this run has deleted nothing that is still in the trash"
         raise FileNotFoundError(f"{path} is not in the trash of this run; {known}")
-    restore(workspace, path, kept)
+    restore_from_trash(workspace, path, kept)
     ctx.versions.changed.append(relative)
     return f"restored {relative}"
 
 
-def restore(workspace: Workspace, path: str, kept: str) -> None:
+def restore_from_trash(workspace: Workspace, path: str, kept: str) -> None:
     """Move the file `kept` in the trash back to `path`; raises `FileExistsError` where something is there now."""
     with workspace.locked(path, make=True) as file, workspace.directory(posixpath.dirname(kept), make=False) as trash:
         name, directory = file.name, file.directory
-        if lstat(name, directory) is not None:
+        if stat_entry(name, directory) is not None:
             raise FileExistsError(f"{path} exists: nothing was restored; delete or rename it first")
         try:
             os.link(name, name, src_dir_fd=trash, dst_dir_fd=directory, follow_symlinks=False)  # unlike a rename it replaces nothing
@@ -150,10 +150,10 @@ def _new_folder(ctx: ToolContext) -> str:
         os.fchmod(ours, 0o700)
     with workspace.directory(TRASH) as trash:
         os.fchmod(trash, 0o700)
-        if lstat(".gitignore", trash) is None:
+        if stat_entry(".gitignore", trash) is None:
             with suppress(FileExistsError):
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                with closing(os.open(".gitignore", flags, 0o600, dir_fd=trash)) as fd:
+                with closing_fd(os.open(".gitignore", flags, 0o600, dir_fd=trash)) as fd:
                     os.write(fd, b"*\n")
     with workspace.directory(folder) as place:
         os.fchmod(place, 0o700)

@@ -11,12 +11,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import loads_toml
-from kestrel_lab.core.sanitize import Text, decode
-from kestrel_lab.host.programs import keep_out
-from kestrel_lab.tools.files.directory_walk import Entry, closing, descend, entries, stamps_below
-from kestrel_lab.tools.files.lock import MAX_READ_BYTES, MISSING, LockedFile, alone_in, read_whole, version_of
+from kestrel_lab.core.sanitize import Text, decode_text
+from kestrel_lab.host.programs import exclude_folder
+from kestrel_lab.tools.files.directory_walk import Entry, closing_fd, list_directory, stamps_below, walk_directory
+from kestrel_lab.tools.files.lock import MAX_READ_BYTES, MISSING, LockedFile, lock_directory, read_whole, version_of
 from kestrel_lab.tools.files.safe_open import open_beneath
 
 SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".kestrel", ".ipynb_checkpoints"})
@@ -56,7 +56,7 @@ class Workspace:
             raise UsageError(f"the workspace {given} is not a directory: create it, or name another")
         object.__setattr__(self, "_given", given)
         object.__setattr__(self, "root", given.resolve())
-        keep_out(self.root)
+        exclude_folder(self.root)
 
     def relative(self, path: str | Path) -> str:
         """`path` as seen from the root, without `.` and `..`; `PermissionError` if it is not under the root."""
@@ -70,10 +70,10 @@ class Workspace:
                     text = posixpath.relpath(normal, base)
                     break
             else:
-                raise _outside(path)
+                raise _outside_error(path)
         normal = posixpath.normpath(text)
         if normal == ".." or normal.startswith("../"):
-            raise _outside(path)
+            raise _outside_error(path)
         return normal
 
     def open(self, path: str | Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -82,7 +82,7 @@ class Workspace:
         writes = bool(flags & _WRITING)
         if writes:
             self.check_writable(relative)
-        with explained(path, self), closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
+        with explain_os_error(path, self), closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             fd = open_beneath(root, relative, flags, mode, follow=not writes)
         kind = os.fstat(fd).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
@@ -93,12 +93,12 @@ class Workspace:
     def stat(self, path: str | Path) -> os.stat_result:
         """Return what the path names, a symlink that stays inside followed; opens nothing that could block."""
         relative = self.relative(path)
-        with explained(path, self), closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
+        with explain_os_error(path, self), closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             if not hasattr(os, "O_PATH"):
                 parent, name = posixpath.split(relative)
-                with closing(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=True)) as directory:
+                with closing_fd(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=True)) as directory:
                     return os.stat(name or ".", dir_fd=directory, follow_symlinks=False)
-            with closing(open_beneath(root, relative, os.O_PATH, 0, follow=True)) as fd:
+            with closing_fd(open_beneath(root, relative, os.O_PATH, 0, follow=True)) as fd:
                 return os.fstat(fd)
 
     def exists(self, path: str | Path) -> bool:
@@ -112,7 +112,7 @@ class Workspace:
     def read_bytes(self, path: str | Path, limit: int = MAX_READ_BYTES) -> bytes:
         """Return a file's content; `ValueError` for one larger than `limit` bytes."""
         try:
-            with closing(self.open(path)) as fd:
+            with closing_fd(self.open(path)) as fd:
                 if stat.S_ISDIR(os.fstat(fd).st_mode):
                     raise IsADirectoryError(f"{path!s} is a directory, not a file")
                 content = read_whole(fd, str(path), limit)
@@ -125,7 +125,7 @@ class Workspace:
 
     def read_text(self, path: str | Path) -> Text:
         """Return a file's text with its encoding, line ends kept; `ValueError` for a binary file."""
-        return decode(self.read_bytes(path), str(path))
+        return decode_text(self.read_bytes(path), str(path))
 
     def write_bytes(self, path: str | Path, content: bytes) -> bool:
         """Put a file in place in one step, with its directories; an existing one keeps its mode. Returns whether it is new.
@@ -139,7 +139,7 @@ class Workspace:
 
     def write_text(self, path: str | Path, text: str, encoding: str = "utf-8") -> bool:
         """Write text, line ends as given; `ValueError` for a character the encoding does not have."""
-        return self.write_bytes(path, encoded(text, encoding, str(path)))
+        return self.write_bytes(path, encode_text(text, encoding, str(path)))
 
     @contextmanager
     def locked(self, path: str | Path, *, make: bool = False) -> Iterator[LockedFile]:
@@ -147,7 +147,7 @@ class Workspace:
         relative = self.relative(path)
         self.check_writable(relative)
         parent = posixpath.dirname(relative)
-        with explained(path, self), self.directory(parent, make=make) as directory, alone_in(directory, str(path)):
+        with explain_os_error(path, self), self.directory(parent, make=make) as directory, lock_directory(directory, str(path)):
             yield LockedFile(self, str(path), relative, directory)
 
     def for_call(self) -> Workspace:
@@ -168,29 +168,29 @@ class Workspace:
 
     def listdir(self, path: str | Path = ".") -> list[Entry]:
         """Return what a directory holds, sorted by name."""
-        with closing(self.open(path, _DIRECTORY)) as fd:
-            return entries(fd)
+        with closing_fd(self.open(path, _DIRECTORY)) as fd:
+            return list_directory(fd)
 
     def walk(self, path: str | Path = ".", skip: Collection[str] = SKIPPED, depth: int | None = None) -> Iterator[Entry]:
         """Yield everything under a directory, parents first and sorted; symlinks are named, not entered."""
-        with closing(self.open(path, _DIRECTORY)) as fd:
-            yield from descend(fd, skip, depth)
+        with closing_fd(self.open(path, _DIRECTORY)) as fd:
+            yield from walk_directory(fd, skip, depth)
 
     def stamps(self, skip: Collection[str], leave: str, most: int) -> dict[str, tuple[int, ...]]:
         """Return the stamps of everything in the workspace but `leave`, see `stamps_below`."""
-        with closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as fd:
+        with closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as fd:
             return stamps_below(fd, skip, leave, most)
 
     @contextmanager
     def directory(self, parent: str, *, make: bool = True) -> Iterator[int]:
         """A handle of the directory of that relative path, made if missing unless told otherwise, reached without any symlink."""
-        with closing(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
+        with closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             made = ""
             for part in parent.split("/") if parent and make else ():
                 above, made = made or ".", posixpath.join(made, part)
-                with closing(open_beneath(root, above, _DIRECTORY, 0, follow=False)) as fd, suppress(FileExistsError):
+                with closing_fd(open_beneath(root, above, _DIRECTORY, 0, follow=False)) as fd, suppress(FileExistsError):
                     os.mkdir(part, dir_fd=fd)
-            with closing(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=False)) as fd:
+            with closing_fd(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=False)) as fd:
                 yield fd
 
     def check_writable(self, relative: str) -> None:
@@ -228,7 +228,7 @@ def settings_in(content: bytes) -> object:
 
 
 @contextmanager
-def explained(path: str | Path, workspace: Workspace) -> Iterator[None]:
+def explain_os_error(path: str | Path, workspace: Workspace) -> Iterator[None]:
     """Turn an `OSError` into one of the same class whose message a model can act on."""
     try:
         yield
@@ -248,19 +248,19 @@ def explained(path: str | Path, workspace: Workspace) -> Iterator[None]:
 def _suggestion(path: str | Path, workspace: Workspace) -> str:
     """Return a clause naming what is in the directory of a path that does not exist; empty where that does not help."""
     parent = posixpath.dirname(workspace.relative(path))
-    with suppress(OSError), closing(os.open(workspace.root, _DIRECTORY | os.O_CLOEXEC)) as root:
-        with closing(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=True)) as directory:
-            there = [posixpath.join(parent, entry.path) for entry in entries(directory)]
+    with suppress(OSError), closing_fd(os.open(workspace.root, _DIRECTORY | os.O_CLOEXEC)) as root:
+        with closing_fd(open_beneath(root, parent or ".", _DIRECTORY, 0, follow=True)) as directory:
+            there = [posixpath.join(parent, entry.path) for entry in list_directory(directory)]
         if 0 < len(there) <= _MOST_SUGGESTED:
-            return f"; {nearest(str(path), there)}"
+            return f"; {did_you_mean(str(path), there)}"
     return ""
 
 
-def _outside(path: str | Path) -> PermissionError:
+def _outside_error(path: str | Path) -> PermissionError:
     return PermissionError(f"{path!s} is outside the workspace: use a path relative to it")
 
 
-def encoded(text: str, encoding: str, path: str) -> bytes:
+def encode_text(text: str, encoding: str, path: str) -> bytes:
     """`text` in `encoding`; `ValueError` for a character that it does not have."""
     try:
         return text.encode(encoding)

@@ -100,7 +100,7 @@ class _Stream(io.TextIOBase):
 
 
 @contextmanager
-def captured(shell: Any) -> Iterator[Output]:
+def capture_output(shell: Any) -> Iterator[Output]:
     """Collect in the block what code prints, displays and returns in `shell`; nothing reaches a front end meanwhile."""
     from IPython.core import displayhook, displaypub
 
@@ -170,7 +170,7 @@ def show_drawn() -> None:
         backend.flush_figures()
 
 
-def figures_left(output: Output) -> None:
+def add_open_figures(output: Output) -> None:
     """Add the open figures of matplotlib that no front end would show by itself, as PNG, and close them."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     if pyplot is None or "inline" in str(sys.modules["matplotlib"].get_backend()):

@@ -17,7 +17,7 @@ from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.edit import replace_exact, unified_diff
 from kestrel_lab.tools.kernel.documents import Cell, Document, NextInput, Swap, cell_of, document_of, output_text, running_cell
-from kestrel_lab.tools.kernel.kernel_tools import context_of, live_of, previewed, run_live, told
+from kestrel_lab.tools.kernel.kernel_tools import context_of, execution_text, live_kernel_of, preview_code, run_live
 from kestrel_lab.tools.kernel.live_kernel import LiveKernel, kernel_of, live_shell
 from kestrel_lab.tools.tool import DryRun, Tool, ToolContext
 
@@ -59,12 +59,12 @@ async def read_notebook(ctx: ToolContext, cell: str = "") -> str:
         cell: Id of one cell, to read it whole; by default all cells, long ones shortened.
 
     """
-    live = _live(ctx)
+    live = _require_live(ctx)
     document, cells = await asyncio.to_thread(_read, live)
-    chosen = [_found(cells, cell)] if cell else cells
+    chosen = [_find_cell(cells, cell)] if cell else cells
     room = _READ_CHARS if cell else min(_CELL_CHARS, max(200, _READ_CHARS // max(1, 2 * len(cells))))
     here = running_cell(live.shell)
-    parts = [_shown(one, cells.index(one) + 1, room, running=one["id"] == here) for one in chosen]
+    parts = [_cell_text(one, cells.index(one) + 1, room, running=one["id"] == here) for one in chosen]
     note = "[what ran in this kernel; the notebook itself cannot be read here]\n" if isinstance(document, NextInput) else ""
     return note + ("\n\n".join(parts) or "[the notebook is empty]")
 
@@ -75,12 +75,12 @@ def _insertion(args: dict[str, Json], cells: list[Cell], live: LiveKernel) -> Sw
 
 
 def _replacement(args: dict[str, Json], cells: list[Cell], _: LiveKernel) -> Swap:
-    found = _found(cells, str(args["cell"]))
+    found = _find_cell(cells, str(args["cell"]))
     return Swap(found, {**found, "source": replace_exact(found["source"], str(args["old"]), str(args["new"]), everywhere=False)})
 
 
 def _deletion(args: dict[str, Json], cells: list[Cell], live: LiveKernel) -> Swap:
-    found = _found(cells, str(args["cell"]))
+    found = _find_cell(cells, str(args["cell"]))
     if found["id"] == running_cell(live.shell):
         raise ToolError("this cell runs just now, so it cannot be deleted")
     place = cells.index(found)
@@ -99,8 +99,8 @@ def _preview(change: _Change) -> Callable[[dict[str, Json], ToolContext], str]:
         except ValueError as error:
             return f"this edit would fail: {error}"
         if swap.before is not None:
-            return _diff(swap, _named(cells, swap.cell))
-        where = f"below {_named(cells, swap.below)}" if swap.below else "at the top"
+            return _diff(swap, _cell_label(cells, swap.cell))
+        where = f"below {_cell_label(cells, swap.below)}" if swap.below else "at the top"
         return _diff(swap, f"new {args.get('cell_type')} cell {where}")
 
     return shown
@@ -158,7 +158,7 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
         ctx: The run it works for.
 
     """
-    live, about = _live(ctx), context_of(ctx)
+    live, about = _require_live(ctx), context_of(ctx)
     document, cells = await asyncio.to_thread(_read, live, cell)
     found = _code_cell(cells, cell, live)
     known = live.known(ctx.call_id)
@@ -173,13 +173,13 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
         live.show(ran)
         warning = f"its output stands below the running cell instead: {error}"
     else:
-        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_logged(swap, ctx)), ())
-    return note + told(ran) + (f"\n[{warning}]" if warning else "")
+        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_swap_for_log(swap, ctx)), ())
+    return note + execution_text(ran) + (f"\n[{warning}]" if warning else "")
 
 
 async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
     """Preview the code of the cell; what is asked about is this code."""
-    live = live_of(ctx)
+    live = live_kernel_of(ctx)
     if live is None:
         return None
     try:
@@ -187,12 +187,12 @@ async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
         found = _code_cell(cells, str(args["cell"]), live)
     except ToolError:  # the call says so
         return None
-    dry = await previewed(live, found["source"], ctx)
-    return replace(dry, text=f"runs {_named(cells, found['id'])}:\n{found['source']}\n\n{dry.text}")
+    dry = await preview_code(live, found["source"], ctx)
+    return replace(dry, text=f"runs {_cell_label(cells, found['id'])}:\n{found['source']}\n\n{dry.text}")
 
 
-def _live(ctx: ToolContext) -> LiveKernel:
-    if (live := live_of(ctx)) is None:
+def _require_live(ctx: ToolContext) -> LiveKernel:
+    if (live := live_kernel_of(ctx)) is None:
         raise ToolError(_NOWHERE)
     return live
 
@@ -204,7 +204,7 @@ def _read(live: LiveKernel, whole: str = "") -> tuple[Document, list[Cell]]:
 
 async def _carried_out(ctx: ToolContext, change: _Change, args: dict[str, Json]) -> tuple[Swap, str]:
     """Make a change of the notebook as it is now, if that is what was approved, and record it; returns it with a note."""
-    live, about = _live(ctx), context_of(ctx)
+    live, about = _require_live(ctx), context_of(ctx)
 
     def work() -> tuple[Document, Swap, str]:
         document, cells = _read(live, str(args.get("cell", "")))
@@ -217,11 +217,11 @@ async def _carried_out(ctx: ToolContext, change: _Change, args: dict[str, Json])
 
     document, swap, warning = await asyncio.to_thread(work)
     if not isinstance(document, NextInput):
-        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_logged(swap, ctx)), ())
+        about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_swap_for_log(swap, ctx)), ())
     return swap, f" ({warning})" if warning else ""
 
 
-def _logged(swap: Swap, ctx: ToolContext) -> list[dict[str, Json]]:
+def _swap_for_log(swap: Swap, ctx: ToolContext) -> list[dict[str, Json]]:
     """Return the change for the log: without outputs that are too large or hold a secret, and not at all where a source holds one.
 
     The log may hold no secret, and a change that it does not hold cannot be undone.
@@ -235,7 +235,7 @@ def _logged(swap: Swap, ctx: ToolContext) -> list[dict[str, Json]]:
     return [change] if ctx.redactor.json(change) == change else []
 
 
-def _found(cells: list[Cell], wanted: str) -> Cell:
+def _find_cell(cells: list[Cell], wanted: str) -> Cell:
     """Return the cell of that id, or the only one whose id begins so."""
     found = [cell for cell in cells if cell["id"] == wanted] or [cell for cell in cells if wanted and str(cell["id"]).startswith(wanted)]
     if len(found) != 1:
@@ -245,7 +245,7 @@ def _found(cells: list[Cell], wanted: str) -> Cell:
 
 
 def _code_cell(cells: list[Cell], wanted: str, live: LiveKernel) -> Cell:
-    found = _found(cells, wanted)
+    found = _find_cell(cells, wanted)
     if found["cell_type"] != "code":
         raise ToolError(f"cell {found['id']} is {found['cell_type']}: only code can be run")
     if found["id"] == running_cell(live.shell) or _AGENT.search(found["source"]):
@@ -256,7 +256,7 @@ def _code_cell(cells: list[Cell], wanted: str, live: LiveKernel) -> Cell:
 def _place(cells: list[Cell], below: str, live: LiveKernel) -> str:
     """Return the id of the cell below which a new one goes: the named one, else the one that runs, else the last."""
     if below:
-        return str(_found(cells, below)["id"])
+        return str(_find_cell(cells, below)["id"])
     known = [str(cell["id"]) for cell in cells]
     here = running_cell(live.shell)
     return here if here in known else next(reversed(known), "")
@@ -268,12 +268,12 @@ def _diff(swap: Swap, name: str) -> str:
     return unified_diff(before, after, name)
 
 
-def _named(cells: list[Cell], ident: str) -> str:
+def _cell_label(cells: list[Cell], ident: str) -> str:
     place = next(number for number, cell in enumerate(cells, 1) if cell["id"] == ident)
     return f"cell {place} ({ident})"
 
 
-def _shown(cell: Cell, number: int, room: int, *, running: bool) -> str:
+def _cell_text(cell: Cell, number: int, room: int, *, running: bool) -> str:
     count = cell.get("execution_count")
     state = "runs now" if running else f"run as [{count}]" if count else "not run" if cell["cell_type"] == "code" else ""
     head = one_line(f"[{number}] id {cell['id']} · {cell['cell_type']}" + (f" · {state}" if state else ""))

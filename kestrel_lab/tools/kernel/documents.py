@@ -74,9 +74,9 @@ class Swap:
 
     def left(self, now: Cell | None) -> bool:
         """Whether a cell is as this change left it: its source, and where only outputs were changed their text, as far as it was kept."""
-        if not same(now, self.after):
+        if not same_cell(now, self.after):
             return False
-        put_out = output_text(self.after) if same(self.before, self.after) else ""
+        put_out = output_text(self.after) if same_cell(self.before, self.after) else ""
         return not put_out or output_text(now) == put_out
 
     def as_json(self) -> dict[str, Json]:
@@ -89,14 +89,14 @@ class Swap:
         return cls(cast("Cell | None", told["before"]), cast("Cell | None", told["after"]), str(told["below"]))
 
 
-def same(a: Cell | None, b: Cell | None) -> bool:
+def same_cell(a: Cell | None, b: Cell | None) -> bool:
     """Whether two cells have the same source and kind, or neither is there."""
     if a is None or b is None:
         return a is b
     return (a["cell_type"], a["source"]) == (b["cell_type"], b["source"])
 
 
-def swapped(cells: list[Cell], swap: Swap, *, force: bool = False) -> list[Cell]:
+def swap_cell(cells: list[Cell], swap: Swap, *, force: bool = False) -> list[Cell]:
     """Return the cells after a change.
 
     Raises `ConflictError` where the cell is not as the change expects it; with `force` only where it is not there.
@@ -112,7 +112,7 @@ def swapped(cells: list[Cell], swap: Swap, *, force: bool = False) -> list[Cell]
         return [*cells[:place], swap.after, *cells[place:]]
     if place is None:
         raise ConflictError(f"the cell {swap.cell} is not there any more: nothing was changed; read the notebook again")
-    if not force and not same(cells[place], swap.before):
+    if not force and not same_cell(cells[place], swap.before):
         raise ConflictError(f"the cell {swap.cell} was changed since: nothing was changed; read the notebook again")
     changed = [] if swap.after is None else [{**cells[place], **swap.after}]
     return [*cells[:place], *changed, *cells[place + 1 :]]
@@ -168,7 +168,7 @@ def shared_document(server: JupyterServer) -> Document | None:
     import httpx
 
     try:
-        with connected(server.url, server.token) as client:
+        with jupyter_client(server.url, server.token) as client:
             served = client.get("api/collaboration/room/").status_code  # a websocket: a plain request is refused, but not as unknown
     except httpx.HTTPError:
         return None
@@ -191,7 +191,7 @@ class SharedDocument:
 
         def change(model: Any) -> str:
             cells: list[Cell] = model.as_dict()["cells"]
-            after = swapped(cells, swap, force=force)
+            after = swap_cell(cells, swap, force=force)
             place = next(place for place, cell in enumerate(after if swap.before is None else cells) if cell["id"] == swap.cell)
             if swap.before is None:
                 model.insert(place, after[place])
@@ -267,7 +267,7 @@ class JupyterServer:
         import httpx
 
         try:
-            with connected(self.url, self.token) as client:
+            with jupyter_client(self.url, self.token) as client:
                 answer = client.request(method, f"api/contents/{quote(self.path)}", params=params, json=body).raise_for_status()
         except httpx.HTTPError as error:
             raise ToolError(f"the Jupyter server did not carry it out: {type(error).__name__}: {error}") from error
@@ -278,7 +278,7 @@ def _version(model: dict[str, Any]) -> str:
     return str(model.get("hash") or model["last_modified"])
 
 
-def connected(url: str, token: str) -> httpx.Client:
+def jupyter_client(url: str, token: str) -> httpx.Client:
     """Return a client for a Jupyter server of this machine."""
     import httpx
 
@@ -295,7 +295,7 @@ def servers_of(kernel: str) -> Iterator[JupyterServer]:
         try:
             told = json.loads(file.read_text(encoding="utf-8"))
             os.kill(int(told["pid"]), 0)
-            with connected(told["url"], told.get("token", "")) as client:
+            with jupyter_client(told["url"], told.get("token", "")) as client:
                 sessions = client.get("api/sessions").raise_for_status().json()
             for session in sessions:
                 if session["type"] == "notebook" and (session["kernel"] or {}).get("id") == kernel:
@@ -343,9 +343,9 @@ class SavedNotebook:
     def swap(self, swap: Swap, *, force: bool = False) -> str:
         """Change the saved cells; `ConflictError` while the notebook has changes that are not saved."""
         saved = self._load()
-        if _unsaved(self._shell, saved):
+        if _is_unsaved(self._shell, saved):
             raise ConflictError(_UNSAVED)
-        saved.notebook["cells"] = swapped(saved.notebook["cells"], swap, force=force)
+        saved.notebook["cells"] = swap_cell(saved.notebook["cells"], swap, force=force)
         self._storage.store(saved.notebook, saved.version)
         return "written into the saved file: the editor asks at its next save whether to reload it, which shows the change ('Revert' in JupyterLab)"
 
@@ -361,7 +361,7 @@ class SavedNotebook:
         return saved
 
 
-def _unsaved(shell: Any, saved: Saved) -> bool:
+def _is_unsaved(shell: Any, saved: Saved) -> bool:
     """Whether the cell that runs is not in the saved notebook as it runs: nobody has saved since it was typed."""
     request = shell.kernel.get_parent("shell") or {}
     code, began = request.get("content", {}).get("code"), request.get("header", {}).get("date")

@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.kernel.lockdown import NoLockdown, impossible, lock_down, read_places
-from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode, write
+from kestrel_lab.tools.kernel.lockdown import NoLockdown, lock_down, lockdown_problem, read_places
+from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value, write_values
 
 Work = Callable[[str, Buffers, list[str]], Json]
 """What a copy does: given a folder that is thrown away and, if it was paused, names, it returns JSON that may refer to the buffers."""
 PROBLEM = "problem"
 
 
-def no_fork() -> str:
+def fork_problem() -> str:
     """Return why the kernel cannot be copied now; empty if it can."""
-    if reason := impossible():
+    if reason := lockdown_problem():
         return reason
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -45,7 +45,7 @@ class Fork:
 
     def __init__(self, work: Work, workspace: str, *, paused: bool = False) -> None:
         """Begin; a `paused` copy waits until `resume` tells it what to work on."""
-        if reason := no_fork():
+        if reason := fork_problem():
             raise NoLockdown(reason)
         read = read_places(workspace)
         self._scratch = tempfile.mkdtemp(prefix="kestrel-preview-")
@@ -119,25 +119,25 @@ def _child(work: Work, read: list[str], scratch: str, fd: int, waiting: int, *, 
                 if not (line := asked.readline()):  # the kernel is gone, or needs this copy no more
                     os._exit(0)
             names = json.loads(line)
-        write(fd, work(scratch, buffers, names), buffers)
+        write_values(fd, work(scratch, buffers, names), buffers)
     except NoLockdown as error:
-        write(fd, {PROBLEM: str(error)}, Buffers())
+        write_values(fd, {PROBLEM: str(error)}, Buffers())
     except BaseException as error:  # noqa: BLE001  # of a process that ends; the parent says so
         with contextlib.suppress(BaseException):
             last = traceback.extract_tb(error.__traceback__)[-1]
-            write(fd, {PROBLEM: f"{type(error).__name__}: {error} ({last.name})"}, Buffers())
+            write_values(fd, {PROBLEM: f"{type(error).__name__}: {error} ({last.name})"}, Buffers())
     finally:
         os._exit(0)
 
 
-def values_of(namespace: dict[str, Any]) -> Work:
+def copied_values(namespace: dict[str, Any]) -> Work:
     """Return the work of a copy that gives old values back: a tree by name, or a reason."""
 
     def work(_: str, buffers: Buffers, names: list[str]) -> Json:
         found: dict[str, Json] = {}
         for name in names:
             try:
-                found[name] = {"value": encode(namespace[name], buffers)}
+                found[name] = {"value": encode_value(namespace[name], buffers)}
             except NotPlain as reason:
                 found[name] = {PROBLEM: str(reason)}
         return found

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kestrel_lab.core.sanitize import head_tail
-from kestrel_lab.tools.kernel.variables import describe, short, user_variables
+from kestrel_lab.tools.kernel.variables import describe_value, short_repr, user_variables
 
 MOST_LISTED = 100
 MOST_CHARS = 3_000
@@ -17,47 +17,47 @@ _HEAD = 5
 _CELL = 24
 
 
-def listed(namespace: Mapping[str, Any]) -> str:
+def variable_lines(namespace: Mapping[str, Any]) -> str:
     """Return a line for each variable of the user: name, type and size or value."""
     found = user_variables(namespace)
-    lines = [f"{name}: {(what := describe(value)).type}, {what.text[:120]}" for name, value in list(found.items())[:MOST_LISTED]]
+    lines = [f"{name}: {(what := describe_value(value)).type}, {what.text[:120]}" for name, value in list(found.items())[:MOST_LISTED]]
     if len(found) > MOST_LISTED:
         lines.append(f"… {len(found) - MOST_LISTED} more")
     return "\n".join(lines) or "there are no variables yet"
 
 
-def inspected(namespace: Mapping[str, Any], name: str) -> str:
+def inspect_name(namespace: Mapping[str, Any], name: str) -> str:
     """Return what is worth knowing of a variable, in at most `MOST_CHARS` characters; raises `KeyError` where there is none of that name."""
-    return about(name, namespace[name])
+    return inspect_value(name, namespace[name])
 
 
-def about(name: str, value: object) -> str:
+def inspect_value(name: str, value: object) -> str:
     """Return what is worth knowing of a value that is called `name`."""
     return head_tail("\n".join(_lines(name, value)), MOST_CHARS)[0]
 
 
 def _lines(name: str, value: Any) -> Iterator[str]:
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
-    what = describe(value)
+    what = describe_value(value)
     yield f"{name}: {what.type}, {what.text}"
     if pandas is not None and isinstance(value, pandas.DataFrame):
         yield from _frame(value)
     elif pandas is not None and isinstance(value, pandas.Series):
         yield _column(value.name, value)
         yield "head:"
-        yield from (f"  {short(label)}: {short(item)[:_CELL]}" for label, item in value.head(_HEAD).items())
+        yield from (f"  {short_repr(label)}: {short_repr(item)[:_CELL]}" for label, item in value.head(_HEAD).items())
     elif numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biuf" and value.size:
         yield f"min {value.min():.6g}, mean {value.mean():.6g}, max {value.max():.6g}"
-        yield f"begins {short(value.ravel()[:8].tolist())}"
+        yield f"begins {short_repr(value.ravel()[:8].tolist())}"
     elif isinstance(value, dict):
-        yield from (f"  {short(key)}: {short(item)}" for key, item in list(value.items())[:8])
+        yield from (f"  {short_repr(key)}: {short_repr(item)}" for key, item in list(value.items())[:8])
     elif hasattr(value, "__dict__") and not isinstance(value, type):
         attributes = ", ".join(list(vars(value))[:20])
         yield f"attributes: {attributes}" if attributes else "no attributes"
 
 
 def _frame(frame: Any) -> Iterator[str]:
-    yield f"index: {frame.index.dtype}, {short(frame.index[0])} to {short(frame.index[-1])}" if len(frame) else "index: empty"
+    yield f"index: {frame.index.dtype}, {short_repr(frame.index[0])} to {short_repr(frame.index[-1])}" if len(frame) else "index: empty"
     yield "columns:"
     yield from (f"  {_column(frame.columns[place], frame.iloc[:, place])}" for place in range(min(_COLUMNS, frame.shape[1])))
     if frame.shape[1] > _COLUMNS:
@@ -81,5 +81,5 @@ def _column(name: object, column: Any) -> str:
             common = sample.value_counts().head(3)
         except TypeError:  # values that cannot be counted
             return f"{name}: {', '.join(facts)}"
-        facts.append("often " + ", ".join(short(item)[:_CELL] for item in common.index))
+        facts.append("often " + ", ".join(short_repr(item)[:_CELL] for item in common.index))
     return f"{name}: {', '.join(facts)}"

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kestrel_lab.tools.kernel.inspection import inspected, listed
+from kestrel_lab.tools.kernel.inspection import inspect_name, variable_lines
 from kestrel_lab.tools.kernel.lockdown import read_places
 from kestrel_lab.tools.sandbox import landlock
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
@@ -29,7 +29,7 @@ def main() -> None:
     read = [*read_places(workspace), str(Path(__file__).parents[2])]
     # Before there are threads, which Landlock would not restrict. The sockets of a kernel are made after it.
     landlock.drop_privileges()
-    landlock.restrict(read, [], [workspace, scratch] if leave == "writes" else [scratch], network=False)
+    landlock.restrict_process(read, [], [workspace, scratch] if leave == "writes" else [scratch], network=False)
     landlock.filter_calls(filter_program((_AF_UNIX, AF_INET, AF_INET6, _AF_NETLINK)))
     from ipykernel.kernelapp import IPKernelApp
 
@@ -37,8 +37,8 @@ def main() -> None:
     app.initialize(["-f", connection, "--IPKernelApp.no_stdout=False", "--HistoryManager.enabled=False", "--matplotlib=inline"])
     namespace = app.shell.user_ns
     app.shell.user_ns_hidden[LIST] = app.shell.user_ns_hidden[INSPECT] = None
-    namespace[LIST] = lambda: listed(namespace)
-    namespace[INSPECT] = lambda name: inspected(namespace, name)
+    namespace[LIST] = lambda: variable_lines(namespace)
+    namespace[INSPECT] = lambda name: inspect_name(namespace, name)
     landlock.filter_calls(filter_program((), effects=False), all_threads=True)
     app.start()
 

@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import replace
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
-from kestrel_lab.core.errors import ConflictError, ToolError, nearest
+from kestrel_lab.core.errors import ConflictError, ToolError, did_you_mean
 from kestrel_lab.core.events.union import KernelChanged, KernelPreviewed
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.kernel.inspection import inspected, listed
-from kestrel_lab.tools.kernel.live_kernel import LiveKernel, Ran, kernel_of, live_shell
+from kestrel_lab.tools.kernel.inspection import inspect_name, variable_lines
+from kestrel_lab.tools.kernel.live_kernel import ExecutionResult, LiveKernel, kernel_of, live_shell
 from kestrel_lab.tools.kernel.own_kernel import Kernels, OwnKernel
 from kestrel_lab.tools.kernel.variables import user_variables
 from kestrel_lab.tools.tool import CodeContext, DryRun, Tool, ToolContext
@@ -39,11 +39,11 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             ctx: The run it works for.
 
         """
-        live, about = live_of(ctx), context_of(ctx)
+        live, about = live_kernel_of(ctx), context_of(ctx)
         if live is None:
-            return await _run_own(_own(kernels, ctx), code, about, ctx)
+            return await _run_own(_own_kernel(kernels, ctx), code, about, ctx)
         note, ran = await run_live(live, code, about, ctx)
-        return note + told(ran)
+        return note + execution_text(ran)
 
     @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="private", reaches="nothing")
     async def list_variables(ctx: ToolContext) -> str:
@@ -53,9 +53,9 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             ctx: The run it works for.
 
         """
-        if (live := live_of(ctx)) is not None:
-            return listed(live.shell.user_ns)
-        return await asyncio.to_thread(_own(kernels, ctx).listed)
+        if (live := live_kernel_of(ctx)) is not None:
+            return variable_lines(live.shell.user_ns)
+        return await asyncio.to_thread(_own_kernel(kernels, ctx).listed)
 
     @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="private", reaches="nothing")
     async def inspect_variable(name: str, ctx: ToolContext) -> str:
@@ -66,12 +66,12 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             ctx: The run it works for.
 
         """
-        if (live := live_of(ctx)) is None:
-            return await asyncio.to_thread(_own(kernels, ctx).inspected, name)
+        if (live := live_kernel_of(ctx)) is None:
+            return await asyncio.to_thread(_own_kernel(kernels, ctx).inspected, name)
         known = user_variables(live.shell.user_ns)
         if name not in known:
-            raise ToolError(f"there is no variable {name!r}; {nearest(name, known) if known else 'there are none yet'}")
-        return inspected(known, name)
+            raise ToolError(f"there is no variable {name!r}; {did_you_mean(name, known) if known else 'there are none yet'}")
+        return inspect_name(known, name)
 
     return [
         replace(run_python, dry_run=_dry_run, group=GROUP),
@@ -81,11 +81,11 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
 
 async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
     """Preview the code of a call in the notebook's kernel; a kernel of its own needs none, since it is held in."""
-    live = live_of(ctx)
-    return None if live is None else await previewed(live, str(args["code"]), ctx)
+    live = live_kernel_of(ctx)
+    return None if live is None else await preview_code(live, str(args["code"]), ctx)
 
 
-async def previewed(live: LiveKernel, code: str, ctx: ToolContext) -> DryRun:
+async def preview_code(live: LiveKernel, code: str, ctx: ToolContext) -> DryRun:
     """Return what `code` would do now, and record the first preview of the call."""
     about, known = context_of(ctx), live.known(ctx.call_id)
     preview = await live.preview(code, str(ctx.workspace.root), ctx.call_id, untraced=about.untraced())
@@ -106,13 +106,13 @@ async def previewed(live: LiveKernel, code: str, ctx: ToolContext) -> DryRun:
     return DryRun(danger=preview.danger, sandbox=preview.sandbox, text=preview.text)
 
 
-def live_of(ctx: ToolContext) -> LiveKernel | None:
+def live_kernel_of(ctx: ToolContext) -> LiveKernel | None:
     """Return the kernel of the notebook that the run works in; `None` off a notebook and in a suite."""
     shell = live_shell()
     return kernel_of(shell) if shell is not None and ctx.code is not None and ctx.code.live else None
 
 
-def _own(kernels: Kernels, ctx: ToolContext) -> OwnKernel:
+def _own_kernel(kernels: Kernels, ctx: ToolContext) -> OwnKernel:
     return kernels.of(ctx.run_id, ctx.workspace.root, ctx.sandbox.memory)
 
 
@@ -123,7 +123,7 @@ def context_of(ctx: ToolContext) -> CodeContext:
     return ctx.code
 
 
-async def run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolContext, *, cell: bool = False) -> tuple[str, Ran]:
+async def run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolContext, *, cell: bool = False) -> tuple[str, ExecutionResult]:
     """Take over what the preview computed, or run the code, as it was decided; returns what the model has to know first, and what came of it.
 
     The code of a `cell` is recorded with the event, and its output is not shown: it belongs into the cell.
@@ -138,7 +138,7 @@ async def run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolCon
         ran = await live.execute(code, place, ctx.run_id, ctx.call_id, show=not cell)
     else:
         raise ToolError("this code was not approved to run in the kernel")
-    note = gone(about, live.id)
+    note = new_kernel_notice(about, live.id)
     _record(ran, live.id, about, ctx, code if cell else "")
     return note, ran
 
@@ -149,12 +149,12 @@ async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolCo
     except asyncio.CancelledError:
         kernel.interrupt()
         raise
-    note = gone(about, kernel.id)
+    note = new_kernel_notice(about, kernel.id)
     _record(ran, kernel.id, about, ctx)
-    return note + told(ran)
+    return note + execution_text(ran)
 
 
-def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext, code: str = "") -> None:
+def _record(ran: ExecutionResult, kernel: str, about: CodeContext, ctx: ToolContext, code: str = "") -> None:
     about.emit(
         KernelChanged(
             call=ctx.call_id,
@@ -173,7 +173,7 @@ def _record(ran: Ran, kernel: str, about: CodeContext, ctx: ToolContext, code: s
         ctx.show(ImagePart.of(content, media))
 
 
-def gone(about: CodeContext, kernel: str) -> str:
+def new_kernel_notice(about: CodeContext, kernel: str) -> str:
     """Return what a model and its reader have to know in the first call to a kernel other than those of earlier calls: in a fork, after a resume or a death."""
     if not about.earlier or kernel in about.earlier.values():
         return ""
@@ -181,7 +181,7 @@ def gone(about: CodeContext, kernel: str) -> str:
     return f"[the kernel in which {calls} ran is gone, with its variables: run the code of these calls again first if you need them]\n"
 
 
-def told(ran: Ran) -> str:
+def execution_text(ran: ExecutionResult) -> str:
     """Return what came of code as a model reads it."""
     parts = [head_tail(text.rstrip(), MOST_TOLD)[0] for text in (ran.output.text, *ran.output.texts, ran.given, ran.error)]
     for number, (media, content) in enumerate(ran.output.images, 1):

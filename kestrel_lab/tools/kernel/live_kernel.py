@@ -16,12 +16,12 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kestrel_lab.core.errors import ConflictError
-from kestrel_lab.tools.kernel.capture import Output, captured, show_drawn
-from kestrel_lab.tools.kernel.fork import Fork, values_of
+from kestrel_lab.tools.kernel.capture import Output, capture_output, show_drawn
+from kestrel_lab.tools.kernel.fork import Fork, copied_values
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
 from kestrel_lab.tools.kernel.preview import Preview, PreviewJob
-from kestrel_lab.tools.kernel.undo import Done, Undone, UndoStack
-from kestrel_lab.tools.kernel.values import decode
+from kestrel_lab.tools.kernel.undo import Done, UndoResult, UndoStack
+from kestrel_lab.tools.kernel.values import decode_value
 from kestrel_lab.tools.kernel.variables import Before, Change
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ HEADLESS = "KESTREL_HEADLESS"
 """Set to 1 where a program executes notebooks but pretends that somebody could type."""
 
 
-def attended(shell: Any) -> bool:
+def is_attended(shell: Any) -> bool:
     """Whether the code that runs now came from a notebook that somebody looks at."""
     kernel = getattr(shell, "kernel", None)
     if kernel is None or os.environ.get(HEADLESS) == "1":
@@ -58,7 +58,7 @@ def kernel_of(shell: Any) -> LiveKernel:
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
+def keyboard_interruptible() -> Iterator[None]:
     """Let Stop raise `KeyboardInterrupt` here: in a cell that awaits, the kernel's own handler only cancels at the next turn of its loop."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -71,7 +71,7 @@ def interruptible() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class ExecutionResult:
     """What came of code that had its effect."""
 
     how: str
@@ -97,9 +97,9 @@ class Ran:
         output = self.output
         found: list[dict[str, Any]] = [{"output_type": "stream", "name": name, "text": text} for name, text in output.printed]
         for data, metadata in output.displayed:
-            found.append({"output_type": "display_data", "data": _plain(data), "metadata": metadata})
+            found.append({"output_type": "display_data", "data": _display_as_json(data), "metadata": metadata})
         if self.bundle:
-            found.append({"output_type": "execute_result", "data": _plain(self.bundle), "metadata": {}, "execution_count": None})
+            found.append({"output_type": "execute_result", "data": _display_as_json(self.bundle), "metadata": {}, "execution_count": None})
         if self.error:
             kind, _, value = output.error.partition(": ")
             found.append({"output_type": "error", "ename": kind, "evalue": value, "traceback": output.traceback.splitlines()})
@@ -152,7 +152,7 @@ class LiveKernel:
         """Return `code` as Python, magics as calls."""
         return str(self.shell.transform_cell(code))
 
-    def adopt(self, preview: Preview, run: str, call: str, *, show: bool = True) -> Ran:
+    def adopt(self, preview: Preview, run: str, call: str, *, show: bool = True) -> ExecutionResult:
         """Take over what a preview computed; the code is not run, and what came of it is shown unless the caller does.
 
         Raises `ConflictError` where the kernel has gone on since the preview, or what was handed over cannot be read: nothing is changed then.
@@ -183,7 +183,7 @@ class LiveKernel:
         output = Output(printed=[("stdout", preview.printed)] if preview.printed else [], error=preview.error, traceback=preview.traceback)
         output.displayed += [({media: content}, {}) for media, content in preview.images]
         output.displayed += [({"text/plain": text}, {}) for text in preview.shown]
-        ran = Ran("adopted", output, preview.given, changes, before.key, tuple(given_up), self._bundle(given))
+        ran = ExecutionResult("adopted", output, preview.given, changes, before.key, tuple(given_up), self._bundle(given))
         if show:
             self.show(ran)
         return ran
@@ -196,20 +196,20 @@ class LiveKernel:
         if "module" in told:  # it is there already: importing one would run its code
             return sys.modules[told["module"]]
         assert preview.store is not None
-        return decode(told["value"], preview.store)
+        return decode_value(told["value"], preview.store)
 
-    async def execute(self, code: str, workspace: str, run: str, call: str, *, show: bool = True) -> Ran:
+    async def execute(self, code: str, workspace: str, run: str, call: str, *, show: bool = True) -> ExecutionResult:
         """Run `code` in the user's namespace, as a cell does; what it prints and displays is shown too, unless the caller does that.
 
         Stop interrupts it, as its time limit does.
         """
         namespace, python = self.shell.user_ns, self._plain(code)
         before = Before.of(python, namespace)
-        paused = _paused(namespace, workspace) if before.prints else None
+        paused = _frozen_copy(namespace, workspace) if before.prints else None
         show_drawn()  # by the person's own code
         try:
-            with captured(self.shell) as output:
-                with interruptible(), time_limit(EXECUTE_S) as late:
+            with capture_output(self.shell) as output:
+                with keyboard_interruptible(), time_limit(EXECUTE_S) as late:
                     await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
                 show_drawn()
         finally:
@@ -221,7 +221,7 @@ class LiveKernel:
         bundle = self._bundle(output.value)
         if output.value is not None:
             self.given = run, output.value
-        ran = Ran("executed", output, str(bundle.get("text/plain", "")), changes, before.key, tuple(given_up), bundle)
+        ran = ExecutionResult("executed", output, str(bundle.get("text/plain", "")), changes, before.key, tuple(given_up), bundle)
         if show:
             self.show(ran)
         return ran
@@ -229,7 +229,7 @@ class LiveKernel:
     def _bundle(self, value: Any) -> dict[str, Any]:
         return {} if value is None else dict(self.shell.display_formatter.format(value)[0])
 
-    def show(self, ran: Ran) -> None:
+    def show(self, ran: ExecutionResult) -> None:
         """Show the person what came of code, with its whole display data, below the cell that runs."""
         from IPython.display import display
 
@@ -241,7 +241,7 @@ class LiveKernel:
             else:
                 display(output["data"], metadata=output["metadata"], raw=True)  # type: ignore[no-untyped-call]
 
-    def undo(self, run: str = "", call: str = "", *, force: bool = False) -> Undone:
+    def undo(self, run: str = "", call: str = "", *, force: bool = False) -> UndoResult:
         """Take back the newest call, or that call and all after it; see `UndoStack.undo`."""
         undone = self.undo_stack.undo(run, call, force=force)
         self.generation += 1
@@ -288,14 +288,14 @@ def time_limit(seconds: float) -> Iterator[threading.Event]:
             task.uncancel()  # the shell has shown it as an exception of the code: the task goes on
 
 
-def _plain(data: dict[str, Any]) -> dict[str, Any]:
+def _display_as_json(data: dict[str, Any]) -> dict[str, Any]:
     """Return display data as JSON: bytes as base64, as nbformat has images."""
     return {kind: base64.b64encode(value).decode() if isinstance(value, bytes) else value for kind, value in data.items()}
 
 
-def _paused(namespace: dict[str, Any], workspace: str) -> Fork | None:
+def _frozen_copy(namespace: dict[str, Any], workspace: str) -> Fork | None:
     """Return a copy of the kernel that keeps its variables as they are; `None` where none can be made."""
     try:
-        return Fork(values_of(namespace), workspace, paused=True)
+        return Fork(copied_values(namespace), workspace, paused=True)
     except (NoLockdown, OSError):
         return None

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kestrel_lab.tools.sandbox import landlock
-from kestrel_lab.tools.sandbox.mounts import CONFIGURATION, DEVICES, PROGRAMS, hidden_in, pythons, secret_places
-from kestrel_lab.tools.sandbox.seccomp import filter_program, machine
+from kestrel_lab.tools.sandbox.mounts import CONFIGURATION, DEVICES, PROGRAMS, existing_below, python_folders, secret_places
+from kestrel_lab.tools.sandbox.seccomp import filter_program, processor_column
 
 MOST_SHARED = 256 * 1024**2
 """Bytes of writable shared memory that are replaced by a copy; with more there is no preview."""
@@ -37,13 +37,13 @@ class NoLockdown(Exception):
     """Effects cannot be denied to a process here, with the reason."""
 
 
-def impossible() -> str:
+def lockdown_problem() -> str:
     """Return why no process can be locked down on this machine; empty if one can."""
     if not sys.platform.startswith("linux"):
         return f"effects of a copy of the kernel can be denied on Linux only, and this is {sys.platform}"
-    if landlock.version() < landlock.TRUNCATES:
+    if landlock.landlock_version() < landlock.TRUNCATES:
         return "this Linux has no Landlock, or one that does not rule the truncation of files"
-    if machine() is None:
+    if processor_column() is None:
         return "the system calls of this processor are not known"
     return ""
 
@@ -53,9 +53,9 @@ def read_places(workspace: str) -> list[str]:
 
     A folder that holds keys, or a workspace around one, is left out with a `NoLockdown`.
     """
-    packages = [place for place in (*map(str, pythons()), *sys.path, site.getusersitepackages()) if place and os.path.isabs(place)]
+    packages = [place for place in (*map(str, python_folders()), *sys.path, site.getusersitepackages()) if place and os.path.isabs(place)]
     found = [*PROGRAMS, *CONFIGURATION, *DEVICES, *_OF_SYSTEM, *packages, workspace]
-    if hidden := list(hidden_in(secret_places(), [Path(workspace)])):
+    if hidden := list(existing_below(secret_places(), [Path(workspace)])):
         raise NoLockdown(f"the folder {workspace} holds keys ({hidden[0]}), which code must not read unasked: work in a folder of its own")
     return [*dict.fromkeys(os.path.realpath(place) for place in found if os.path.exists(place)), *_OF_ITSELF]
 
@@ -74,7 +74,7 @@ def lock_down(keep: Collection[int], read: Iterable[str], scratch: str) -> None:
     close_others(keep)
     _bound()
     landlock.drop_privileges()
-    landlock.restrict(read, [], [scratch], network=False)
+    landlock.restrict_process(read, [], [scratch], network=False)
     landlock.filter_calls(filter_program((), effects=False))
 
 

@@ -19,8 +19,8 @@ from typing import Any
 from kestrel_lab.core.errors import ToolError
 from kestrel_lab.tools.kernel.capture import COLOURS, Output
 from kestrel_lab.tools.kernel.kernel_process import INSPECT, LIST
-from kestrel_lab.tools.kernel.live_kernel import Ran
-from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.tools.kernel.live_kernel import ExecutionResult
+from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 from kestrel_lab.tools.shell.environment import clean_environment
 
 EXECUTE_S = 120.0
@@ -88,7 +88,7 @@ class OwnKernel:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
-    def execute(self, code: str, seconds: float = EXECUTE_S) -> Ran:
+    def execute(self, code: str, seconds: float = EXECUTE_S) -> ExecutionResult:
         """Run `code`; raises `ToolError` where the kernel died or had to be killed, the next call then begins a new one."""
         with self._lock:
             self._stopped.clear()
@@ -100,7 +100,7 @@ class OwnKernel:
                 "execute_request", code=code, silent=False, store_history=True, user_expressions={}, allow_stdin=False
             )
             self._collect(message, output, seconds)
-        return Ran("executed", output, output.value or "")
+        return ExecutionResult("executed", output, output.value or "")
 
     def listed(self) -> str:
         """Return a line for each variable."""
@@ -142,7 +142,7 @@ class OwnKernel:
             self._scratch = ""
 
     def _start(self) -> None:
-        if reason := impossible():
+        if reason := lockdown_problem():
             raise ToolError(f"no kernel can be started here, because its code could not be sandboxed: {reason}")
         self._scratch = tempfile.mkdtemp(prefix="kestrel-kernel-")
         file = Path(self._scratch) / "connection.json"
@@ -185,7 +185,7 @@ class OwnKernel:
             assert self._process is not None
             assert self._client is not None
             told = self._client.told(0.2)
-            if told is not None and told["parent_header"].get("msg_id") == message and _taken(told, output):
+            if told is not None and told["parent_header"].get("msg_id") == message and _take_message(told, output):
                 break
             if (code := self._process.poll()) is not None:
                 self.close()
@@ -204,7 +204,7 @@ class OwnKernel:
             output.traceback = f"{interrupted} and was stopped\n{output.traceback}"
 
 
-def _taken(told: dict[str, Any], output: Output) -> bool:
+def _take_message(told: dict[str, Any], output: Output) -> bool:
     """Take in one message; returns whether it was the last of its request."""
     content = told["content"]
     match told["msg_type"]:

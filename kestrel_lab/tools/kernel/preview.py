@@ -16,10 +16,10 @@ from typing import Any, cast
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.kernel.capture import IMAGES, MOST_IMAGE_BYTES, Output, captured, figures_left
+from kestrel_lab.tools.kernel.capture import IMAGES, MOST_IMAGE_BYTES, Output, add_open_figures, capture_output
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
-from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode
+from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value
 from kestrel_lab.tools.kernel.variables import Before, Change, shadows_builtin
 
 PREVIEW_S = 20.0
@@ -283,9 +283,9 @@ class PreviewJob:
         effects = Effects(scratch, self.workspace)
         effects.install()
         shell.user_ns["open"] = effects.opened  # IPython gives cells an `open` of its own
-        with captured(shell) as output:
+        with capture_output(shell) as output:
             shell.run_cell(self.code, store_history=False)
-            figures_left(output)
+            add_open_figures(output)
         changes = before.changes(shell.user_ns)
         refused = [
             *effects.refused,
@@ -295,7 +295,7 @@ class PreviewJob:
         unfit, adopted = self._unfit(output, changes, refused, effects), dict[str, Json]()
         if not unfit:
             try:
-                adopted = _adopted(shell.user_ns, changes, before, output, buffers)
+                adopted = _adoptable_values(shell.user_ns, changes, before, output, buffers)
             except NotPlain as reason:
                 unfit = str(reason)
                 buffers.drop(0)
@@ -328,7 +328,9 @@ class PreviewJob:
         return ""
 
 
-def _adopted(namespace: dict[str, Any], changes: list[Change], before: Before, output: Output, buffers: Buffers) -> dict[str, Json]:
+def _adoptable_values(
+    namespace: dict[str, Any], changes: list[Change], before: Before, output: Output, buffers: Buffers
+) -> dict[str, Json]:
     """Return what there is to take over; raises `NotPlain` where one of the values cannot be."""
     if output.error:
         return {}  # the model reads the exception; nothing of what was done before it is kept
@@ -343,21 +345,21 @@ def _adopted(namespace: dict[str, Any], changes: list[Change], before: Before, o
         elif (other := same.get(id(namespace[change.name]))) is not None:
             found[change.name] = {"same": other}
         else:
-            found[change.name] = {"value": _encoded(change.name, namespace[change.name], buffers)}
+            found[change.name] = {"value": _encode_named(change.name, namespace[change.name], buffers)}
             _check_own(change.name, namespace[change.name], before)
     if output.value is not None:
         place = len(buffers.arrays)
         try:
-            found["_"] = {"value": encode(output.value, buffers)}
+            found["_"] = {"value": encode_value(output.value, buffers)}
         except NotPlain:  # its text is told, and nothing else goes on with it
             buffers.drop(place)
     return found
 
 
-def _encoded(name: str, value: object, buffers: Buffers) -> Json:
+def _encode_named(name: str, value: object, buffers: Buffers) -> Json:
     """Encode a value; raises `NotPlain` that says whose value cannot be."""
     try:
-        return encode(value, buffers)
+        return encode_value(value, buffers)
     except NotPlain as reason:
         raise NotPlain(f"{name} cannot be taken over: {reason}") from None
 

@@ -9,8 +9,8 @@ from typing import Any, cast
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
-from kestrel_lab.tools.kernel.values import decode
-from kestrel_lab.tools.kernel.variables import Change, fingerprint
+from kestrel_lab.tools.kernel.values import decode_value
+from kestrel_lab.tools.kernel.variables import Change, value_fingerprint
 
 MOST_HELD = 1024**3
 """Bytes of memory that old states of a kernel may hold together; beyond them the oldest is dropped."""
@@ -35,7 +35,7 @@ class Done:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Undone:
+class UndoResult:
     """What was undone."""
 
     calls: list[str]
@@ -93,7 +93,7 @@ class UndoStack:
             given_up.append(oldest.call)
         return given_up
 
-    def undo(self, run: str = "", call: str = "", *, force: bool = False) -> Undone:
+    def undo(self, run: str = "", call: str = "", *, force: bool = False) -> UndoResult:
         """Take back the newest call, or that call with all that came after it, the newest first.
 
         Raises `UsageError` where there is nothing to take back, and where variables were changed since by something else, unless
@@ -112,7 +112,7 @@ class UndoStack:
             back, lost = self._restore(one)
             missing = {name: why for name, why in missing.items() if name not in back} | lost
             restored |= dict.fromkeys(back)
-        return Undone(
+        return UndoResult(
             calls=[one.call for one in reversed(last)],
             runs=[one.run for one in reversed(last)],
             restored=[name for name in restored if name not in missing],
@@ -135,7 +135,7 @@ class UndoStack:
         inside = [change.name for change in one.changes if not change.rebound and not change.lost]
         values: dict[str, Any] = {}
         if inside:
-            values, failed = _asked(one, inside)
+            values, failed = _restore_values(one, inside)
             missing |= failed
         back: dict[int, Any] = {}
         for name, value in values.items():
@@ -153,7 +153,7 @@ class UndoStack:
         return [change.name for change in one.changes if change.name not in missing], missing
 
 
-def _asked(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+def _restore_values(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
     if one.paused is None:
         why = "its old state was dropped to save memory" if one.dropped else "there was no copy of its old state"
         return {}, dict.fromkeys(names, why)
@@ -170,7 +170,7 @@ def _asked(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]
         if PROBLEM in told[name]:
             failed[name] = str(told[name][PROBLEM])
         else:
-            values[name] = decode(cast("Json", told[name]["value"]), store)
+            values[name] = decode_value(cast("Json", told[name]["value"]), store)
     return values, failed
 
 
@@ -189,4 +189,4 @@ def _put_back(old: Any, value: Any) -> Any:
 
 
 def _print(value: object) -> int:
-    return 0 if value is _ABSENT else fingerprint(value)
+    return 0 if value is _ABSENT else value_fingerprint(value)

@@ -66,33 +66,33 @@ class Buffers:
         return [place, array.dtype.str, list(array.shape), "F" if fortran else "C"]
 
 
-def write(fd: int, header: Json, buffers: Buffers) -> None:
+def write_values(fd: int, header: Json, buffers: Buffers) -> None:
     """Write a JSON value and the arrays that it refers to into a file."""
     import numpy as np
 
     text = json.dumps(header).encode()
     start = -(-(2 * _NUMBER.size + len(text)) // _ALIGNED) * _ALIGNED
-    _put(fd, memoryview(_NUMBER.pack(len(text)) + _NUMBER.pack(start) + text), 0)
+    _write_at(fd, memoryview(_NUMBER.pack(len(text)) + _NUMBER.pack(start) + text), 0)
     os.ftruncate(fd, start + max(buffers.size, 1))
     place = 0
     for array in buffers.arrays:
         place = -(-place // _ALIGNED) * _ALIGNED
         flat = array.T if array.flags.f_contiguous else np.ascontiguousarray(array)
-        _put(fd, flat.reshape(-1).view(np.uint8).data if array.size else memoryview(b""), start + place)
+        _write_at(fd, flat.reshape(-1).view(np.uint8).data if array.size else memoryview(b""), start + place)
         place += array.nbytes
 
 
-def _put(fd: int, data: memoryview, at: int) -> None:
+def _write_at(fd: int, data: memoryview, at: int) -> None:
     while data:
         written = os.pwrite(fd, data, at)
         data, at = data[written:], at + written
 
 
 class Store:
-    """What `write` wrote, read back; arrays are mapped, not copied, and can be changed without changing the file."""
+    """What `write_values` wrote, read back; arrays are mapped, not copied, and can be changed without changing the file."""
 
     def __init__(self, fd: int) -> None:
-        """Raise `ValueError` where the file is not what `write` writes."""
+        """Raise `ValueError` where the file is not what `write_values` writes."""
         size = os.fstat(fd).st_size
         if size < 2 * _NUMBER.size:
             raise ValueError("nothing was handed over")
@@ -142,7 +142,7 @@ def _naive_or_utc(value: dt.datetime) -> dt.datetime:
     return value
 
 
-def encode(value: object, buffers: Buffers, depth: int = 0) -> Tree:
+def encode_value(value: object, buffers: Buffers, depth: int = 0) -> Tree:
     """Return `value` as JSON that refers to `buffers`; raises `NotPlain` with the reason for anything that is no plain data."""
     kind = type(value)
     if value is None or kind in (bool, str):
@@ -154,10 +154,10 @@ def encode(value: object, buffers: Buffers, depth: int = 0) -> Tree:
     if depth > MOST_DEPTH:
         raise NotPlain("it is nested too deeply")
     if kind in _CONTAINERS:
-        return [_CONTAINERS[kind], [encode(item, buffers, depth + 1) for item in cast("list[Any]", value)]]
+        return [_CONTAINERS[kind], [encode_value(item, buffers, depth + 1) for item in cast("list[Any]", value)]]
     if kind is dict:
         pairs = cast("dict[Any, Any]", value).items()
-        return ["dict", [[encode(key, buffers, depth + 1), encode(item, buffers, depth + 1)] for key, item in pairs]]
+        return ["dict", [[encode_value(key, buffers, depth + 1), encode_value(item, buffers, depth + 1)] for key, item in pairs]]
     if kind in _AS_TEXT:
         name, write_text, _ = _AS_TEXT[kind]
         return [name, write_text(value)]
@@ -172,17 +172,17 @@ def _of_type(value: object) -> str:
     return f"it is a {'' if kind.__module__ in ('builtins', '__main__') else f'{kind.__module__}.'}{kind.__qualname__}"
 
 
-def decode(tree: Tree, store: Store) -> Any:
-    """Return the value that `encode` made `tree` of; raises `ValueError`, `TypeError` or `KeyError` for anything else."""
+def decode_value(tree: Tree, store: Store) -> Any:
+    """Return the value that `encode_value` made `tree` of; raises `ValueError`, `TypeError` or `KeyError` for anything else."""
     if not isinstance(tree, list):
         if isinstance(tree, dict):
             raise TypeError("an object stands where a value should")
         return tree
     kind, content, *more = cast("list[Any]", tree)
     if kind in _MAKERS:
-        return _MAKERS[kind]([decode(item, store) for item in content])
+        return _MAKERS[kind]([decode_value(item, store) for item in content])
     if kind == "dict":
-        return {decode(key, store): decode(item, store) for key, item in content}
+        return {decode_value(key, store): decode_value(item, store) for key, item in content}
     if kind == "int":
         return int(content, 16)
     if kind == "float":
@@ -201,7 +201,7 @@ def _encode_numpy(value: Any, buffers: Buffers) -> Tree:
 
     if type(value) is np.ndarray:
         if value.dtype == object:
-            return ["objects", [encode(item, buffers, 1) for item in value.ravel().tolist()], list(value.shape)]
+            return ["objects", [encode_value(item, buffers, 1) for item in value.ravel().tolist()], list(value.shape)]
         return ["array", buffers.add(value)]
     if isinstance(value, np.generic):
         return ["scalar", buffers.add(np.asarray(value))]
@@ -212,7 +212,7 @@ def _objects(content: Any, store: Store, shape: list[int]) -> Any:
     import numpy as np
 
     array = np.empty(len(content), dtype=object)
-    array[:] = [decode(item, store) for item in content]
+    array[:] = [decode_value(item, store) for item in content]
     return array.reshape(shape)
 
 
@@ -229,7 +229,7 @@ def _encode_pandas(value: Any, buffers: Buffers) -> Tree:
     if type(value) is pd.DataFrame:
         return _encode_frame(value, buffers)
     if type(value) is pd.Series:
-        return ["series", encode_column(value.array, buffers), _encode_index(value.index, buffers), encode(value.name, buffers, 1)]
+        return ["series", encode_column(value.array, buffers), _encode_index(value.index, buffers), encode_value(value.name, buffers, 1)]
     if isinstance(value, pd.Index):
         return ["index", _encode_index(value, buffers)]
     raise NotPlain(_of_type(value))
@@ -239,7 +239,7 @@ def _encode_frame(frame: pd.DataFrame, buffers: Buffers) -> Tree:
     import numpy as np
 
     kinds = list(dict.fromkeys(frame.dtypes))
-    rest: list[Json] = [_encode_index(frame.index, buffers), _encode_index(frame.columns, buffers), encode(frame.attrs, buffers, 1)]
+    rest: list[Json] = [_encode_index(frame.index, buffers), _encode_index(frame.columns, buffers), encode_value(frame.attrs, buffers, 1)]
     if len(kinds) == 1 and isinstance(kinds[0], np.dtype) and kinds[0].kind in "biufc":
         return ["block", buffers.add(frame.to_numpy()), *rest]
     return ["frame", [encode_column(frame.iloc[:, place].array, buffers) for place in range(frame.shape[1])], *rest]
@@ -252,7 +252,7 @@ def encode_column(array: Any, buffers: Buffers) -> Tree:
 
     dtype = array.dtype
     if isinstance(dtype, np.dtype) or type(array) is pd.arrays.NumpyExtensionArray:
-        return encode(array.to_numpy(), buffers, 1)
+        return encode_value(array.to_numpy(), buffers, 1)
     if isinstance(dtype, pd.DatetimeTZDtype):
         return ["zoned", buffers.add(np.asarray(array.tz_convert(None))), str(dtype.tz)]
     if isinstance(dtype, pd.CategoricalDtype):
@@ -282,13 +282,13 @@ def _encode_index(index: Any, buffers: Buffers) -> Tree:
     import pandas as pd
 
     if type(index) is pd.RangeIndex:
-        return ["range", [index.start, index.stop, index.step], encode(index.name, buffers, 1)]
+        return ["range", [index.start, index.stop, index.step], encode_value(index.name, buffers, 1)]
     if isinstance(index, pd.MultiIndex):
         levels = [_encode_index(level, buffers) for level in index.levels]
         codes: list[Json] = [buffers.add(np.asarray(code)) for code in index.codes]
-        return ["levels", levels, codes, encode(list(index.names), buffers, 1)]
+        return ["levels", levels, codes, encode_value(list(index.names), buffers, 1)]
     frequency = getattr(index, "freqstr", None) if isinstance(index, pd.DatetimeIndex) else None
-    return ["labels", encode_column(index.array, buffers), encode(index.name, buffers, 1), frequency]
+    return ["labels", encode_column(index.array, buffers), encode_value(index.name, buffers, 1), frequency]
 
 
 def _pandas() -> Any:
@@ -299,16 +299,16 @@ def _pandas() -> Any:
 
 
 def _block(content: Any, store: Store, index: Any, columns: Any, attrs: Any) -> Any:
-    frame = _pandas().DataFrame(store.array(content), index=decode(index, store), columns=decode(columns, store), copy=False)
-    frame.attrs = decode(attrs, store)
+    frame = _pandas().DataFrame(store.array(content), index=decode_value(index, store), columns=decode_value(columns, store), copy=False)
+    frame.attrs = decode_value(attrs, store)
     return frame
 
 
 def _frame(content: Any, store: Store, index: Any, columns: Any, attrs: Any) -> Any:
-    found = {place: decode(column, store) for place, column in enumerate(content)}
-    frame = _pandas().DataFrame(found, index=decode(index, store), copy=False)
-    frame.columns = decode(columns, store)
-    frame.attrs = decode(attrs, store)
+    found = {place: decode_value(column, store) for place, column in enumerate(content)}
+    frame = _pandas().DataFrame(found, index=decode_value(index, store), copy=False)
+    frame.columns = decode_value(columns, store)
+    frame.attrs = decode_value(attrs, store)
     return frame
 
 
@@ -324,7 +324,7 @@ def _periods(content: Any, store: Store, frequency: str) -> Any:
     return pd.PeriodIndex.from_ordinals(store.array(content), freq=pd.PeriodDtype.construct_from_string(frequency).freq).array
 
 
-def _masked(content: Any, store: Store, mask: Any, name: str) -> Any:
+def _apply_mask(content: Any, store: Store, mask: Any, name: str) -> Any:
     pd = _pandas()
     if name not in _MASKED:
         raise ValueError(f"there is no masked type {name!r}")
@@ -334,13 +334,13 @@ def _masked(content: Any, store: Store, mask: Any, name: str) -> Any:
 
 
 def _levels(content: Any, store: Store, codes: Any, names: Any) -> Any:
-    levels = [decode(level, store) for level in content]
-    return _pandas().MultiIndex(levels=levels, codes=[store.array(code) for code in codes], names=decode(names, store))
+    levels = [decode_value(level, store) for level in content]
+    return _pandas().MultiIndex(levels=levels, codes=[store.array(code) for code in codes], names=decode_value(names, store))
 
 
 def _labels(content: Any, store: Store, name: Any, frequency: Any) -> Any:
     pd = _pandas()
-    index = pd.Index(decode(content, store), name=decode(name, store), copy=False)
+    index = pd.Index(decode_value(content, store), name=decode_value(name, store), copy=False)
     if frequency is not None and isinstance(index, pd.DatetimeIndex):
         index.freq = frequency
     return index
@@ -351,24 +351,24 @@ _DECODERS: dict[str, Callable[..., Any]] = {
     "scalar": lambda content, store: store.array(content)[()],
     "objects": _objects,
     "missing": lambda content, _: _pandas().NaT if content == "NaT" else _pandas().NA,
-    "moment": lambda content, store: _pandas().Index(decode(content, store))[0],
+    "moment": lambda content, store: _pandas().Index(decode_value(content, store))[0],
     "block": _block,
     "frame": _frame,
     "series": lambda content, store, index, name: _pandas().Series(
-        decode(content, store), index=decode(index, store), name=decode(name, store), copy=False
+        decode_value(content, store), index=decode_value(index, store), name=decode_value(name, store), copy=False
     ),
-    "index": decode,
+    "index": decode_value,
     "zoned": lambda content, store, zone: _pandas().DatetimeIndex(store.array(content)).tz_localize("UTC").tz_convert(zone).array,
     "categories": lambda content, store, categories, ordered: _pandas().Categorical.from_codes(
-        store.array(content), categories=decode(categories, store), ordered=bool(ordered)
+        store.array(content), categories=decode_value(categories, store), ordered=bool(ordered)
     ),
     "strings": _strings,
     "periods": _periods,
     "intervals": lambda content, store, right, closed: _pandas().arrays.IntervalArray.from_arrays(
-        decode(content, store), decode(right, store), closed=closed
+        decode_value(content, store), decode_value(right, store), closed=closed
     ),
-    "masked": _masked,
-    "range": lambda content, store, name: _pandas().RangeIndex(*map(int, content), name=decode(name, store)),
+    "masked": _apply_mask,
+    "range": lambda content, store, name: _pandas().RangeIndex(*map(int, content), name=decode_value(name, store)),
     "levels": _levels,
     "labels": _labels,
 }

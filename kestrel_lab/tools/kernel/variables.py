@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.kernel.values import Buffers, NotPlain, encode
+from kestrel_lab.tools.kernel.values import Buffers, NotPlain, encode_value
 
 MOST_HASHED = 512 * 1024**2
 """Bytes of one value that are compared whole; of a larger one, and of columns of objects, a sample."""
@@ -56,13 +56,13 @@ class Description:
     missing: int | None = None
 
 
-def describe(value: object) -> Description:
+def describe_value(value: object) -> Description:
     """Describe `value`; nothing in it is changed, and no more than a small part of it is quoted."""
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
     if pandas is not None and isinstance(value, pandas.DataFrame):
         columns = tuple((str(name), str(kind)) for name, kind in zip(value.columns, value.dtypes, strict=True))
         text = f"{value.shape[0]:,} rows × {value.shape[1]:,} columns"
-        missing = _missing(value)
+        missing = _count_missing(value)
         return Description(type="DataFrame", text=text, rows=len(value), columns=columns, missing=missing)
     if pandas is not None and isinstance(value, pandas.Series):
         text = f"{len(value):,} values of {value.dtype}"
@@ -72,11 +72,11 @@ def describe(value: object) -> Description:
         return Description(type="ndarray", text=f"{size} of {value.dtype}")
     kind = type(value).__name__
     if isinstance(value, list | tuple | set | frozenset | dict) and len(value) > _REPR.maxlist:
-        return Description(type=kind, text=f"{len(value):,} items: {short(value)}")
-    return Description(type=kind, text=short(value))
+        return Description(type=kind, text=f"{len(value):,} items: {short_repr(value)}")
+    return Description(type=kind, text=short_repr(value))
 
 
-def _missing(frame: Any) -> int:
+def _count_missing(frame: Any) -> int:
     numpy = sys.modules["numpy"]
     if frame.shape[1] and (kind := _block_kind(frame)):
         return int(numpy.count_nonzero(numpy.isnan(frame.to_numpy()))) if kind in "fc" else 0
@@ -91,7 +91,7 @@ def _block_kind(frame: Any) -> str:
     return str(kind.kind) if isinstance(kind, numpy.dtype) and kind.kind in "biufc" else ""
 
 
-def short(value: object) -> str:
+def short_repr(value: object) -> str:
     """Return the beginning of what `repr` says of a value, on one line."""
     try:
         return " ".join(_REPR.repr(value).split())[:300]
@@ -102,7 +102,7 @@ def short(value: object) -> str:
 # What code can reach.
 
 
-def reached(code: str, namespace: Mapping[str, Any]) -> set[str]:
+def reachable_names(code: str, namespace: Mapping[str, Any]) -> set[str]:
     """Return the names of variables that Python code may read or change: those it names, and those that share something with these.
 
     All of them, where it can reach what it does not name: by `globals()`, by `exec`, by an object of a class of the user's.
@@ -139,7 +139,7 @@ def _names_in(code: CodeType) -> list[str]:
 def _shared_with(value: object, known: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of other variables that are `value`, lie in it, or share the memory of an array with it."""
     numpy = sys.modules.get("numpy")
-    parts = {id(part) for part in _parts(value)}
+    parts = {id(part) for part in _inner_values(value)}
     for name, other in known.items():
         if id(other) in parts or (
             numpy is not None
@@ -150,28 +150,33 @@ def _shared_with(value: object, known: Mapping[str, Any]) -> Iterator[str]:
             yield name
 
 
-def _parts(value: object, depth: int = 0) -> Iterator[object]:
+def _inner_values(value: object, depth: int = 0) -> Iterator[object]:
     yield value
     if depth < _DEEP and isinstance(value, list | tuple | dict) and len(value) <= _MANY:
         for item in list(value.values() if isinstance(value, dict) else value):
-            yield from _parts(item, depth + 1)
+            yield from _inner_values(item, depth + 1)
 
 
 # Whether a value is still the same.
 
 
-def fingerprint(value: object, depth: int = 0) -> int:
+def value_fingerprint(value: object, depth: int = 0) -> int:
     """Return a number that changes when the content of `value` does; of very large values and of columns of objects it knows a sample."""
     pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
     if numpy is not None and isinstance(value, numpy.ndarray):
         return _of_array(value)
     if pandas is not None and isinstance(value, pandas.DataFrame):
-        parts = [_of_frame(value), fingerprint(value.index), fingerprint(value.columns), fingerprint(value.attrs, depth + 1)]
+        parts = [
+            _of_frame(value),
+            value_fingerprint(value.index),
+            value_fingerprint(value.columns),
+            value_fingerprint(value.attrs, depth + 1),
+        ]
         return hash((tuple(map(str, value.dtypes)), *parts))
     if pandas is not None and isinstance(value, pandas.RangeIndex):
         return hash((value.start, value.stop, value.step, str(value.name)))
     if pandas is not None and isinstance(value, pandas.Series | pandas.Index):
-        index = fingerprint(value.index) if isinstance(value, pandas.Series) else 0
+        index = value_fingerprint(value.index) if isinstance(value, pandas.Series) else 0
         return hash((str(value.dtype), str(getattr(value, "name", "")), index, _of_column(value.array)))
     try:
         return zlib.crc32(marshal.dumps(cast("Any", value), 2))
@@ -185,7 +190,7 @@ def _of_array(array: Any) -> int:
     if array.dtype == object:
         flat = array.ravel()
         sample = flat[:: max(1, len(flat) // _SAMPLE)]
-        return hash((head, tuple(short(item) for item in sample.tolist())))
+        return hash((head, tuple(short_repr(item) for item in sample.tolist())))
     step = max(1, array.nbytes // MOST_HASHED)
     flat = array.T if array.flags.f_contiguous and not array.flags.c_contiguous else array
     flat = numpy.ascontiguousarray(flat).reshape(-1)[::step]
@@ -229,11 +234,11 @@ def _of_object(value: object, depth: int) -> int:
         return id(value)
     if isinstance(value, list | tuple | set | frozenset | dict) and len(value) <= _MANY:
         items: Iterable[Any] = [part for pair in value.items() for part in pair] if isinstance(value, dict) else value
-        return hash(tuple(fingerprint(item, depth + 1) for item in items))
+        return hash(tuple(value_fingerprint(item, depth + 1) for item in items))
     state = getattr(value, "__dict__", None)
     if not isinstance(state, dict) or isinstance(value, type | FunctionType | ModuleType) or len(state) > _MANY:
         return id(value)
-    return hash((id(type(value)), tuple((name, fingerprint(item, depth + 1)) for name, item in state.items())))
+    return hash((id(type(value)), tuple((name, value_fingerprint(item, depth + 1)) for name, item in state.items())))
 
 
 # What changed.
@@ -278,12 +283,12 @@ class Before:
     @classmethod
     def of(cls, code: str, namespace: Mapping[str, Any]) -> Before:
         """Look at the variables now."""
-        names = reached(code, namespace)
+        names = reachable_names(code, namespace)
         values = user_variables(namespace)
         return cls(
             values,
-            {name: describe(values[name]) for name in names},
-            {name: fingerprint(values[name]) for name in names},
+            {name: describe_value(values[name]) for name in names},
+            {name: value_fingerprint(values[name]) for name in names},
             frozenset(name for name, value in namespace.items() if isinstance(value, ModuleType)),
         )
 
@@ -297,21 +302,27 @@ class Before:
         now, found = user_variables(namespace), list[Change]()
         for name in sorted(now.keys() | self.values.keys()):
             if name not in self.values:
-                found.append(Change(name=name, kind="new", text=f"new {(made := describe(now[name])).type}, {made.text}", rebound=True))
+                found.append(
+                    Change(name=name, kind="new", text=f"new {(made := describe_value(now[name])).type}, {made.text}", rebound=True)
+                )
             elif name not in now:
                 found.append(Change(name=name, kind="deleted", text=f"deleted ({self._was(name).type})", rebound=True))
             elif now[name] is not self.values[name]:
-                found.append(Change(name=name, kind="changed", text=difference(self._was(name), describe(now[name])), rebound=True))
-            elif name in self.prints and fingerprint(now[name]) != self.prints[name]:
+                found.append(
+                    Change(name=name, kind="changed", text=value_difference(self._was(name), describe_value(now[name])), rebound=True)
+                )
+            elif name in self.prints and value_fingerprint(now[name]) != self.prints[name]:
                 lost = not_plain(now[name])
-                found.append(Change(name=name, kind="changed", text=difference(self.described[name], describe(now[name])), lost=lost))
+                found.append(
+                    Change(name=name, kind="changed", text=value_difference(self.described[name], describe_value(now[name])), lost=lost)
+                )
         return found
 
     def _was(self, name: str) -> Description:
-        return self.described.get(name) or describe(self.values[name])
+        return self.described.get(name) or describe_value(self.values[name])
 
 
-def difference(was: Description, now: Description) -> str:
+def value_difference(was: Description, now: Description) -> str:
     """Say in a line how a value differs from what it was."""
     if was.type != now.type:
         return f"{was.type} → {now.type}, {now.text}"
@@ -338,7 +349,7 @@ def _columns(was: dict[str, str], now: dict[str, str]) -> Iterator[str]:
 def not_plain(value: object) -> str:
     """Return why `value` cannot be handed from one process to another as data; empty if it can."""
     try:
-        encode(value, Buffers())
+        encode_value(value, Buffers())
     except NotPlain as reason:
         return str(reason)
     return ""

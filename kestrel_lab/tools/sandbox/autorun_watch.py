@@ -72,7 +72,7 @@ Marks = dict[str, tuple[str, int, int, int]]
 """Files by path, each with a clause that says what runs or obeys it, and numbers that change when the file does."""
 
 
-def who_runs(path: str) -> str:
+def autorun_reason(path: str) -> str:
     """Return what runs or obeys a file without being told to, as a clause; empty for a file that nobody knows of."""
     normal = posixpath.normpath(path).casefold()
     name = posixpath.basename(normal)
@@ -81,9 +81,9 @@ def who_runs(path: str) -> str:
     return next((said for folder, said in _BY_FOLDER.items() if f"/{folder}/" in f"/{normal}"), "")
 
 
-def with_word(path: str, preview: str) -> str:
+def with_autorun_warning(path: str, preview: str) -> str:
     """Return a preview of a change to `path`, with a last line that says who will run it."""
-    said = who_runs(path) if preview else ""
+    said = autorun_reason(path) if preview else ""
     return f"{preview.rstrip(chr(10))}\nNote: {said}." if said else preview
 
 
@@ -132,7 +132,7 @@ class AutorunWatch:
                 for file, who in folder.files:
                     _note(found, file, who)
                 for gitdir in folder.gitdirs:
-                    for file, who in _obeyed(gitdir, self.root):
+                    for file, who in _files_git_runs(gitdir, self.root):
                         _note(found, file, who)
             self._known = seen
             return found
@@ -188,14 +188,14 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
                 gitdirs.append(entry.path)
             elif entry.is_dir(follow_symlinks=False):
                 inner.append(entry.path)
-            elif who := who_runs(os.path.relpath(entry.path, root)):
+            elif who := autorun_reason(os.path.relpath(entry.path, root)):
                 files.append((entry.path, who))
     if names >= _BARE:
         gitdirs.append(place)
     return _Folder(changed, tuple(inner), tuple(files), tuple(gitdirs))
 
 
-def _obeyed(place: str, root: str) -> Iterator[tuple[str, str]]:
+def _files_git_runs(place: str, root: str) -> Iterator[tuple[str, str]]:
     """Yield what git runs or obeys because of what is at `place`, a repository's folder or a file or link that leads to one, and why."""
     if not os.path.isdir(place) or os.path.islink(place):
         yield place, "it says where git finds settings and hooks"
@@ -206,7 +206,7 @@ def _obeyed(place: str, root: str) -> Iterator[tuple[str, str]]:
         yield f"{place}/{_TODO}", "git runs the programs that it names"
     yield from _hooks(f"{place}/hooks")
     for settings in ("config", "config.worktree"):
-        for hook_folder, target in _pointed(f"{place}/{settings}", place):
+        for hook_folder, target in _configured_places(f"{place}/{settings}", place):
             if target.startswith(f"{os.path.realpath(root)}/"):
                 yield from _hooks(target) if hook_folder else [(target, "the settings of a repository include it")]
     for name in _entries(f"{place}/worktrees"):
@@ -214,14 +214,14 @@ def _obeyed(place: str, root: str) -> Iterator[tuple[str, str]]:
     for folder, inner, files in os.walk(f"{place}/modules"):  # each in a folder like the submodule's own, however deep
         if {*inner, *files} >= _BARE:
             inner.clear()
-            yield from _obeyed(folder, root)
+            yield from _files_git_runs(folder, root)
 
 
 def _hooks(folder: str) -> Iterator[tuple[str, str]]:
     return ((f"{folder}/{name}", "git runs it") for name in _entries(folder) if not name.endswith(".sample"))
 
 
-def _pointed(settings: str, gitdir: str) -> Iterator[tuple[bool, str]]:
+def _configured_places(settings: str, gitdir: str) -> Iterator[tuple[bool, str]]:
     """Yield the places that a repository's settings name, and whether each is a folder of hooks."""
     try:
         fd = os.open(settings, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

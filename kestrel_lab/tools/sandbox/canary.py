@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from kestrel_lab.tools.sandbox.command_lines import bwrap_path, launch_among
+from kestrel_lab.tools.sandbox.command_lines import bwrap_path, launch_with_places
 from kestrel_lab.tools.sandbox.launcher_client import Launch, can_launch, run_blocking
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 from kestrel_lab.tools.shell.environment import clean_environment
@@ -64,7 +64,7 @@ print(json.dumps(leaks))
 """
 
 
-def leaks(level: Level, sandbox: Sandbox, start: Start = launch_among) -> list[str]:
+def find_leaks(level: Level, sandbox: Sandbox, start: Start = launch_with_places) -> list[str]:
     """Return which of `PROBES` got through at `level`; raises `OSError` with the reason where no command can be run at it at all.
 
     Takes about a tenth of a second. What a probe wrote outside counts by what is there, not by what the command said.
@@ -132,7 +132,7 @@ def _reason(output: str) -> str:
     )
 
 
-def why_not(level: Level, sandbox: Sandbox) -> str:
+def probe_level(level: Level, sandbox: Sandbox) -> str:
     """Return why the level cannot be relied on here; empty where it can. A failure of the test is a reason, too."""
     if level is Level.S0:
         return ""
@@ -141,7 +141,7 @@ def why_not(level: Level, sandbox: Sandbox) -> str:
     if level >= Level.S2 and bwrap_path() is None:
         return "bubblewrap is not installed (apt install bubblewrap, or dnf install bubblewrap)"
     try:
-        found = leaks(level, sandbox)
+        found = find_leaks(level, sandbox)
     except (OSError, ValueError) as error:
         return f"a command cannot be run at this level here: {error}"
     return f"the canary got out: {', '.join(found)}" if found else ""

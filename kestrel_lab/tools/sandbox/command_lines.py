@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from kestrel_lab.host.programs import resolve
+from kestrel_lab.host.programs import find_program
 from kestrel_lab.tools.files.workspace import settings_in
-from kestrel_lab.tools.sandbox.landlock import TRUNCATES, version
+from kestrel_lab.tools.sandbox.landlock import TRUNCATES, landlock_version
 from kestrel_lab.tools.sandbox.launcher_client import Launch
 from kestrel_lab.tools.sandbox.launcher_process import FILTER_FD, SOURCE_FD
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
@@ -21,15 +21,15 @@ from kestrel_lab.tools.sandbox.mounts import (
     NETWORK,
     PROGRAMS,
     copied_settings,
-    hidden_in,
+    existing_below,
+    is_within,
     linked_repository,
     own_repository,
     private_places,
-    pythons,
+    python_folders,
     secret_places,
-    within,
 )
-from kestrel_lab.tools.sandbox.private_gitdir import LIVE, PREFIX, shown_names
+from kestrel_lab.tools.sandbox.private_gitdir import LIVE, PREFIX, mounted_names
 from kestrel_lab.tools.sandbox.seccomp import AF_INET, AF_INET6, filter_program
 
 HOME = "/tmp/home"  # noqa: S108  # of the sandbox, which has a /tmp of its own
@@ -56,11 +56,11 @@ def launch_for(
     the level cannot hold a command in.
     """
     begin = workspace if folder is None else folder
-    launch = launch_among(level, argv, read=sandbox.readable, write=(workspace,), folder=begin, env=env, sandbox=sandbox)
+    launch = launch_with_places(level, argv, read=sandbox.readable, write=(workspace,), folder=begin, env=env, sandbox=sandbox)
     return replace(launch, watched=str(workspace))
 
 
-def launch_among(
+def launch_with_places(
     level: Level,
     argv: Sequence[str],
     *,
@@ -79,19 +79,19 @@ def launch_among(
     for place in (*read, *write):
         check_workspace(level, place, sandbox.hidden)
     if level is Level.S1:
-        return _landlocked(argv, read, write, folder, env, sandbox)
+        return _landlock_launch(argv, read, write, folder, env, sandbox)
     mounts = _mounts(level, read, write, sandbox)
-    if not any(within(folder, place) for place in (*read, *write)):
+    if not any(is_within(folder, place) for place in (*read, *write)):
         mounts.add(folder, "--dir")
-    return _wrapped(argv, mounts, folder, env, sandbox)
+    return _bwrap_launch(argv, mounts, folder, env, sandbox)
 
 
 def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) -> None:
     """Raise `PermissionError` for a workspace that contains something that the level must hide and cannot."""
     for needed in ("/usr", "/etc", "/dev", "/proc"):
-        if within(Path(needed), workspace):
+        if is_within(Path(needed), workspace):
             raise PermissionError(f"the workspace {workspace} contains system folders, so no sandbox can contain a command there")
-    if level is Level.S1 and (found := next(hidden_in((*secret_places(), *hidden), [workspace]), None)):
+    if level is Level.S1 and (found := next(existing_below((*secret_places(), *hidden), [workspace]), None)):
         advice = ": set home to a folder outside of it" if str(found) in map(os.path.realpath, hidden) else ""
         raise PermissionError(f"the workspace contains {found}, and level S1 cannot hide a part of a workspace{advice}")
 
@@ -99,10 +99,10 @@ def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) 
 @cache
 def bwrap_path() -> str | None:
     """Return the path of bubblewrap; `None` where it is not installed."""
-    return resolve("bwrap")
+    return find_program("bwrap")
 
 
-def _landlocked(
+def _landlock_launch(
     argv: Sequence[str], read: Sequence[Path], write: Sequence[Path], folder: Path, env: Mapping[str, str], sandbox: Sandbox
 ) -> Launch:
     more = ("/proc", "/sys/devices/system/cpu", *(NETWORK if sandbox.network else ()))
@@ -113,9 +113,9 @@ def _landlocked(
         argv=tuple(argv),
         cwd=str(folder),
         env=env,
-        program=filter_program(families, truncate=version() >= TRUNCATES),
+        program=filter_program(families, truncate=landlock_version() >= TRUNCATES),
         system=(*PROGRAMS, *CONFIGURATION, *more),
-        read=(*map(os.path.realpath, (*pythons(), *read)), *(str(one.common) for one in linked)),
+        read=(*map(os.path.realpath, (*python_folders(), *read)), *(str(one.common) for one in linked)),
         write=(*map(os.path.realpath, write), *map(str, written), *DEVICES),
         network=sandbox.network,
         private=True,
@@ -174,7 +174,7 @@ class _Mounts:
         return words, sources
 
 
-def _wrapped(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[str, str], sandbox: Sandbox) -> Launch:
+def _bwrap_launch(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[str, str], sandbox: Sandbox) -> Launch:
     program = filter_program((AF_INET, AF_INET6))
     net = ("--share-net",) if sandbox.network else ()
     kept = dict(env) | {"HOME": HOME, "TMPDIR": "/tmp"}  # noqa: S108  # the sandbox's own
@@ -216,7 +216,7 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
     mounts.add("/dev", "--dev", "/dev", "--remount-ro")
     mounts.add("/dev/shm", *_OWN)  # noqa: S108  # the sandbox's own
     mounts.add(HOME, "--dir")
-    for place in (*pythons(), *read):
+    for place in (*python_folders(), *read):
         if place.exists():
             mounts.opened(place, os.path.realpath(place))
     for place in write:
@@ -224,7 +224,7 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
         _guard_repository(mounts, place)
         for settings in _settings(place):
             mounts.opened(settings, os.path.realpath(place) + f"/{settings.name}")
-    _hide(mounts, level, (*read, *write), sandbox)
+    _hide_keys(mounts, level, (*read, *write), sandbox)
     return mounts
 
 
@@ -244,7 +244,7 @@ def _guard_repository(mounts: _Mounts, workspace: Path) -> None:
 def _as_named(found: Path, places: Iterable[Path]) -> Path:
     """Return the name of `found` inside the sandbox: under the name of the place it lies in, which may lead through links."""
     for place in places:
-        if within(found, real := Path(os.path.realpath(place))):
+        if is_within(found, real := Path(os.path.realpath(place))):
             return place / found.relative_to(real)
     return found
 
@@ -255,7 +255,7 @@ def _mount_gitdir(mounts: _Mounts, gitdir: Path, at: Path) -> None:
         mounts.opened(at, gitdir)
         return
     (gitdir / "logs").mkdir(exist_ok=True)  # git makes it with the first commit, which may be the command's
-    private, shown = gitdir / f"{PREFIX}{secrets.token_hex(8)}", tuple(shown_names(str(gitdir)))
+    private, shown = gitdir / f"{PREFIX}{secrets.token_hex(8)}", tuple(mounted_names(str(gitdir)))
     mounts.repositories.append((str(gitdir), str(private), shown))
     mounts.opened(at, private, written=True)
     for name in shown:
@@ -305,12 +305,12 @@ def _program_mounts() -> _Mounts:
     return mounts
 
 
-def _hide(mounts: _Mounts, level: Level, places: Sequence[Path], sandbox: Sandbox) -> None:
+def _hide_keys(mounts: _Mounts, level: Level, places: Sequence[Path], sandbox: Sandbox) -> None:
     """Hide keys that lie inside a mounted folder."""
     keys = [*secret_places(), *sandbox.hidden, *(place / _ENGINE for place in places)]
-    shown: Iterable[Path] = [Path("/")] if level is Level.S2 else [*places, *pythons(), *map(Path, PROGRAMS)]
+    shown: Iterable[Path] = [Path("/")] if level is Level.S2 else [*places, *python_folders(), *map(Path, PROGRAMS)]
     covered = [place for place in private_places() if place != Path("/")] if level is Level.S2 else []
-    for secret in hidden_in(keys, shown):
+    for secret in existing_below(keys, shown):
         named = _as_named(secret, places)
-        if any(within(named, place) for place in places) or not any(within(secret, folder) for folder in covered):
+        if any(is_within(named, place) for place in places) or not any(is_within(secret, folder) for folder in covered):
             mounts.nothing(named)

@@ -51,7 +51,7 @@ def _prctl(*values: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-def version() -> int:
+def landlock_version() -> int:
     """Return the version of Landlock in the kernel; 0 for none."""
     try:
         return _call(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION_FLAG))
@@ -76,7 +76,7 @@ def drop_privileges() -> None:
     _call(_CAPSET_X86 if os.uname().machine == "x86_64" else _CAPSET_ARM, header, bytes(24))
 
 
-def restrict(system: Iterable[str], read: Iterable[str], write: Iterable[str], *, network: bool) -> None:
+def restrict_process(system: Iterable[str], read: Iterable[str], write: Iterable[str], *, network: bool) -> None:
     """Restrict this process and its children to reading and executing beneath `system` and `read`, and to anything beneath `write`.
 
     Paths that do not exist are left out; a link in one is followed in `system`, which no command can write, and an error elsewhere.

@@ -120,7 +120,7 @@ class _Launcher:
 _LAUNCHER = _Launcher()
 
 
-class Launched:
+class LaunchedCommand:
     """A running command, on a running event loop."""
 
     def __init__(self, talk: socket.socket, *, shifted: bool) -> None:
@@ -181,7 +181,7 @@ class Launched:
             self._ended.set_result(-signal.SIGKILL)
         else:
             code = int(message["exit"])
-            self._ended.set_result(unshifted(code) if self._shifted else code)
+            self._ended.set_result(signal_exit_code(code) if self._shifted else code)
 
 
 _FATAL = frozenset(
@@ -189,12 +189,12 @@ _FATAL = frozenset(
 )
 
 
-def unshifted(code: int) -> int:
+def signal_exit_code(code: int) -> int:
     """Return the exit code with a signal as a negative number. Some programs use 129 and 130 as codes of their own: these stay."""
     return 128 - code if code - 128 in _FATAL else code
 
 
-def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> socket.socket:
+def start_command(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> socket.socket:
     """Start a command; its streams may be closed here afterwards. The socket reports its end, and closing the socket kills the command.
 
     `report` is a file descriptor that it finds as `REPORT_FD`.
@@ -215,18 +215,18 @@ def begin(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: i
     return ours
 
 
-async def launched(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> Launched:
+async def start_command_async(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> LaunchedCommand:
     """Start a command on a running event loop."""
-    talk = begin(launch, stdin, stdout, stderr, report)
+    talk = start_command(launch, stdin, stdout, stderr, report)
     talk.setblocking(False)
-    return Launched(talk, shifted=launch.shifted)
+    return LaunchedCommand(talk, shifted=launch.shifted)
 
 
 def run_blocking(launch: Launch, timeout_s: float) -> tuple[int | None, str]:
     """Run a command to its end without an event loop: exit code and output; `None` for one that was not started or took too long."""
     reading, writing = os.pipe()
     try:
-        with begin(launch, None, writing, writing) as talk:
+        with start_command(launch, None, writing, writing) as talk:
             os.close(writing)
             writing = -1
             talk.settimeout(timeout_s)

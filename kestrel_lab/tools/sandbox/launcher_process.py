@@ -70,7 +70,7 @@ def serve() -> None:
             code = 1
             try:
                 os.close(taken)
-                _keep(control, take)
+                _serve_one(control, take)
                 code = 0
             finally:
                 os._exit(code)  # no cleaning up that is the launcher's
@@ -80,7 +80,7 @@ def serve() -> None:
         os.close(taken)
 
 
-def _keep(control: socket.socket, take: int) -> None:
+def _serve_one(control: socket.socket, take: int) -> None:
     """Serve one command, from its request to the end of its last process."""
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -103,20 +103,20 @@ def _keep(control: socket.socket, take: int) -> None:
     private = os.path.realpath(tempfile.mkdtemp(prefix="kestrel-")) if request["private"] else ""
     repositories: list[PrivateGit] = []
     try:
-        child = _started(request, private, fds[1:], talk, repositories)
+        child = _start_command(request, private, fds[1:], talk, repositories)
         for stream in fds[1:]:
             os.close(stream)
         if child:
             _wait(child, talk, wake, repositories, request["memory"])
     finally:
-        _sweep()
+        _kill_descendants()
         if notes := [note for one in repositories for note in one.end()]:
-            _tell(talk, {"notes": notes})
+            _send_message(talk, {"notes": notes})
         talk.close()  # nobody waits for the rest
         remove_tree(*(one.rest for one in repositories), *([private] if private else []))
 
 
-def _started(request: Request, private: str, streams: list[int], talk: socket.socket, repositories: list[PrivateGit]) -> int:
+def _start_command(request: Request, private: str, streams: list[int], talk: socket.socket, repositories: list[PrivateGit]) -> int:
     """Start the command and return its process id; 0 when it could not be started, which the caller is sent.
 
     `repositories` are those that were made for it, and have to be ended.
@@ -129,23 +129,23 @@ def _started(request: Request, private: str, streams: list[int], talk: socket.so
             repositories.append(one)
         os.chdir(request["cwd"])
         if not request["landlock"]:
-            return _spawned(request, streams)
+            return _spawn_process(request, streams)
         told, tell = os.pipe()
         child = os.fork()
         if child == 0:
-            _become(request, private, streams, tell)
+            _exec_restricted(request, private, streams, tell)
         os.close(tell)
         with os.fdopen(told, "rb") as pipe:
             problem = pipe.read()
     except OSError as error:
-        problem = _described(error)
+        problem = _error_bytes(error)
     if not problem:
         return child
-    _tell(talk, {"error": problem.decode("utf-8", "replace")})
+    _send_message(talk, {"error": problem.decode("utf-8", "replace")})
     return 0
 
 
-def _spawned(request: Request, streams: list[int]) -> int:
+def _spawn_process(request: Request, streams: list[int]) -> int:
     """Start a process that restricts itself or is not restricted; it gets only its streams and its filter, and this one is not forked."""
     kept = [(fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH), place) for place, stream in zip(_PLACES, streams, strict=False)]
     if program := base64.b64decode(request["filter"]):
@@ -162,7 +162,7 @@ def _spawned(request: Request, streams: list[int]) -> int:
             os.close(fd)
 
 
-def _become(request: Request, private: str, streams: list[int], tell: int) -> NoReturn:
+def _exec_restricted(request: Request, private: str, streams: list[int], tell: int) -> NoReturn:
     """Turn this forked process into the command, restricted by Landlock; an error goes to `tell`."""
     try:
         os.setsid()
@@ -174,16 +174,16 @@ def _become(request: Request, private: str, streams: list[int], tell: int) -> No
             os.dup2(fd, place)
         rules = request["landlock"]
         landlock.drop_privileges()
-        landlock.restrict(rules["system"], rules["read"], [*rules["write"], private], network=rules["network"])
+        landlock.restrict_process(rules["system"], rules["read"], [*rules["write"], private], network=rules["network"])
         landlock.filter_calls(base64.b64decode(request["filter"]))
         os.execvpe(request["argv"][0], request["argv"], request["env"] | {"HOME": private, "TMPDIR": private})  # noqa: S606  # no shell is wanted
     except BaseException as error:  # noqa: BLE001  # a forked process has nobody else to tell
-        os.write(tell, _described(error))
+        os.write(tell, _error_bytes(error))
     finally:
         os._exit(127)
 
 
-def _described(error: BaseException) -> bytes:
+def _error_bytes(error: BaseException) -> bytes:
     return f"{type(error).__name__}: {error}".encode()[:4096]
 
 
@@ -203,12 +203,12 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
         if wake in ready:
             os.read(wake, 4096)
         try:
-            status = _reaped(child)
+            status = _reap(child)
             if alive and status is not None:
                 alive = False
-                if not _tell(talk, {"exit": os.waitstatus_to_exitcode(status)}):
+                if not _send_message(talk, {"exit": os.waitstatus_to_exitcode(status)}):
                     return
-                _reaped(child)
+                _reap(child)
         except ChildProcessError:  # as their subreaper this process would have whatever is left
             return
         if talk.fileno() in ready:
@@ -218,12 +218,12 @@ def _wait(child: int, talk: socket.socket, wake: int, repositories: list[Private
                 one.carry()
             processes = list(_descendants(os.getpid()))
             if len(processes) > MAX_PROCESSES or (bound is not None and bound.exceeded(processes)):
-                _tell(talk, {"stopped": "processes" if len(processes) > MAX_PROCESSES else "memory"})
+                _send_message(talk, {"stopped": "processes" if len(processes) > MAX_PROCESSES else "memory"})
                 return
             look = time.monotonic() + _CHECK_S
 
 
-def _reaped(child: int) -> int | None:
+def _reap(child: int) -> int | None:
     """Reap processes that ended, up to `child`, whose status is returned; raises `ChildProcessError` where none is left."""
     while (ended := os.waitpid(-1, os.WNOHANG))[0]:
         if ended[0] == child:
@@ -231,7 +231,7 @@ def _reaped(child: int) -> int | None:
     return None
 
 
-def _tell(talk: socket.socket, message: Request) -> bool:
+def _send_message(talk: socket.socket, message: Request) -> bool:
     try:
         talk.sendall(json.dumps(message).encode() + b"\n")
     except OSError:
@@ -239,7 +239,7 @@ def _tell(talk: socket.socket, message: Request) -> bool:
     return True
 
 
-def _sweep() -> None:
+def _kill_descendants() -> None:
     """Kill every process that the command started, including those in sessions of their own, which have become children of this process."""
     deadline = time.monotonic() + _SWEEP_S
     while time.monotonic() < deadline:

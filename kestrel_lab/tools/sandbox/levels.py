@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-from kestrel_lab.core.errors import UsageError, nearest
+from kestrel_lab.core.errors import UsageError, did_you_mean
 
 
 class Level(IntEnum):
@@ -77,7 +77,7 @@ def parse_level(text: str) -> Level | None:
         return None
     if word.upper() in Level.__members__:
         return Level[word.upper()]
-    raise UsageError(f"unknown sandbox level {text!r}: {nearest(word.upper(), _NAMES)} ({', '.join(_NAMES)})")
+    raise UsageError(f"unknown sandbox level {text!r}: {did_you_mean(word.upper(), _NAMES)} ({', '.join(_NAMES)})")
 
 
 NETWORK = re.compile(
@@ -89,7 +89,7 @@ NETWORK = re.compile(
 _WRITING = re.compile(r"(?i)read-only file system")
 
 
-def denial(level: Level, sandbox: Sandbox, said: str) -> str:
+def denial_cause(level: Level, sandbox: Sandbox, said: str) -> str:
     """Return which part of `said`, the output of a command that failed, the sandbox caused; empty where nothing sounds like it."""
     if level is Level.S0:
         return ""

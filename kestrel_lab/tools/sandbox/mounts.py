@@ -44,12 +44,12 @@ _PASSWORDS = ("/etc/shadow", "/etc/gshadow", "/etc/shadow-", "/etc/gshadow-", "/
 
 
 @cache
-def pythons() -> tuple[Path, ...]:
+def python_folders() -> tuple[Path, ...]:
     """Return the folders of the running Python and of its base installation, where they are not system folders."""
     found = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)}
     named = {Path(os.path.abspath(sys.prefix))}  # scripts in it name it as it was called
-    kept = [place for place in found | named if not any(within(place, Path(root)) for root in PROGRAMS)]
-    return tuple(sorted(place for place in kept if not within(home_folder(), place)))
+    kept = [place for place in found | named if not any(is_within(place, Path(root)) for root in PROGRAMS)]
+    return tuple(sorted(place for place in kept if not is_within(home_folder(), place)))
 
 
 def secret_places(env: Mapping[str, str] = os.environ) -> list[Path]:
@@ -75,12 +75,12 @@ def private_places() -> list[Path]:
     return [home_folder(), Path("/root"), Path("/home"), Path("/tmp"), Path("/var/tmp"), Path("/run"), Path(tempfile.gettempdir())]  # noqa: S108  # to be hidden
 
 
-def within(place: Path, folder: Path) -> bool:
+def is_within(place: Path, folder: Path) -> bool:
     """Return whether `place` is `folder` or beneath it, by their names alone."""
     return f"{place}/".startswith(f"{folder}/" if folder.name else "/")
 
 
-def hidden_in(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[Path]:
+def existing_below(places: Iterable[Path], folders: Iterable[Path]) -> Iterator[Path]:
     """Yield those of `places` that exist and lie in one of `folders`, as they really are."""
     there = [place for place in places if os.path.lexists(place)]  # most do not exist, and following links takes time
     roots = [os.path.realpath(folder).rstrip("/") for folder in folders] if there else []
@@ -103,13 +103,13 @@ def copied_settings() -> tuple[Path, tuple[str, ...]] | None:
     """
     stamp = tuple((name, os.lstat(name).st_mtime_ns) for name in CONFIGURATION if os.path.lexists(name))
     try:
-        return _copied(os.getpid(), stamp)
+        return _copy_settings(os.getpid(), stamp)
     except OSError:  # no room, or no right to read: each is mounted by itself then
         return None
 
 
 @lru_cache(maxsize=1)
-def _copied(process: int, stamp: tuple[tuple[str, int], ...]) -> tuple[Path, tuple[str, ...]]:
+def _copy_settings(process: int, stamp: tuple[tuple[str, int], ...]) -> tuple[Path, tuple[str, ...]]:
     folder = Path(tempfile.mkdtemp(prefix="kestrel-etc-"))
     atexit.register(_remove, folder, process)
     left_out = []
@@ -142,7 +142,7 @@ _MOST = 4_096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Linked:
+class LinkedRepository:
     """Where the repository of a worktree is."""
 
     own: Path
@@ -168,7 +168,7 @@ def own_repository(workspace: Path) -> Path | None:
     return found if found.is_dir() and workspace.resolve() in found.parents else None
 
 
-def linked_repository(workspace: Path) -> Linked | None:
+def linked_repository(workspace: Path) -> LinkedRepository | None:
     """Return the repository that `workspace` is a worktree of; `None` if it is not a worktree, or if only the workspace claims to be one.
 
     What a workspace says of itself may have been written by anybody. The repository has to name the workspace
@@ -190,7 +190,7 @@ def linked_repository(workspace: Path) -> Linked | None:
             return None
     except (OSError, ValueError):
         return None
-    return Linked(own=own, common=common)
+    return LinkedRepository(own=own, common=common)
 
 
 def _line(file: Path) -> str:

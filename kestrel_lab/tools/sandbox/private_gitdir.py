@@ -43,20 +43,20 @@ _NEW, _OLD = ".new", ".old"
 _Mark = tuple[int, int, int]
 
 
-def shown_names(gitdir: str) -> Iterator[str]:
+def mounted_names(gitdir: str) -> Iterator[str]:
     """Yield what of a repository's folder is mounted in the private one: `LIVE` as it is, all else to be read.
 
     What a mount would show nothing of is left out: each takes time.
     """
     for entry in os.scandir(gitdir):
-        if carried(entry.name) or _PASSING.fullmatch(entry.name) or entry.name in UNUSED:
+        if is_carried_over(entry.name) or _PASSING.fullmatch(entry.name) or entry.name in UNUSED:
             continue
         folder, file = entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False)
         if file or (folder and (entry.name in LIVE or any(not name.endswith(".sample") for name in os.listdir(entry.path)))):
             yield entry.name
 
 
-def carried(name: str) -> bool:
+def is_carried_over(name: str) -> bool:
     """Return whether what has that name in a repository's folder is carried over, and not mounted."""
     return name in _STATE or _KEPT.fullmatch(name) is not None
 
@@ -103,7 +103,7 @@ class PrivateGit:
             os.symlink(os.readlink(entry.path), inside)
         elif entry.name in _STATE and entry.is_dir():
             _link_tree(entry.path, inside)
-        elif carried(entry.name) and entry.is_file():
+        elif is_carried_over(entry.name) and entry.is_file():
             outside = _mark(entry.path)
             _transfer(entry.path, inside)
             self.marks[entry.name] = (_mark(inside), outside)
@@ -126,9 +126,12 @@ class PrivateGit:
             ours, others = mine != before[0], theirs != before[1]
             try:
                 if ours and (not others or name == "index"):
-                    self.marks[name] = (mine, _put(inside, mine, outside, theirs, self.private + _NEW if force else outside + _LOCK))
+                    self.marks[name] = (
+                        mine,
+                        _put_in_place(inside, mine, outside, theirs, self.private + _NEW if force else outside + _LOCK),
+                    )
                 else:
-                    self.marks[name] = (_put(outside, theirs, inside, mine, inside + _LOCK), theirs)
+                    self.marks[name] = (_put_in_place(outside, theirs, inside, mine, inside + _LOCK), theirs)
                 if ours and others:
                     self.both.add(name)
             except OSError:  # one of the two changes it just now
@@ -169,7 +172,7 @@ class PrivateGit:
         if name == "hooks" and os.path.isdir(place) and not os.listdir(place):
             return True
         outside = f"{self.real}/{name}"
-        return os.path.islink(outside) if os.path.islink(place) else carried(name)
+        return os.path.islink(outside) if os.path.islink(place) else is_carried_over(name)
 
 
 def _mark(path: str) -> _Mark | None:
@@ -181,7 +184,7 @@ def _mark(path: str) -> _Mark | None:
     return (found.st_ino, found.st_mtime_ns, found.st_size) if stat.S_ISREG(found.st_mode) else None
 
 
-def _put(source: str, there: _Mark | None, target: str, seen: _Mark | None, new: str) -> _Mark | None:
+def _put_in_place(source: str, there: _Mark | None, target: str, seen: _Mark | None, new: str) -> _Mark | None:
     """Put what `source` is in the place of `target`, by way of `new`, at once; nothing there, nothing here. Returns its mark.
 
     With git's lock as `new` nobody changes `target` meanwhile. Raises `OSError` if somebody does, or did since it was `seen`.
@@ -269,7 +272,7 @@ def _recover(real: str, left: str) -> None:
         for name in filter(_KEPT.fullmatch, os.listdir(left)):
             mine, theirs = _mark(f"{left}/{name}"), _mark(f"{real}/{name}")
             if mine is not None and (theirs is None or (mine[0] != theirs[0] and mine[1] > theirs[1])):
-                _put(f"{left}/{name}", mine, f"{real}/{name}", theirs, left + _NEW)
+                _put_in_place(f"{left}/{name}", mine, f"{real}/{name}", theirs, left + _NEW)
         remove_tree(left, left + _OLD, left + _NEW)
     except OSError:
         pass  # another command is at work in it

@@ -68,7 +68,7 @@ _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _Instruction = tuple[int, int, int, int]
 
 
-def machine() -> int | None:
+def processor_column() -> int | None:
     """Return the column of numbers for this processor; `None` for an unknown one."""
     return _MACHINES.get(platform.machine().lower())
 
@@ -82,10 +82,10 @@ def filter_program(families: Sequence[int], *, truncate: bool = True, effects: b
     owner or time of a file is changed, and nothing is left in shared memory; threads can be started. What is refused fails with `EPERM`, what a program can do
     without (`clone3`, calls of other processor modes) with `ENOSYS`. Raises `OSError` for an unknown processor.
     """
-    column = machine()
+    column = processor_column()
     if column is None:
         raise OSError(errno.ENOSYS, f"no list of system calls for the processor {platform.machine()}")
-    refused, absent = _ret(_ERRNO | errno.EPERM), _ret(_ERRNO | errno.ENOSYS)
+    refused, absent = _return_instruction(_ERRNO | errno.EPERM), _return_instruction(_ERRNO | errno.ENOSYS)
     program: list[_Instruction] = [_load(_ARCH), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), absent, _load(_NUMBER)]
     if column == 0:
         program += [(_AT_LEAST, 0, 1, 0x40000000), absent]  # the x32 mode has numbers of its own
@@ -95,18 +95,18 @@ def filter_program(families: Sequence[int], *, truncate: bool = True, effects: b
             program += [(_EQUAL, 0, 1, int(number)), refused]
     program += [(_EQUAL, 0, 1, _CLONE3[column]), absent]  # its flags lie in memory, where a filter cannot look
     alone = [] if effects else [(_ANY_BIT, 1, 0, _THREAD), refused]
-    program += _section(_CLONE[column], [_load(_FIRST), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refused, *alone, _ret(_ALLOW)])
+    program += _section(_CLONE[column], [_load(_FIRST), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refused, *alone, _return_instruction(_ALLOW)])
     if not effects:
         for numbers in _OWN_ONLY:
-            program += _section(numbers[column], [_load(_FIRST), *_allowing((0,), refused)])
+            program += _section(numbers[column], [_load(_FIRST), *_allow_instructions((0,), refused)])
         owned = [step for code in _SET_OWNER for step in ((_EQUAL, 0, 1, code), refused)]
-        program += _section(_FCNTL[column], [_load(_SECOND), *owned, _ret(_ALLOW)])
-    program += _section(_SOCKET[column], [_load(_FIRST), *_allowing(families, refused)])
+        program += _section(_FCNTL[column], [_load(_SECOND), *owned, _return_instruction(_ALLOW)])
+    program += _section(_SOCKET[column], [_load(_FIRST), *_allow_instructions(families, refused)])
     # A pair of datagram sockets can send to any address: only kinds that stay connected to each other.
-    program += _section(_SOCKETPAIR[column], [_load(_SECOND), (_MASK, 0, 0, 0xF), *_allowing((_STREAM, _SEQPACKET), refused)])
+    program += _section(_SOCKETPAIR[column], [_load(_SECOND), (_MASK, 0, 0, 0xF), *_allow_instructions((_STREAM, _SEQPACKET), refused)])
     codes = [step for code in _TERMINAL_INPUT for step in ((_EQUAL, 0, 1, code), refused)]
-    program += _section(_IOCTL[column], [_load(_SECOND), *codes, _ret(_ALLOW)])
-    program.append(_ret(_ALLOW))
+    program += _section(_IOCTL[column], [_load(_SECOND), *codes, _return_instruction(_ALLOW)])
+    program.append(_return_instruction(_ALLOW))
     return b"".join(struct.pack("HBBI", *step) for step in program)
 
 
@@ -114,7 +114,7 @@ def _load(offset: int) -> _Instruction:
     return (_LOAD, 0, 0, offset)
 
 
-def _ret(what: int) -> _Instruction:
+def _return_instruction(what: int) -> _Instruction:
     return (_RETURN, 0, 0, what)
 
 
@@ -123,5 +123,5 @@ def _section(number: int, steps: list[_Instruction]) -> list[_Instruction]:
     return [(_EQUAL, 0, len(steps), number), *steps]
 
 
-def _allowing(values: Sequence[int], refused: _Instruction) -> list[_Instruction]:
-    return [step for value in values for step in ((_EQUAL, 0, 1, value), _ret(_ALLOW))] + [refused]
+def _allow_instructions(values: Sequence[int], refused: _Instruction) -> list[_Instruction]:
+    return [step for value in values for step in ((_EQUAL, 0, 1, value), _return_instruction(_ALLOW))] + [refused]

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.sandbox.canary import why_not
-from kestrel_lab.tools.sandbox.command_lines import bwrap_path, check_workspace, launch_among
+from kestrel_lab.tools.sandbox.canary import probe_level
+from kestrel_lab.tools.sandbox.command_lines import bwrap_path, check_workspace, launch_with_places
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.shell.process import Ended, Sink, run_launched
+from kestrel_lab.tools.shell.process import ProcessEnd, Sink, run_launched
 
 _BEST_FIRST = (Level.S3, Level.S2, Level.S1)
 _VERDICTS: dict[tuple[Level, bool, str | None], str] = {}
@@ -33,19 +33,19 @@ class Choice:
         """Return the level in a few words, with the reason where it is not a sandbox."""
         if self.wanted:
             return self.level.name
-        return f"{self.level.name}: no sandbox; {_told(self.reasons)}"
+        return f"{self.level.name}: no sandbox; {_reasons_text(self.reasons)}"
 
 
-def verdict(level: Level, sandbox: Sandbox) -> str:
+def level_problem(level: Level, sandbox: Sandbox) -> str:
     """Return why the level cannot be relied on here, empty where it can; tested once per process for equal settings."""
     key = (level, sandbox.network, bwrap_path())
     with _ONE_AT_A_TIME:
         if key not in _VERDICTS:
-            _VERDICTS[key] = why_not(level, Sandbox(network=sandbox.network))
+            _VERDICTS[key] = probe_level(level, Sandbox(network=sandbox.network))
         return _VERDICTS[key]
 
 
-def choose(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
+def choose_level(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
     """Return the level for commands in `workspace`, at least `minimum`.
 
     Takes a tenth of a second per level the first time and blocks. A level that was named is that level or nothing: raises
@@ -70,15 +70,15 @@ def choose(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choi
             return Choice(level=level, reasons=tuple(reasons))
         reasons.append((level, problem))
     if minimum > Level.S0:
-        raise UsageError(f"no sandbox of level {minimum.name} or above is available: {_told(reasons)}")
+        raise UsageError(f"no sandbox of level {minimum.name} or above is available: {_reasons_text(reasons)}")
     return Choice(level=Level.S0, reasons=tuple(reasons), wanted=False)
 
 
-async def chosen(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
+async def choose_level_async(sandbox: Sandbox, workspace: Path, minimum: Level = Level.S0) -> Choice:
     """Choose the level without blocking the event loop."""
-    if tried(sandbox):
-        return choose(sandbox, workspace, minimum)
-    return await asyncio.to_thread(choose, sandbox, workspace, minimum)
+    if is_tested(sandbox):
+        return choose_level(sandbox, workspace, minimum)
+    return await asyncio.to_thread(choose_level, sandbox, workspace, minimum)
 
 
 async def run_sandboxed(
@@ -92,22 +92,22 @@ async def run_sandboxed(
     read: Sequence[Path] = (),
     read_only: bool = False,
     stdin: int | None = None,
-) -> tuple[Ended, Level]:
+) -> tuple[ProcessEnd, Level]:
     """Run a program of this package on code that an agent may have written, in the sandbox of its commands or not at all.
 
     It may write `workspace`, unless that is `read_only`, and sees the places in `read`. Returns how it ended and the level it was held
     in at. Raises `UsageError` where no sandbox can be had and nobody set `sandbox = S0`, and `OSError` for a program that cannot be started.
     """
-    choice = await chosen(sandbox, workspace)
+    choice = await choose_level_async(sandbox, workspace)
     if not choice.wanted:
         msg = f"no sandbox is available here ({choice}), and this command runs what an agent may have written: set sandbox = S0 to run it without one"
         raise UsageError(msg)
     seen, written = ((workspace, *read), ()) if read_only else (tuple(read), (workspace,))
-    launch = launch_among(choice.level, argv, read=seen, write=written, folder=workspace, env=env, sandbox=sandbox)
+    launch = launch_with_places(choice.level, argv, read=seen, write=written, folder=workspace, env=env, sandbox=sandbox)
     return await run_launched(launch, stdout=output, stderr=output, timeout_s=timeout_s, stdin=stdin), choice.level
 
 
-def tried(sandbox: Sandbox) -> bool:
+def is_tested(sandbox: Sandbox) -> bool:
     """Return whether every test that `sandbox` needs has been made, so that the choice takes no time."""
     for level in _BEST_FIRST if sandbox.level is None else (sandbox.level,):
         found = _VERDICTS.get((level, sandbox.network, bwrap_path()))
@@ -122,10 +122,10 @@ def _problem(level: Level, sandbox: Sandbox, workspace: Path) -> str:
             check_workspace(level, workspace, sandbox.hidden)
         except PermissionError as error:
             return str(error)
-    return verdict(level, sandbox)
+    return level_problem(level, sandbox)
 
 
-def _told(reasons: tuple[tuple[Level, str], ...] | list[tuple[Level, str]]) -> str:
+def _reasons_text(reasons: tuple[tuple[Level, str], ...] | list[tuple[Level, str]]) -> str:
     """Return the reasons as a clause, each once."""
     grouped: dict[str, list[str]] = {}
     for level, reason in reasons:

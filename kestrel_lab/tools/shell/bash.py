@@ -9,17 +9,17 @@ from pathlib import Path
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.host.programs import resolve
+from kestrel_lab.host.programs import find_program
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox.command_lines import launch_for
 from kestrel_lab.tools.sandbox.launcher_client import can_launch
 from kestrel_lab.tools.sandbox.launcher_process import REPORT_FD
-from kestrel_lab.tools.sandbox.levels import GIB, Level, denial
-from kestrel_lab.tools.sandbox.select import chosen
+from kestrel_lab.tools.sandbox.levels import GIB, Level, denial_cause
+from kestrel_lab.tools.sandbox.select import choose_level_async
 from kestrel_lab.tools.shell.environment import clean_environment
 from kestrel_lab.tools.shell.output import Capture, LiveOutput
-from kestrel_lab.tools.shell.process import Ended, Sink, run_launched
+from kestrel_lab.tools.shell.process import ProcessEnd, Sink, run_launched
 from kestrel_lab.tools.tool import ToolContext
 
 # Where a command begins and where it ended: a `cd` holds for the next command, as far as it stays in the workspace.
@@ -29,7 +29,7 @@ _LONGEST = 65_536
 _REPORTING = re.compile(r"trap 'builtin pwd -P >&\d+ 2>/dev/null' EXIT; ")
 
 
-def reporting(command: str, report: int) -> str:
+def with_folder_report(command: str, report: int) -> str:
     """`command` for bash, followed by a word on the file descriptor `report` about the folder it ends in.
 
     Nothing is told by a command that sets a trap for its end itself, or that another program takes the place of.
@@ -38,7 +38,7 @@ def reporting(command: str, report: int) -> str:
     return f"trap 'builtin pwd -P >&{report} 2>/dev/null' EXIT; {command}"
 
 
-def without_reporting(text: str) -> str:
+def without_folder_report(text: str) -> str:
     """Return what bash says of a command that it cannot read, quoted as it was given."""
     return _REPORTING.sub("", text)
 
@@ -70,7 +70,7 @@ def ending_folder(workspace: Workspace, told: bytes, before: str) -> tuple[str, 
     return str(place.relative_to(workspace.root)), ""
 
 
-def told(reading: int) -> bytes:
+def read_pipe(reading: int) -> bytes:
     """Return what was written to a pipe by now; the pipe is not waited for."""
     os.set_blocking(reading, False)
     with suppress(BlockingIOError):
@@ -107,27 +107,27 @@ async def bash(command: str, ctx: ToolContext, timeout_s: float = 60.0) -> dict[
     if "\0" in command:
         raise ValueError("the command contains a NUL character")
     out, err = Capture(KEPT_STDOUT, ctx.redactor), Capture(KEPT_STDERR, ctx.redactor)
-    choice = await chosen(ctx.sandbox, ctx.workspace.root)
+    choice = await choose_level_async(ctx.sandbox, ctx.workspace.root)
     folder, gone = starting_folder(ctx.workspace, ctx.folder)
-    live = LiveOutput(lambda text: ctx.output(without_reporting(text)), ctx.redactor)
+    live = LiveOutput(lambda text: ctx.output(without_folder_report(text)), ctx.redactor)
     try:
-        ended, told_of = await _run(command, ctx, choice.level, folder, _sink(out, live), _sink(err, live), timeout_s)
+        ended, told_of = await _run(command, ctx, choice.level, folder, _output_sink(out, live), _output_sink(err, live), timeout_s)
     finally:
         live.close()
     folder, outside = ending_folder(ctx.workspace, told_of, folder)
     if folder != ctx.folder:
         ctx.moved(folder)
-    denied = denial(choice.level, ctx.sandbox, err.text() + out.text()) if ended.exit_code else ""
+    denied = denial_cause(choice.level, ctx.sandbox, err.text() + out.text()) if ended.exit_code else ""
     return _answer(
         ended, out, err, timeout_s, ctx.sandbox.memory, folder, "; ".join(note for note in (gone, outside, denied, *ended.notes) if note)
     )
 
 
-def _answer(ended: Ended, out: Capture, err: Capture, timeout_s: float, memory: int | None, folder: str, note: str) -> dict[str, Json]:
+def _answer(ended: ProcessEnd, out: Capture, err: Capture, timeout_s: float, memory: int | None, folder: str, note: str) -> dict[str, Json]:
     answer: dict[str, Json] = {
         "exit_code": None if ended.stopped else ended.exit_code,
         "stdout": out.text(),
-        "stderr": without_reporting(err.text()),
+        "stderr": without_folder_report(err.text()),
         "truncated": out.truncated or err.truncated,
         "seconds": round(ended.seconds, 2),
     }
@@ -143,24 +143,26 @@ def _answer(ended: Ended, out: Capture, err: Capture, timeout_s: float, memory: 
     return answer
 
 
-async def _run(command: str, ctx: ToolContext, level: Level, folder: str, out: Sink, err: Sink, timeout_s: float) -> tuple[Ended, bytes]:
+async def _run(
+    command: str, ctx: ToolContext, level: Level, folder: str, out: Sink, err: Sink, timeout_s: float
+) -> tuple[ProcessEnd, bytes]:
     """Run the command; returns how it ended, and what it reported of the folder it ended in."""
     root = ctx.workspace.root
     reading, report = os.pipe()
     try:
         number = REPORT_FD if can_launch() else report
-        if (program := resolve("bash")) is None:
+        if (program := find_program("bash")) is None:
             raise FileNotFoundError("bash is not installed on this machine")
-        argv = [program, "--noprofile", "--norc", "-c", reporting(command, number)]
+        argv = [program, "--noprofile", "--norc", "-c", with_folder_report(command, number)]
         launch = launch_for(level, argv, workspace=root, env=clean_environment(), sandbox=ctx.sandbox, folder=root / folder)
         ended = await run_launched(launch, stdout=out, stderr=err, timeout_s=timeout_s, report=report)
-        return ended, told(reading)
+        return ended, read_pipe(reading)
     finally:
         os.close(reading)
         os.close(report)
 
 
-def _sink(capture: Capture, live: LiveOutput) -> Sink:
+def _output_sink(capture: Capture, live: LiveOutput) -> Sink:
     tell = live.stream()
 
     def take(piece: bytes) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch, Marks, autorun_watch
-from kestrel_lab.tools.sandbox.launcher_client import Launch, Overgrown, can_launch, launched
+from kestrel_lab.tools.sandbox.launcher_client import Launch, Overgrown, can_launch, start_command_async
 
 _PIECE = 65_536
 _GRACE_S = 0.25
@@ -27,7 +27,7 @@ Stopped = Literal["", "timeout", "output", "processes", "memory"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ended:
+class ProcessEnd:
     """How a program ended."""
 
     exit_code: int
@@ -48,7 +48,7 @@ async def run_process(
     stderr: Sink,
     timeout_s: float,
     stdin: int | None = None,
-) -> Ended:
+) -> ProcessEnd:
     """Run a program in a session of its own and wait for it; `stdin` is a file descriptor, or nothing to read.
 
     When the call ends, by itself, by `timeout_s` or by cancellation, every process left in the program's
@@ -60,7 +60,7 @@ async def run_process(
 
 async def run_launched(
     launch: Launch, *, stdout: Sink, stderr: Sink, timeout_s: float, stdin: int | None = None, report: int | None = None
-) -> Ended:
+) -> ProcessEnd:
     """Run a program through the launcher: none of the processes that it started is left, wherever they moved.
 
     Not even if this process is killed. It has `report` as `REPORT_FD`. Where there is no launcher it runs as with `run_process`, and
@@ -70,18 +70,18 @@ async def run_launched(
     if not launch.watched:
         return await _follow(lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s)
     watch = autorun_watch(launch.watched)
-    before = await _looked(watch)
+    before = await _read_marks(watch)
     ended = await _follow(lambda out, err: start_program(launch, stdin, out, err, report), stdout, stderr, timeout_s)
-    found = watch.told(before, await _looked(watch))
+    found = watch.told(before, await _read_marks(watch))
     return replace(ended, notes=(*ended.notes, *found))
 
 
-async def _looked(watch: AutorunWatch) -> Marks:
+async def _read_marks(watch: AutorunWatch) -> Marks:
     """Look without holding up the event loop: at once where that takes less time than starting a thread."""
     return watch.look() if watch.quick else await asyncio.to_thread(watch.look)
 
 
-class Running(Protocol):
+class RunningProcess(Protocol):
     """A program at work."""
 
     overgrown: Overgrown
@@ -99,12 +99,12 @@ class Running(Protocol):
         """Wait, not for ever, until what was killed has disappeared."""
 
 
-async def start_program(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> Running:
+async def start_program(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> RunningProcess:
     """Start a program through the launcher, or as a child of this process where there is none."""
-    return await (launched if can_launch() else _child)(launch, stdin, stdout, stderr, report)
+    return await (start_command_async if can_launch() else _child)(launch, stdin, stdout, stderr, report)
 
 
-async def _child(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> Running:
+async def _child(launch: Launch, stdin: int | None, stdout: int, stderr: int, report: int | None = None) -> RunningProcess:
     return _Group(
         await asyncio.create_subprocess_exec(
             *launch.argv,
@@ -139,7 +139,7 @@ class _Group:
         await asyncio.wait([asyncio.ensure_future(self.process.wait())], timeout=_REAP_S)
 
 
-async def _follow(begin: Callable[[int, int], Awaitable[Running]], stdout: Sink, stderr: Sink, timeout_s: float) -> Ended:
+async def _follow(begin: Callable[[int, int], Awaitable[RunningProcess]], stdout: Sink, stderr: Sink, timeout_s: float) -> ProcessEnd:
     started = time.monotonic()
     program, pipes = await _start(begin)
     try:
@@ -152,14 +152,14 @@ async def _follow(begin: Callable[[int, int], Awaitable[Running]], stdout: Sink,
         await program.gone()
     await asyncio.gather(*readers)  # a closed pipe ends its reader
     code = await program.wait()
-    return Ended(exit_code=code, seconds=time.monotonic() - started, stopped=stopped or program.overgrown, notes=tuple(program.notes))
+    return ProcessEnd(exit_code=code, seconds=time.monotonic() - started, stopped=stopped or program.overgrown, notes=tuple(program.notes))
 
 
 Pipe = tuple[asyncio.ReadTransport, asyncio.StreamReader]
 """The end of a pipe from which this process reads."""
 
 
-async def _start(begin: Callable[[int, int], Awaitable[Running]]) -> tuple[Running, list[Pipe]]:
+async def _start(begin: Callable[[int, int], Awaitable[RunningProcess]]) -> tuple[RunningProcess, list[Pipe]]:
     pipes: list[Pipe] = []
     ends: list[int] = []
     try:
@@ -195,7 +195,7 @@ async def _drain(pipe: Pipe, sink: Sink) -> bool:
     return False
 
 
-async def _wait(program: Running, readers: Sequence[asyncio.Future[bool]], timeout_s: float) -> Stopped:
+async def _wait(program: RunningProcess, readers: Sequence[asyncio.Future[bool]], timeout_s: float) -> Stopped:
     """Until the program ended and its output was read, its time is up, or a reader has enough."""
     ended = asyncio.ensure_future(program.wait())
     waiting: set[asyncio.Future[object]] = {ended, *readers}  # type: ignore[arg-type]  # a set of futures of several types

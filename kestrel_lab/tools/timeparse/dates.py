@@ -13,9 +13,9 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.tools.timeparse.durations import Offset, move_day, read_offset, vague
-from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES, MONTHS, WEEKDAY_NAMES, WEEKDAYS, compiled, ordinal
-from kestrel_lab.tools.timeparse.types import Question, Reading, Span, calendar_day, one_day, refuse, time_range, whole_months
+from kestrel_lab.tools.timeparse.durations import Offset, move_day, read_offset, vague_word
+from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES, MONTHS, WEEKDAY_NAMES, WEEKDAYS, lazy_pattern, ordinal
+from kestrel_lab.tools.timeparse.types import Question, Reading, Span, calendar_day, one_day, refuse_expression, time_range, whole_months
 from kestrel_lab.tools.timeparse.zones import at_clock, day_start
 
 Rule = Callable[["re.Match[str]", Question], Span]
@@ -37,7 +37,7 @@ _WHICH = rf"(?:the )?(?P<which>{'|'.join(_SIDE)})"
 def day_or_period(text: str, asked: Question) -> Span | None:
     """Return the days that `text`, in canonical spelling, names; `None` if no rule knows it."""
     for pattern, function in _RULES:
-        if (found := compiled(pattern).fullmatch(text)) is not None:
+        if (found := lazy_pattern(pattern).fullmatch(text)) is not None:
             return function(found, asked)
     return None
 
@@ -60,7 +60,7 @@ def _monday(day: date) -> date:
 
 
 @_rule("|".join(_NAMED))
-def _near(found: re.Match[str], asked: Question) -> Span:
+def _near_day(found: re.Match[str], asked: Question) -> Span:
     return one_day(asked.today + timedelta(days=_NAMED[found[0]]), found[0])
 
 
@@ -69,7 +69,7 @@ def _bare_weekday(found: re.Match[str], asked: Question) -> Span:
     weekday, near, today = WEEKDAYS[found["weekday"]], found["near"] or "", asked.today
     name, ahead = WEEKDAY_NAMES[weekday], (weekday - today.weekday()) % 7
     if not near and ahead == 0:
-        refuse(asked.text, f"today is a {name}", f"today, or a date: {today + timedelta(days=7)} or {today - timedelta(days=7)}")
+        refuse_expression(asked.text, f"today is a {name}", f"today, or a date: {today + timedelta(days=7)} or {today - timedelta(days=7)}")
     future = "coming" in near if near else asked.prefer == "future"
     side = "coming" if future else "last"
     note = () if near else (f"which {name} was not said: the {side} one was taken",)
@@ -101,7 +101,7 @@ def _day_of_period(found: re.Match[str], asked: Question) -> Span:
         days = [day for day in days if day.weekday() == weekday]
     name, count = "day" if weekday is None else WEEKDAY_NAMES[weekday], int(found["count"] or -1)
     if not -1 <= count <= len(days) or count == 0:
-        refuse(asked.text, f"{period.said} has {len(days)} {name}s", f"the last {name} of it, or a date")
+        refuse_expression(asked.text, f"{period.said} has {len(days)} {name}s", f"the last {name} of it, or a date")
     which = "last" if count < 0 else ordinal(count)
     return one_day(days[count - (count > 0)], f"the {which} {name} of {period.said}", *period.notes, relative=period.relative)
 
@@ -109,7 +109,9 @@ def _day_of_period(found: re.Match[str], asked: Question) -> Span:
 def _period(text: str, asked: Question) -> Span:
     period = day_or_period(text, asked)
     if period is None or period.is_day:
-        refuse(asked.text, f"{text!r} is not a week, month, quarter or year that is known here", "this month, next year, March 2030 …")
+        refuse_expression(
+            asked.text, f"{text!r} is not a week, month, quarter or year that is known here", "this month, next year, March 2030 …"
+        )
     return period
 
 
@@ -199,22 +201,26 @@ def read_shift(text: str, asked: Question) -> Offset | None:
         far = text
     else:
         if read_offset(text) is not None:
-            refuse(asked.text, "it has no direction", f"'in {text}' or '{text} ago'")
+            refuse_expression(asked.text, "it has no direction", f"'in {text}' or '{text} ago'")
         return None
     far = far.removeprefix("in ")
     offset = read_offset(far)
     if offset is None:
-        if (word := vague(far)) and read_offset(far.replace(word, "2", 1).removeprefix("a ")) is not None:
-            refuse(asked.text, f"{word!r} is not a number", f"how many, such as '{text.replace(f'a {word}', word).replace(word, '3', 1)}'")
+        if (word := vague_word(far)) and read_offset(far.replace(word, "2", 1).removeprefix("a ")) is not None:
+            refuse_expression(
+                asked.text, f"{word!r} is not a number", f"how many, such as '{text.replace(f'a {word}', word).replace(word, '3', 1)}'"
+            )
         return None
     if not _SIGNED.fullmatch(text) and re.search(r"[+-]", far):
-        refuse(asked.text, "it has a sign and a direction", f"'+…' or '-…' alone, or '{'in …' if sign > 0 else '… ago'} without a sign")
+        refuse_expression(
+            asked.text, "it has a sign and a direction", f"'+…' or '-…' alone, or '{'in …' if sign > 0 else '… ago'} without a sign"
+        )
     return offset if sign > 0 else -offset
 
 
 def shifted_day(text: str, asked: Question) -> Span | None:
     """Return the day at a distance in whole days from today or from another day."""
-    if (counted := compiled(_WEEKDAYS_ON).fullmatch(text)) is not None:
+    if (counted := lazy_pattern(_WEEKDAYS_ON).fullmatch(text)) is not None:
         return _weekdays_on(counted, asked)
     if (offset := read_shift(text, asked)) is not None:
         if not offset.whole_days:
@@ -236,7 +242,7 @@ def _weekdays_on(found: re.Match[str], asked: Question) -> Span:
     """Return the second Monday from now: today does not count."""
     weekday, count, back = WEEKDAYS[found["weekday"]], int(found["count"]), found["side"] == "ago"
     if count == 0:
-        refuse(asked.text, "zero is not a position", "a number from 1")
+        refuse_expression(asked.text, "zero is not a position", "a number from 1")
     far = ((asked.today.weekday() - weekday if back else weekday - asked.today.weekday()) % 7 or 7) + 7 * (count - 1)
     said = f"the {WEEKDAY_NAMES[weekday]} number {count} {'before' if back else 'after'} today, which does not count"
     return one_day(asked.today + timedelta(days=-far if back else far), said)
@@ -260,13 +266,13 @@ def read_day(text: str, asked: Question) -> Span | None:
     asked = replace(asked, text=text)
     whole_year = any(len(number) == 4 for number in numbers)
     if not whole_year and len(numbers) > 2 - any(word in MONTHS for word in words):
-        refuse(text, "its year has two digits, or days in a row are meant", "one day, the year with four digits")
-    known = _agreed(asked, "en")
+        refuse_expression(text, "its year has two digits, or days in a row are meant", "one day, the year with four digits")
+    known = _agreed_readings(asked, "en")
     if known is None or known[0] != known[1] or known[0][0].time() != time():
         return None
     day = known[0][0].date()
     if any(WEEKDAYS.get(word, day.weekday()) != day.weekday() for word in words):
-        refuse(text, f"{day} is a {WEEKDAY_NAMES[day.weekday()]}", f"either the date or the weekday, such as {day}")
+        refuse_expression(text, f"{day} is a {WEEKDAY_NAMES[day.weekday()]}", f"either the date or the weekday, such as {day}")
     if whole_year:
         return one_day(day, "a date", relative=False)
     return one_day(day, f"the {asked.side} such day", f"the date was not given in full: the {asked.side} one was taken")
@@ -284,18 +290,20 @@ def read_foreign(asked: Question, language: str) -> Reading:
     if language not in language_order:
         raise UsageError(f"there is no language {language!r} here: write a code such as de, es, fr, ja, pt, ru or zh")
     if _SHORT_YEAR.search(asked.text):
-        refuse(asked.text, "its year has two digits", "the year with four")
-    if (known := _agreed(asked, language)) is None:
-        refuse(asked.text, f"it was not understood in the language {language!r}", "it in English, or a date such as 2030-12-31 20:15")
+        refuse_expression(asked.text, "its year has two digits", "the year with four")
+    if (known := _agreed_readings(asked, language)) is None:
+        refuse_expression(
+            asked.text, f"it was not understood in the language {language!r}", "it in English, or a date such as 2030-12-31 20:15"
+        )
     moved = known[1][0] - known[0][0]
     if known[0][1] not in {"day", "time"} and not re.search(r"\d", asked.text):
-        refuse(asked.text, f"it may be a whole {known[0][1]} or a day of it", "it in English, or a date")
-    if moved and _CLOCK.search(asked.text) and not _elapsed(known[0][0], asked):
-        refuse(asked.text, "its time of day was not understood", "it in English, or the time as 15:30")
-    return _reading(asked, language, known[0], moved)
+        refuse_expression(asked.text, f"it may be a whole {known[0][1]} or a day of it", "it in English, or a date")
+    if moved and _CLOCK.search(asked.text) and not _is_elapsed(known[0][0], asked):
+        refuse_expression(asked.text, "its time of day was not understood", "it in English, or the time as 15:30")
+    return _make_reading(asked, language, known[0], moved)
 
 
-def _agreed(asked: Question, language: str) -> tuple[tuple[datetime, str], tuple[datetime, str]] | None:
+def _agreed_readings(asked: Question, language: str) -> tuple[tuple[datetime, str], tuple[datetime, str]] | None:
     """Return the readings by the clock and by one a minute later, on which every order agrees; `None` for a text that is not understood."""
     orders = [asked.order] if asked.order else ["DMY", "MDY"]
     pairs = [(_read_by(asked, language, order, 0), _read_by(asked, language, order, 1)) for order in orders]
@@ -305,7 +313,7 @@ def _agreed(asked: Question, language: str) -> tuple[tuple[datetime, str], tuple
     moments = {now[0] for now, _ in known}
     if len(moments) > 1:
         several = " or ".join(sorted(f"{moment:%Y-%m-%d %H:%M}" for moment in moments))
-        refuse(asked.text, f"it may be {several}", "the full date, year first, or settle the order (MDY, DMY)")
+        refuse_expression(asked.text, f"it may be {several}", "the full date, year first, or settle the order (MDY, DMY)")
     order = orders[pairs.index(known[0])]
     _every_number_counts(asked, language, order, known[0][0][0])
     _on_the_preferred_side(asked, language, order, known[0][0][0])
@@ -319,7 +327,9 @@ def _every_number_counts(asked: Question, language: str, order: str, moment: dat
             changed = f"{asked.text[: number.start()]}{other:0{len(number[0])}d}{asked.text[number.end() :]}"
             found = _read_by(replace(asked, text=changed), language, order, 0)
             if found is not None and found[0] == moment:
-                refuse(asked.text, f"the {number[0]} in it was not understood", "it in English, or a date such as 2030-12-31 20:15")
+                refuse_expression(
+                    asked.text, f"the {number[0]} in it was not understood", "it in English, or a date such as 2030-12-31 20:15"
+                )
 
 
 def _on_the_preferred_side(asked: Question, language: str, order: str, moment: datetime) -> None:
@@ -329,7 +339,7 @@ def _on_the_preferred_side(asked: Question, language: str, order: str, moment: d
         return
     tomorrow, later = (_read_by(asked, language, order, 24 * 60 * passed) for passed in (1, 366))
     if tomorrow is not None and tomorrow[0] == moment and later != tomorrow:
-        refuse(asked.text, f"{moment:%Y-%m-%d} is not on the side of the {asked.prefer}", "the full date, year first")
+        refuse_expression(asked.text, f"{moment:%Y-%m-%d} is not on the side of the {asked.prefer}", "the full date, year first")
 
 
 def _read_by(asked: Question, language: str, order: str, shift: int) -> tuple[datetime, str] | None:
@@ -354,14 +364,14 @@ def _read_by(asked: Question, language: str, order: str, shift: int) -> tuple[da
     if got.date_obj is None:
         return None
     if got.date_obj.tzinfo is not None:
-        refuse(asked.text, "zones are read in English only", "the time without its zone, and the zone by itself")
+        refuse_expression(asked.text, "zones are read in English only", "the time without its zone, and the zone by itself")
     return got.date_obj, got.period
 
 
-def _reading(asked: Question, language: str, found: tuple[datetime, str], moved: timedelta) -> Reading:
+def _make_reading(asked: Question, language: str, found: tuple[datetime, str], moved: timedelta) -> Reading:
     moment, period = found
     said, notes = "a time in another language", (f"read in the language {language} by dateparser",)
-    if moved and (_elapsed(moment, asked) or period == "time"):  # it goes with the clock: some hours or minutes from now
+    if moved and (_is_elapsed(moment, asked) or period == "time"):  # it goes with the clock: some hours or minutes from now
         exact = asked.reference.astimezone(UTC) + (moment - asked.now.replace(tzinfo=None))
         here = exact.astimezone(asked.zone.rules)
         return time_range(here, here, said, "second", asked, *notes, read_by="dateparser")
@@ -372,6 +382,6 @@ def _reading(asked: Question, language: str, found: tuple[datetime, str], moved:
     return time_range(start, end, said, "day", asked, *notes, read_by="dateparser")
 
 
-def _elapsed(moment: datetime, asked: Question) -> bool:
+def _is_elapsed(moment: datetime, asked: Question) -> bool:
     """Return whether the clock shows another time than now: hours or minutes were counted, not days."""
     return moment.time().replace(microsecond=0) != asked.now.time().replace(microsecond=0) and moment.time() != time()

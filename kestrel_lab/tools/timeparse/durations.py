@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.tools.timeparse.normalize import canonical, compiled
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.tools.timeparse.normalize import canonical_text, lazy_pattern
 from kestrel_lab.tools.timeparse.types import Reading, month_start
 from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, offset_name, zone_named, zone_of
 
@@ -80,7 +80,7 @@ def read_offset(text: str) -> Offset | None:
     """
     text = _MINUTES.sub(r"\1min", text)
     place, sign, total = 0, 1, Offset()
-    while (term := compiled(_TERM).match(text, place)) is not None:
+    while (term := lazy_pattern(_TERM).match(text, place)) is not None:
         if term["sign"]:
             sign = -1 if term["sign"][0] == "-" else 1
         total += _term(term, sign)
@@ -94,16 +94,16 @@ def read_offset(text: str) -> Offset | None:
 
 def _required_offset(text: str) -> Offset:
     """Read a text that must be a distance; raises `UsageError` saying what to write."""
-    plain = canonical(text)
+    plain = canonical_text(text)
     if (found := read_offset(plain)) is not None:
         return found
     words = [word for word in re.findall(r"[a-z]+", plain) if word not in _UNIT_OF]
-    hint = f"{nearest(words[0], list(_UNIT_OF))}; " if words and len(words[0]) > 2 else ""
+    hint = f"{did_you_mean(words[0], list(_UNIT_OF))}; " if words and len(words[0]) > 2 else ""
     msg = f"cannot read {text!r} as a distance in time: {hint}write e.g. '+2 days', '-1 month 3 days', '90 minutes', '5 business days'"
     raise UsageError(msg)
 
 
-def vague(text: str) -> str:
+def vague_word(text: str) -> str:
     """Return the word that stands for no exact number, such as `few`, if there is one."""
     found = _VAGUE.search(text)
     return found[0] if found else ""
@@ -128,7 +128,7 @@ def move_day(day: date, offset: Offset) -> tuple[date, tuple[str, ...]]:
     return moved, tuple(notes)
 
 
-def move(moment: datetime, offset: Offset, zone: Zone, choice: Choice | None = None) -> tuple[datetime, tuple[str, ...]]:
+def move_moment(moment: datetime, offset: Offset, zone: Zone, choice: Choice | None = None) -> tuple[datetime, tuple[str, ...]]:
     """Move a moment by calendar on the clocks of `zone`, then by elapsed time; returns the moment and notes on how it was counted.
 
     Raises `UsageError` beyond the years 1 to 9999, and as `at_clock` does where the clock time is skipped or comes twice.
@@ -246,8 +246,8 @@ def time_arithmetic(base: str | datetime, offset: str, *, zone: str | Zone | Non
             raise UsageError(f"the end of {day} is beyond the years 1 to 9999")
         start, end = day_start(day, place), day_start(day + timedelta(days=1), place)
         return Reading(text=text, start=start, end=end, precision="day", interpretation=far.said, zone=place, notes=notes)
-    moment, place, notes = _given(base, place, disambiguate)
-    moved, said = move(moment, far, place, disambiguate)
+    moment, place, notes = _given_time(base, place, disambiguate)
+    moved, said = move_moment(moment, far, place, disambiguate)
     if place.fixed and place.name != "UTC" and (far.months or far.days or far.weekdays):
         said += (f"only the distance {place.name} is known: daylight saving time was not minded; for that say the zone",)
     return Reading(text=text, start=moved, end=moved, precision="second", interpretation=far.said, zone=place, notes=notes + said)
@@ -266,7 +266,7 @@ def normalize_timezone(time: str | datetime, to_zone: str, *, from_zone: str | N
 
     """
     target = zone_named(to_zone, "the arguments")
-    moment, source, notes = _given(time, zone_named(from_zone, "the arguments") if from_zone is not None else None)
+    moment, source, notes = _given_time(time, zone_named(from_zone, "the arguments") if from_zone is not None else None)
     there = moment.astimezone(UTC).astimezone(target.rules)
     if target.short:
         at_clock(there.date(), there.time(), target)  # refuses CET in July
@@ -279,7 +279,7 @@ def normalize_timezone(time: str | datetime, to_zone: str, *, from_zone: str | N
     return Reading(text=text, start=there, end=there, precision="second", interpretation=said, zone=target, notes=notes)
 
 
-def _given(time: str | datetime, zone: Zone | None, choice: Choice | None = None) -> tuple[datetime, Zone, tuple[str, ...]]:
+def _given_time(time: str | datetime, zone: Zone | None, choice: Choice | None = None) -> tuple[datetime, Zone, tuple[str, ...]]:
     if isinstance(time, str) or time.tzinfo is None:
         return read_moment(time if isinstance(time, str) else time.isoformat(), zone, choice)
     return (time, zone_of(time, "the time itself"), ()) if zone is None else (time.astimezone(zone.rules), zone, ())

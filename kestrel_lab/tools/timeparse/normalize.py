@@ -15,16 +15,16 @@ WEEKDAYS = {name.lower()[:size]: number for number, name in enumerate(WEEKDAY_NA
 WEEKDAYS |= {"tues": 1, "weds": 2, "thur": 3, "thurs": 3}
 
 
-def _numbered(words: str, first: int = 1, step: int = 1) -> dict[str, int]:
+def _number_words(words: str, first: int = 1, step: int = 1) -> dict[str, int]:
     return {word: (first + place) * step for place, word in enumerate(words.split())}
 
 
-_ONES = _numbered("one two three four five six seven eight nine")
-_TEENS = _numbered("ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen", 10)
-_TENS = _numbered("twenty thirty forty fifty sixty seventy eighty ninety", 2, 10)
-_FIRSTS = _numbered("first second third fourth fifth sixth seventh eighth ninth")
+_ONES = _number_words("one two three four five six seven eight nine")
+_TEENS = _number_words("ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen", 10)
+_TENS = _number_words("twenty thirty forty fifty sixty seventy eighty ninety", 2, 10)
+_FIRSTS = _number_words("first second third fourth fifth sixth seventh eighth ninth")
 _TENTHS = "tenth eleventh twelfth thirteenth fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth"
-_ORDINALS = _FIRSTS | _numbered(_TENTHS, 10) | {"thirtieth": 30}
+_ORDINALS = _FIRSTS | _number_words(_TENTHS, 10) | {"thirtieth": 30}
 _A_UNIT_FOLLOWS = re.compile(r"[+-]?\d[\d.]*|an?|this|per|half|every")
 """Words after which `second` is a unit of time."""
 _HYPHEN = rf"\b({'|'.join([*_TENS, *_TEENS, *_FIRSTS, *_ONES])})-(?={'|'.join([*_TENS, *_ONES, *_TEENS, *_ORDINALS])})"
@@ -34,19 +34,19 @@ _WRITTEN = rf"(?<!\S)(?:({'|'.join(_TENS)}) ({'|'.join([*_ONES, *_FIRSTS])})|({'
 
 
 @cache
-def compiled(pattern: str, flags: int = re.ASCII) -> re.Pattern[str]:
+def lazy_pattern(pattern: str, flags: int = re.ASCII) -> re.Pattern[str]:
     """Compile a pattern at its first use: together the patterns of the grammar take longer than importing it."""
     return re.compile(pattern, flags)
 
 
-def canonical(text: str) -> str:
+def canonical_text(text: str) -> str:
     """Return `text` in the spelling that the rules of the grammar know."""
     text = unicodedata.normalize("NFKC", text).casefold()
     for odd, plain in (("’", "'"), ("–", "-"), ("—", "-"), ("−", "-")):
         text = text.replace(odd, plain)
     text = re.sub(r"\b([ap])\.\s?m\b\.?", r"\1m", text)
-    text = " ".join(compiled(_HYPHEN).sub(r"\1 ", text).split())
-    return compiled(_WRITTEN).sub(_in_digits, text).strip(" .?!,;|")
+    text = " ".join(lazy_pattern(_HYPHEN).sub(r"\1 ", text).split())
+    return lazy_pattern(_WRITTEN).sub(_in_digits, text).strip(" .?!,;|")
 
 
 def ordinal(number: int) -> str:

@@ -8,10 +8,10 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.dates import day_or_period, read_day, read_foreign, read_shift, shifted_day
-from kestrel_lab.tools.timeparse.durations import move, move_day
-from kestrel_lab.tools.timeparse.normalize import canonical, compiled
-from kestrel_lab.tools.timeparse.types import Order, Prefer, Question, Reading, Span, one_day, refuse, time_range
-from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, take_zone, zone_of
+from kestrel_lab.tools.timeparse.durations import move_day, move_moment
+from kestrel_lab.tools.timeparse.normalize import canonical_text, lazy_pattern
+from kestrel_lab.tools.timeparse.types import Order, Prefer, Question, Reading, Span, one_day, refuse_expression, time_range
+from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, split_zone, zone_of
 
 _HALF = r"(?:\s?(?P<half>[ap]m))"
 _CLOCKS = (
@@ -38,7 +38,7 @@ class Clock:
     notes: tuple[str, ...] = ()
 
 
-def take_apart(text: str, asked: Question) -> tuple[str, Clock | None, tuple[str, ...]]:
+def split_expression(text: str, asked: Question) -> tuple[str, Clock | None, tuple[str, ...]]:
     """Separate the day from the time of day; returns both and notes on how the time was read. What is not understood stays in the day."""
     text, roughly = _ABOUT.subn("", text)
     part = ""
@@ -50,14 +50,14 @@ def take_apart(text: str, asked: Question) -> tuple[str, Clock | None, tuple[str
     counts = range(min(len(words), 7), 0, -1)  # the longest first, at the end and then at the beginning
     splits = [(words[-count:], words[:-count]) for count in counts] + [(words[:count], words[count:]) for count in counts]
     for piece, rest in splits:
-        if (clock := _clock(_bare(" ".join(piece)), part, asked)) is not None:
-            return _bare(" ".join(rest)), clock, (*notes, *clock.notes)
+        if (clock := _clock(_without_joints(" ".join(piece)), part, asked)) is not None:
+            return _without_joints(" ".join(rest)), clock, (*notes, *clock.notes)
     if part:
-        refuse(asked.text, "a part of a day has no clock time", "a clock time")
-    return _bare(text), None, notes
+        refuse_expression(asked.text, "a part of a day has no clock time", "a clock time")
+    return _without_joints(text), None, notes
 
 
-def _bare(text: str) -> str:
+def _without_joints(text: str) -> str:
     """Return `text` without the small words that join a day and a time."""
     text = text.strip(" ,;-")
     text = re.sub(r"^(?:(?:at|on|by|@)(?: |(?=\d)))+", "", text)
@@ -68,15 +68,15 @@ def _clock(piece: str, part: str, asked: Question) -> Clock | None:
     if piece in {"noon", "12 noon", "midday"}:
         return Clock(at=time(12), precision="minute")
     if piece in {"midnight", "12 midnight"}:
-        refuse(asked.text, "midnight begins one day and ends another", "00:00 or 24:00 with the day")
+        refuse_expression(asked.text, "midnight begins one day and ends another", "00:00 or 24:00 with the day")
     for pattern in _CLOCKS:
-        if (found := compiled(pattern).fullmatch(piece)) is not None:
+        if (found := lazy_pattern(pattern).fullmatch(piece)) is not None:
             return _clock_of(found.groupdict(), part, asked)
     if part and piece.isdigit():
         return _clock_of({"hour": piece}, part, asked)
     if (found := _O_CLOCK.fullmatch(piece)) is not None:
         hour = found["hour"]
-        refuse(asked.text, f"{hour} o'clock may be before or after noon", f"{hour}am, {hour}pm or 24 hours with minutes")
+        refuse_expression(asked.text, f"{hour} o'clock may be before or after noon", f"{hour}am, {hour}pm or 24 hours with minutes")
     return None
 
 
@@ -96,7 +96,7 @@ def _clock_of(groups: dict[str, str | None], part: str, asked: Question) -> Cloc
     if part:
         meant = [one for one in ({hour} if half else {hour, hour + 12}) if one in _PARTS[part]]
         if len(meant) != 1:
-            refuse(asked.text, f"that hour is not clearly {part}", "am or pm behind it, or a clock time such as 20:15")
+            refuse_expression(asked.text, f"that hour is not clearly {part}", "am or pm behind it, or a clock time such as 20:15")
         hour = meant[0]
     elif not half and 1 <= hour < 12 and not (groups["hour"] or "").startswith("0"):
         notes = (f"read on a clock of 24 hours; for the afternoon write {hour}:{minute:02d}pm",)
@@ -158,44 +158,44 @@ def parse_relative(
 
 
 def _read(asked: Question, home: Zone) -> Reading:
-    rest, zone = take_zone(asked.text)
+    rest, zone = split_zone(asked.text)
     asked = asked if zone is None else asked.within(zone)
-    words = _CTIME.sub(r"\g<day> \g<year> \g<clock>", canonical(rest))
+    words = _CTIME.sub(r"\g<day> \g<year> \g<clock>", canonical_text(rest))
     if iso := _ISO.fullmatch(words):
         return _iso(iso, asked)
     if words in _NOW:
-        return _moment(asked.now, "now", "second", asked)
+        return _moment_reading(asked.now, "now", "second", asked)
     if words in _NO_TIME:
-        refuse(asked.text, "it names no time", _EXAMPLES)
+        refuse_expression(asked.text, "it names no time", _EXAMPLES)
     if (edge := _EDGE.fullmatch(words)) is not None:
         return _edge(edge, asked)
     if (far := read_shift(words, asked)) is not None:
         if far.whole_days:
             day, notes = move_day(asked.today, far)
-            return _whole(one_day(day, f"{far.said} from {asked.today}"), asked, *notes)
-        moment, notes = move(asked.now, far, asked.zone, asked.disambiguate)
-        return _moment(moment, f"{far.said} from the reference", "second", asked, *notes)
+            return _whole_span(one_day(day, f"{far.said} from {asked.today}"), asked, *notes)
+        moment, notes = move_moment(asked.now, far, asked.zone, asked.disambiguate)
+        return _moment_reading(moment, f"{far.said} from the reference", "second", asked, *notes)
     return _day_and_clock(words, asked, home)
 
 
 def _day_and_clock(words: str, asked: Question, home: Zone) -> Reading:
-    day, clock, notes = take_apart(words, asked)
+    day, clock, notes = split_expression(words, asked)
     if not day and clock is not None:
         return _clock_alone(clock, asked, notes)
     span = _days(day, asked)
     if span is None and (bare := _BARE_HOUR.fullmatch(words)) is not None:
         hour = bare["hour"]
         if 1 <= int(hour) <= 12:
-            refuse(asked.text, f"{hour} may be before or after noon", f"{hour}am, {hour}pm or {hour}:00")
-        refuse(asked.text, f"{hour} alone is not a time of day", f"{hour}:00")
+            refuse_expression(asked.text, f"{hour} may be before or after noon", f"{hour}am, {hour}pm or {hour}:00")
+        refuse_expression(asked.text, f"{hour} alone is not a time of day", f"{hour}:00")
     if span is None and (span := read_day(day, asked)) is None:
         msg = f"cannot read {asked.text!r} as a time: write {_EXAMPLES}; for another language than English say which, such as language de"
         raise UsageError(msg)
     there, here = asked.today, asked.within(home).today
     if span.relative and there != here:
         why = f"it is {there} in {asked.zone.name} and {here} in {home.name} now"
-        refuse(asked.text, why, f"the date instead of a day told from today, such as {span.first}")
-    return _whole(span, asked, *notes) if clock is None else _at(span, clock, asked, notes)
+        refuse_expression(asked.text, why, f"the date instead of a day told from today, such as {span.first}")
+    return _whole_span(span, asked, *notes) if clock is None else _reading_at(span, clock, asked, notes)
 
 
 def _days(text: str, asked: Question) -> Span | None:
@@ -211,24 +211,26 @@ def _iso(found: re.Match[str], asked: Question) -> Reading:
     except ValueError as error:
         raise UsageError(f"{asked.text!r} is not a time: {error}") from None
     moment, notes = at_clock(day, clock, asked.zone, asked.disambiguate)
-    return _moment(moment, "an ISO 8601 time", "second" if clock.second or found["clock"].count(":") > 1 else "minute", asked, *notes)
+    return _moment_reading(
+        moment, "an ISO 8601 time", "second" if clock.second or found["clock"].count(":") > 1 else "minute", asked, *notes
+    )
 
 
 def _edge(found: re.Match[str], asked: Question) -> Reading:
     what = found["what"] or f"{_SHORT_EDGES[found['short']]} {found['when']}".strip()
     if found["edge"] in {"middle", "close"}:
-        refuse(asked.text, f"the {found['edge']} of it is not an exact time", "a day or a clock time")
+        refuse_expression(asked.text, f"the {found['edge']} of it is not an exact time", "a day or a clock time")
     if what.startswith("day "):
         what = what.removeprefix("day ").removeprefix("of ").removeprefix("on ")
     elif what in {"day", "week", "month", "quarter", "year"}:
         what = f"this {what}"
     span = _days(what, asked)
     if span is None:
-        refuse(asked.text, f"{what!r} is not a day or period that is known here", "the end of today, of Friday, of next month …")
+        refuse_expression(asked.text, f"{what!r} is not a day or period that is known here", "the end of today, of Friday, of next month …")
     if found["edge"] in {"start", "beginning"}:
-        return _moment(day_start(span.first, asked.zone), f"the first moment of {span.said}", "second", asked, *span.notes)
+        return _moment_reading(day_start(span.first, asked.zone), f"the first moment of {span.said}", "second", asked, *span.notes)
     last = day_start(span.end, asked.zone).astimezone(UTC) - timedelta(seconds=1)
-    return _moment(last.astimezone(asked.zone.rules), f"the last second of {span.said}", "second", asked, *span.notes)
+    return _moment_reading(last.astimezone(asked.zone.rules), f"the last second of {span.said}", "second", asked, *span.notes)
 
 
 def _clock_alone(clock: Clock, asked: Question, notes: tuple[str, ...]) -> Reading:
@@ -239,21 +241,21 @@ def _clock_alone(clock: Clock, asked: Question, notes: tuple[str, ...]) -> Readi
         if moment >= asked.now if asked.prefer == "future" else moment <= asked.now:
             break
     what = f"the {'next' if asked.prefer == 'future' else 'last'} {clock.at:%H:%M}"
-    return _moment(moment, what, clock.precision, asked, f"no day was given: {what} was taken", *notes, *said)
+    return _moment_reading(moment, what, clock.precision, asked, f"no day was given: {what} was taken", *notes, *said)
 
 
-def _at(span: Span, clock: Clock, asked: Question, notes: tuple[str, ...]) -> Reading:
+def _reading_at(span: Span, clock: Clock, asked: Question, notes: tuple[str, ...]) -> Reading:
     if not span.is_day:
-        refuse(asked.text, f"{span.said} is a {span.precision}, no day", "a day with the time of day")
+        refuse_expression(asked.text, f"{span.said} is a {span.precision}, no day", "a day with the time of day")
     moment, said = at_clock(span.first + timedelta(days=clock.next_day), clock.at, asked.zone, asked.disambiguate)
     what = f"{span.said}, at {clock.at:%H:%M:%S}".removesuffix(":00")
-    return _moment(moment, what, clock.precision, asked, *span.notes, *notes, *said)
+    return _moment_reading(moment, what, clock.precision, asked, *span.notes, *notes, *said)
 
 
-def _whole(span: Span, asked: Question, *notes: str) -> Reading:
+def _whole_span(span: Span, asked: Question, *notes: str) -> Reading:
     start, end = day_start(span.first, asked.zone), day_start(span.end, asked.zone)
     return time_range(start, end, span.said, span.precision, asked, *span.notes, *notes)
 
 
-def _moment(moment: datetime, said: str, precision: str, asked: Question, *notes: str) -> Reading:
+def _moment_reading(moment: datetime, said: str, precision: str, asked: Question, *notes: str) -> Reading:
     return time_range(moment, moment, said, precision, asked, *notes)

@@ -53,7 +53,7 @@ class Handshake(FactsView):
         ]
 
 
-def handshake(now: datetime | None = None, zone: Zone | None = None) -> Handshake:
+def session_time(now: datetime | None = None, zone: Zone | None = None) -> Handshake:
     """Return the time in whole seconds: `now`, or this machine's, on the clocks of `zone`, or of its own zone.
 
     Raises `UsageError` for a `now` without a zone: this machine's is never taken for it.

@@ -98,7 +98,7 @@ def calendar_day(year: int, month: int, day: int) -> date:
         raise UsageError(msg) from None
 
 
-def refuse(text: str, why: str, instead: str) -> NoReturn:
+def refuse_expression(text: str, why: str, instead: str) -> NoReturn:
     """Raise the `UsageError` of an expression that must not be guessed."""
     raise UsageError(f"cannot tell what {text!r} means: {why}. Write {instead}")
 
@@ -150,14 +150,14 @@ class Reading(FactsView):
         """Return names and values for a table."""
         shown = [("text", self.text)] if self.text else []
         if self.instant:
-            shown.append(("moment", _shown(self.start)))
+            shown.append(("moment", _time_text(self.start)))
         else:
             if self.precision == "day" and self.start.date() == (self.end - timedelta(microseconds=1)).date():
                 shown.append(("day", f"{self.start:%A} {self.start:%Y-%m-%d}"))
-            shown += [("from", _shown(self.start)), ("until before", _shown(self.end))]
+            shown += [("from", _time_text(self.start)), ("until before", _time_text(self.end))]
         shown += [("precision", self.precision), ("read as", self.interpretation), ("zone", f"{self.zone.name}, from {self.zone.origin}")]
         if self.reference is not None:
-            shown.append(("told from", _shown(self.reference.astimezone(self.zone.rules))))
+            shown.append(("told from", _time_text(self.reference.astimezone(self.zone.rules))))
         if self.read_by != "grammar":
             shown.append(("read by", self.read_by))
         return shown + [("note", note) for note in self.notes]
@@ -175,5 +175,5 @@ def time_range(
     )  # fmt: skip
 
 
-def _shown(moment: datetime) -> str:
+def _time_text(moment: datetime) -> str:
     return f"{moment.isoformat()} ({moment:%a})"

@@ -11,8 +11,8 @@ from functools import cache, lru_cache
 from typing import Literal
 from zoneinfo import TZPATH, ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from kestrel_lab.core.errors import UsageError, nearest
-from kestrel_lab.tools.timeparse.normalize import compiled
+from kestrel_lab.core.errors import UsageError, did_you_mean
+from kestrel_lab.tools.timeparse.normalize import lazy_pattern
 
 Choice = Literal["earlier", "later"]
 """Which of two moments is meant where clocks are turned back; where they go forward, before or behind the gap."""
@@ -108,14 +108,14 @@ def zone_named(name: str, origin: str) -> Zone:
         return Zone(rules=UTC, name="UTC", origin=origin)
     if found := _OFFSET.fullmatch(word):
         minutes = (int(found[2]) * 60 + int(found[3] or 0)) * (-1 if found[1] == "-" else 1)
-        return _fixed(minutes, origin)
+        return _fixed_zone(minutes, origin)
     if word.upper() in AMBIGUOUS:
         candidates = AMBIGUOUS[word.upper()]
         raise UsageError(f"{word!r} does not say which zone is meant: write {' or '.join(candidates)}, or a distance such as +05:30")
     if word.upper() in ABBREVIATIONS:
-        return _fixed(ABBREVIATIONS[word.upper()][0], origin, short=word.upper())
+        return _fixed_zone(ABBREVIATIONS[word.upper()][0], origin, short=word.upper())
     if (key := _key(word)) is None or (_ABBREVIATION.fullmatch(key) and "/" not in key):
-        msg = f"there is no time zone {word!r}: {nearest(word, [key for key in _keys().values() if '/' in key])}, or write a distance such as +02:00"
+        msg = f"there is no time zone {word!r}: {did_you_mean(word, [key for key in _keys().values() if '/' in key])}, or write a distance such as +02:00"
         raise UsageError(msg)
     return Zone(rules=ZoneInfo(key), name="UTC" if key in _UTC_KEYS else key, origin=origin)
 
@@ -195,7 +195,7 @@ def at_clock(day: date, clock: time, zone: Zone, choice: Choice | None = None) -
     _in_force(wall, zone)
     if before == after:
         return first, ()
-    early, late = sorted((_real(first, zone), _real(second, zone)), key=lambda moment: moment.astimezone(UTC))
+    early, late = sorted((_real_moment(first, zone), _real_moment(second, zone)), key=lambda moment: moment.astimezone(UTC))
     if before > after:
         what = f"{wall:%H:%M} is shown twice on {day} in {zone.name}, where clocks are turned back: at {early.isoformat()} and at {late.isoformat()}"
         advice = "say which with disambiguate: earlier or later"
@@ -212,7 +212,7 @@ def day_start(day: date, zone: Zone) -> datetime:
     first, second = (datetime.combine(day, time(), tzinfo=zone.rules).replace(fold=fold) for fold in (0, 1))
     low, high = sorted(moment.astimezone(UTC) for moment in (first, second))
     if _offset(first) >= _offset(second):
-        return _real(first, zone)
+        return _real_moment(first, zone)
     while low < high:  # the moment when clocks were put forward lies between the two
         middle = low + (high - low) // 2
         if middle.astimezone(zone.rules).date() >= day:
@@ -225,7 +225,7 @@ def day_start(day: date, zone: Zone) -> datetime:
     return start
 
 
-def _fixed(minutes: int, origin: str, short: str = "") -> Zone:
+def _fixed_zone(minutes: int, origin: str, short: str = "") -> Zone:
     if abs(minutes) >= 24 * 60:
         raise UsageError("a distance from UTC is less than 24 hours: write it as +HH:MM")
     offset = timedelta(minutes=minutes)
@@ -247,7 +247,7 @@ def _offset(moment: datetime) -> timedelta:
     return moment.utcoffset() or timedelta()
 
 
-def _real(moment: datetime, zone: Zone) -> datetime:
+def _real_moment(moment: datetime, zone: Zone) -> datetime:
     """Return the moment as clocks show it, which is another time if `moment` is in a gap."""
     return moment.astimezone(UTC).astimezone(zone.rules)
 
@@ -263,14 +263,14 @@ _AFTER_CLOCK = rf"(?<=[\dm])\s?(?:{_LONG})\b"  # in small letters only where no 
 _OWN = re.compile(r"\b(?:my|our|local) (?:local )?time\b", re.IGNORECASE)
 
 
-def take_zone(text: str) -> tuple[str, Zone | None]:
+def split_zone(text: str) -> tuple[str, Zone | None]:
     """Return `text` without the words for a zone, and that zone, if there is one.
 
     Raises `UsageError` for one that is not known, means several, or stands beside another.
     """
     text = _OWN.sub("", text)
     found: list[str] = []
-    for pattern in (_DISTANCE, _KEY, _UTC, compiled(_SHORT), compiled(_AFTER_CLOCK, re.IGNORECASE)):
+    for pattern in (_DISTANCE, _KEY, _UTC, lazy_pattern(_SHORT), lazy_pattern(_AFTER_CLOCK, re.IGNORECASE)):
         for match in pattern.finditer(text):
             if pattern is not _KEY or _key(match[0]):
                 found.append(match[0].strip())

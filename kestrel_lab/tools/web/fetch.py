@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
 from kestrel_lab.core.version import __version__
-from kestrel_lab.tools.web.urls import Url, is_number, joined, read_url, refusal
+from kestrel_lab.tools.web.urls import Url, address_refusal, is_number, join_url, read_url
 
 if TYPE_CHECKING:
     from httpcore import AsyncConnectionPool, AsyncNetworkStream, Response
@@ -70,14 +70,14 @@ class Reach:
         if (host, port) in self.also:
             return found
         for address in found:
-            if why := refusal(address):
+            if why := address_refusal(address):
                 named = "" if address == host else f" ({address})"
                 raise PermissionError(f"{host}{named} was not asked: it {why}")
         return found
 
     def proxy(self, url: Url) -> str:
         """Return the address of the proxy for a URL; empty for none. Raises `ValueError` for a kind that is not supported."""
-        if _direct(url, self._variable("no_proxy")):
+        if _bypasses_proxy(url, self._variable("no_proxy")):
             return ""
         found = self._variable(f"{url.scheme}_proxy") or self._variable("all_proxy")
         if not found:
@@ -91,7 +91,7 @@ class Reach:
         return (self.env.get(name) or self.env.get(name.upper()) or "").strip()
 
 
-def _direct(url: Url, exceptions: str) -> bool:
+def _bypasses_proxy(url: Url, exceptions: str) -> bool:
     """Return whether `NO_PROXY` names the host, or a domain it is in."""
     for entry in (part.strip().lower() for part in exceptions.split(",")):
         host, _, port = entry.partition(":") if entry.count(":") == 1 else (entry, "", "")
@@ -139,7 +139,7 @@ class Answer:
         return f"{self.status} {HTTPStatus(self.status).phrase}" if known else str(self.status)
 
 
-async def ask(
+async def request(
     reach: Reach, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes = b"", follow: bool = True
 ) -> Answer:
     """Make a request; `follow` follows redirects, each checked like the first, without `headers` where another host is asked.
@@ -149,14 +149,14 @@ async def ask(
     `reach` is up, `ConnectionError` when nobody answers or the answer is broken.
     """
     where = read_url(url)
-    sent = _checked(headers or {})
+    sent = _check_headers(headers or {})
     try:
         async with asyncio.timeout(reach.seconds):
             for _ in range(reach.redirects + 1):
-                answer = await _once(reach, method, where, sent, body)
+                answer = await _request_once(reach, method, where, sent, body)
                 if not (follow and answer.status in _MOVED and "location" in answer.headers):
                     return answer
-                before, where = where, joined(where, answer.headers["location"])
+                before, where = where, join_url(where, answer.headers["location"])
                 if where.origin != before.origin:
                     sent = {}
     except TimeoutError:
@@ -164,7 +164,7 @@ async def ask(
     raise ValueError(f"{url} was not fetched: it redirects more than {reach.redirects} times")
 
 
-async def _once(reach: Reach, method: str, url: Url, headers: Mapping[str, str], body: bytes) -> Answer:
+async def _request_once(reach: Reach, method: str, url: Url, headers: Mapping[str, str], body: bytes) -> Answer:
     import httpcore  # a tenth of a second to load, and most runs never ask the web
 
     reach.check_port(url)
@@ -260,13 +260,13 @@ async def _read(reach: Reach, url: Url, response: Response) -> Answer:
     too_large = f"it is larger than {reach.most_bytes:,} bytes"
     if declared.isdecimal() and int(declared) > reach.most_bytes:
         return replace(answer, left_out=too_large)
-    body = await (_unpacked if "gzip" in packed else _plain)(response.aiter_stream(), reach.most_bytes)
+    body = await (_read_unpacked if "gzip" in packed else _read_plain)(response.aiter_stream(), reach.most_bytes)
     if body is None:
         return replace(answer, left_out=too_large)
     return replace(answer, body=body)
 
 
-async def _plain(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
+async def _read_plain(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
     taken = bytearray()
     async for piece in pieces:
         taken += piece
@@ -275,7 +275,7 @@ async def _plain(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
     return bytes(taken)
 
 
-async def _unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
+async def _read_unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
     """The same unpacked, never more than a byte beyond `most`; raises `zlib.error` for what is not a gzip or is cut off."""
     taken, reader = bytearray(), zlib.decompressobj(wbits=31)
     async for packed in pieces:
@@ -292,7 +292,7 @@ async def _unpacked(pieces: AsyncIterator[bytes], most: int) -> bytes | None:
     return bytes(taken)
 
 
-def _checked(headers: Mapping[str, str]) -> dict[str, str]:
+def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name) or re.search(r"[^\t\x20-\x7e]", value):
             raise ValueError(f"the header {name[:60]!r} has characters that headers must not have")

@@ -12,13 +12,13 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.tool import Tool
 from kestrel_lab.tools.web.fetch import Reach
-from kestrel_lab.tools.web.json_api import Service, entries, service, text_at
-from kestrel_lab.tools.web.tools import foreign, offered
+from kestrel_lab.tools.web.json_api import Service, api_service, objects_in, text_at
+from kestrel_lab.tools.web.tools import mark_foreign, web_tool
 
 _API = "https://api.github.com"
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,100}")
 _MOST_COMMENTS = 30
-_reading = offered(Danger.LOW, "idempotent", group="github")
+_reading = web_tool(Danger.LOW, "idempotent", group="github")
 
 
 def github_tools(reach: Reach) -> list[Tool]:
@@ -30,7 +30,7 @@ def github_tools(reach: Reach) -> list[Tool]:
     if not token:
         return []
     headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
-    github = service("GitHub", _API, reach.env.get("GITHUB_API_URL", ""), reach, headers)
+    github = api_service("GitHub", _API, reach.env.get("GITHUB_API_URL", ""), reach, headers)
     owner, name = reach.env.get("GITHUB_ORG", ""), reach.env.get("GITHUB_REPO", "")
     return [*_for_all_repositories(github), *(_pull_requests(github, f"{owner}/{name}") if owner and name else ())]
 
@@ -47,8 +47,8 @@ def _for_all_repositories(github: Service) -> list[Tool]:
 
         """
         value = await github.get(f"/search/{kind}", q=query, per_page=min(max(count, 1), 50))
-        rows = [_row(kind, item) for item in entries(value, "items")]
-        return foreign("\n".join(rows), "GitHub") if rows else f"nothing was found for {query!r}"
+        rows = [_row(kind, item) for item in objects_in(value, "items")]
+        return mark_foreign("\n".join(rows), "GitHub") if rows else f"nothing was found for {query!r}"
 
     @_reading
     async def github_issue(repo: str, number: int) -> str:
@@ -64,11 +64,11 @@ def _for_all_repositories(github: Service) -> list[Tool]:
         head = f"#{number} [{text_at(issue, 'state')}] {text_at(issue, 'title')} (by {text_at(issue, 'user', 'login')})"
         parts = [head, text_at(issue, "body")]
         total = int(text_at(issue, "comments") or 0)
-        comments = entries(await github.get(f"{path}/comments", per_page=_MOST_COMMENTS) if total else [])
+        comments = objects_in(await github.get(f"{path}/comments", per_page=_MOST_COMMENTS) if total else [])
         parts += [f"{text_at(one, 'user', 'login')}, {text_at(one, 'created_at')}:\n{text_at(one, 'body')}" for one in comments]
         if total > _MOST_COMMENTS:
             parts.append(f"[{total - _MOST_COMMENTS} more comments]")
-        return foreign("\n\n".join(part for part in parts if part), "GitHub")
+        return mark_foreign("\n\n".join(part for part in parts if part), "GitHub")
 
     @_reading
     async def github_file(repo: str, path: str, ref: str = "") -> str:
@@ -85,16 +85,16 @@ def _for_all_repositories(github: Service) -> list[Tool]:
         value = await github.get(f"/repos/{_repository(repo)}/contents/{quote(path.strip('/'))}", ref=ref)
         if isinstance(value, list):
             rows = [text_at(item, "path") + ("/" if text_at(item, "type") == "dir" else "") for item in value]
-            return foreign("\n".join(rows), "GitHub")
+            return mark_foreign("\n".join(rows), "GitHub")
         try:
             content = base64.b64decode(text_at(value, "content")).decode()
         except (binascii.Error, UnicodeDecodeError):
             content = ""
         if not content and text_at(value, "size") not in {"", "0"}:
             raise ValueError(f"{path} is not text, or too large to be read this way ({text_at(value, 'size')} bytes)")
-        return foreign(content, "GitHub")
+        return mark_foreign(content, "GitHub")
 
-    @offered(Danger.HIGH, "opaque", group="github")
+    @web_tool(Danger.HIGH, "opaque", group="github")
     async def github_comment(repo: str, number: int, text: str) -> str:
         """Write a comment under an issue or pull request of GitHub, for all who can read it.
 
@@ -138,7 +138,7 @@ def _pull_requests(github: Service, repo: str) -> list[Tool]:
         size = f"{text_at(one, 'changed_files')} files, +{text_at(one, 'additions')} −{text_at(one, 'deletions')}"
         state = f"merged {text_at(one, 'merged_at')}" if text_at(one, "merged_at") else text_at(one, "state")
         head = f"#{number} [{state}] {text_at(one, 'title')} (by {text_at(one, 'user', 'login')})\n{branches}: {size}"
-        return foreign("\n\n".join(part for part in (head, text_at(one, "body")) if part), "GitHub")
+        return mark_foreign("\n\n".join(part for part in (head, text_at(one, "body")) if part), "GitHub")
 
     @_reading
     async def get_pull_request_diff(number: int) -> str:
@@ -148,7 +148,7 @@ def _pull_requests(github: Service, repo: str) -> list[Tool]:
             number: Of the pull request.
 
         """
-        return foreign(await github.text(path(number), "application/vnd.github.diff"), "GitHub")
+        return mark_foreign(await github.text(path(number), "application/vnd.github.diff"), "GitHub")
 
     @_reading
     async def list_merged_prs(count: int = 20, base: str = "") -> str:
@@ -160,9 +160,9 @@ def _pull_requests(github: Service, repo: str) -> list[Tool]:
 
         """
         closed = await github.get(path(), state="closed", sort="updated", direction="desc", per_page=100, base=base)
-        merged = [one for one in entries(closed) if text_at(one, "merged_at")]
+        merged = [one for one in objects_in(closed) if text_at(one, "merged_at")]
         rows = [f"#{text_at(one, 'number')} merged {text_at(one, 'merged_at')}: {text_at(one, 'title')}" for one in merged]
-        return foreign("\n".join(rows[: min(max(count, 1), 50)]), "GitHub") if rows else "no pull request was merged lately"
+        return mark_foreign("\n".join(rows[: min(max(count, 1), 50)]), "GitHub") if rows else "no pull request was merged lately"
 
     return [fetch_pull_request, get_pull_request_diff, list_merged_prs]
 

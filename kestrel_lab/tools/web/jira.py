@@ -9,8 +9,8 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.tool import Tool
 from kestrel_lab.tools.web.fetch import Reach
-from kestrel_lab.tools.web.json_api import Service, entries, service, text_at
-from kestrel_lab.tools.web.tools import foreign, offered
+from kestrel_lab.tools.web.json_api import Service, api_service, objects_in, text_at
+from kestrel_lab.tools.web.tools import mark_foreign, web_tool
 
 _PROJECT = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}")
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,30}-[0-9]{1,9}")
@@ -27,7 +27,7 @@ def jira_tools(reach: Reach) -> list[Tool]:
         return []
     basic = base64.b64encode(f"{email}:{token}".encode()).decode()
     headers = {"Authorization": f"Basic {basic}" if email else f"Bearer {token}", "Accept": "application/json"}
-    jira = service("Jira", "", url, reach, headers)
+    jira = api_service("Jira", "", url, reach, headers)
     path = "/rest/api/2/search/jql" if email else "/rest/api/2/search"
     search, issue, project, assigned, comment = _tools(jira, path, ("search_jira_issues", "get_jira_issue") if base else ("", ""))
     return [issue, search, project, assigned, comment] if base else [search, issue, comment]
@@ -36,10 +36,10 @@ def jira_tools(reach: Reach) -> list[Tool]:
 def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
     async def found(jql: str, count: int) -> str:
         value = await jira.get(path, jql=jql, maxResults=min(max(count, 1), 50), fields="summary,status,assignee")
-        rows = [_line(issue) for issue in entries(value, "issues")]
-        return foreign("\n".join(rows), "Jira") if rows else f"nothing was found for {jql!r}"
+        rows = [_line(issue) for issue in objects_in(value, "issues")]
+        return mark_foreign("\n".join(rows), "Jira") if rows else f"nothing was found for {jql!r}"
 
-    @offered(Danger.LOW, "idempotent", name=names[0] or None, group="jira")
+    @web_tool(Danger.LOW, "idempotent", name=names[0] or None, group="jira")
     async def jira_search(jql: str, count: int = 20) -> str:
         """Search Jira for issues.
 
@@ -50,7 +50,7 @@ def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
         """
         return await found(jql, count)
 
-    @offered(Danger.LOW, "idempotent", name=names[1] or None, group="jira")
+    @web_tool(Danger.LOW, "idempotent", name=names[1] or None, group="jira")
     async def jira_issue(key: str) -> str:
         """Read an issue of Jira with its comments.
 
@@ -58,13 +58,13 @@ def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
             key: Such as ABC-123.
 
         """
-        issue = await jira.get(f"/rest/api/2/issue/{_checked(key)}", fields="summary,status,assignee,description,comment")
+        issue = await jira.get(f"/rest/api/2/issue/{_check_key(key)}", fields="summary,status,assignee,description,comment")
         parts = [_line(issue), text_at(issue, "fields", "description")]
-        comments = entries(issue, "fields", "comment", "comments")
+        comments = objects_in(issue, "fields", "comment", "comments")
         parts += [f"{text_at(one, 'author', 'displayName')}, {text_at(one, 'created')}:\n{text_at(one, 'body')}" for one in comments]
-        return foreign("\n\n".join(part for part in parts if part), "Jira")
+        return mark_foreign("\n\n".join(part for part in parts if part), "Jira")
 
-    @offered(Danger.LOW, "idempotent", group="jira")
+    @web_tool(Danger.LOW, "idempotent", group="jira")
     async def get_my_project_issues(project: str, count: int = 20) -> str:
         """List the issues of a project of Jira that are not done, the newest change first.
 
@@ -77,7 +77,7 @@ def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
             raise ValueError(f"{project!r} is not a key of a project: write it like ABC")
         return await found(f'project = "{project}" AND statusCategory != Done ORDER BY updated DESC', count)
 
-    @offered(Danger.LOW, "idempotent", group="jira")
+    @web_tool(Danger.LOW, "idempotent", group="jira")
     async def get_assigned_issues(count: int = 20) -> str:
         """List the issues of Jira that are assigned to the user and not done, the newest change first.
 
@@ -87,7 +87,7 @@ def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
         """
         return await found("assignee = currentUser() AND statusCategory != Done ORDER BY updated DESC", count)
 
-    @offered(Danger.HIGH, "opaque", group="jira")
+    @web_tool(Danger.HIGH, "opaque", group="jira")
     async def jira_comment(key: str, text: str) -> str:
         """Write a comment under an issue of Jira, for all who can read it.
 
@@ -96,7 +96,7 @@ def _tools(jira: Service, path: str, names: tuple[str, str]) -> list[Tool]:
             text: The comment.
 
         """
-        made = await jira.post(f"/rest/api/2/issue/{_checked(key)}/comment", {"body": text})
+        made = await jira.post(f"/rest/api/2/issue/{_check_key(key)}/comment", {"body": text})
         return f"commented on {key}: comment {text_at(made, 'id')}"
 
     return [jira_search, jira_issue, get_my_project_issues, get_assigned_issues, jira_comment]
@@ -109,7 +109,7 @@ def _line(issue: Json) -> str:
     )
 
 
-def _checked(key: str) -> str:
+def _check_key(key: str) -> str:
     if not _KEY.fullmatch(key):
         raise ValueError(f"{key!r} is not a key of an issue: write it like ABC-123")
     return key

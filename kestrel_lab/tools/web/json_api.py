@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.web.fetch import Answer, Reach, ask
-from kestrel_lab.tools.web.page_text import decoded
+from kestrel_lab.tools.web.fetch import Answer, Reach, request
+from kestrel_lab.tools.web.page_text import decode_body
 from kestrel_lab.tools.web.urls import read_url
 
 
@@ -27,24 +27,24 @@ class Service:
         """Return what it answers to a question; raises `ValueError` with its own words if that is an error."""
         asked = {name: value for name, value in query.items() if value not in {"", 0}}
         url = self.base + path + (f"?{urlencode(asked)}" if asked else "")
-        return self._value(await ask(self.reach, "GET", url, headers=self.headers, follow=False), path)
+        return self._value(await request(self.reach, "GET", url, headers=self.headers, follow=False), path)
 
     async def text(self, path: str, accept: str) -> str:
         """Return what it answers as text of the media type `accept`; raises like `get`."""
-        answer = await ask(self.reach, "GET", self.base + path, headers={**self.headers, "Accept": accept}, follow=False)
+        answer = await request(self.reach, "GET", self.base + path, headers={**self.headers, "Accept": accept}, follow=False)
         self._check(answer, path)
-        return decoded(answer)
+        return decode_body(answer)
 
     async def post(self, path: str, body: Json) -> Json:
         """Return what it answers to something new; raises like `get`."""
         headers = {**self.headers, "Content-Type": "application/json"}
         return self._value(
-            await ask(self.reach, "POST", self.base + path, headers=headers, body=json.dumps(body).encode(), follow=False), path
+            await request(self.reach, "POST", self.base + path, headers=headers, body=json.dumps(body).encode(), follow=False), path
         )
 
     def _check(self, answer: Answer, path: str) -> None:
         """Raise `ValueError` for an answer that is an error or was not read, `ConnectionError` for an error that may pass."""
-        text = "" if answer.left_out else decoded(answer)
+        text = "" if answer.left_out else decode_body(answer)
         if not 200 <= answer.status < 300:
             what = {401: "the key is not accepted", 403: "the key may not do that, or has been used too often", 404: f"there is no {path}"}
             msg = f"{self.name} answered {answer.said}: {_words(text) or what.get(answer.status, answer.left_out)}"
@@ -55,13 +55,13 @@ class Service:
     def _value(self, answer: Answer, path: str) -> Json:
         self._check(answer, path)
         try:
-            value: Json = json.loads(decoded(answer))
+            value: Json = json.loads(decode_body(answer))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.name} answered what is not JSON") from error
         return value
 
 
-def service(name: str, default: str, configured: str, reach: Reach, headers: Mapping[str, str]) -> Service:
+def api_service(name: str, default: str, configured: str, reach: Reach, headers: Mapping[str, str]) -> Service:
     """Return a service at its usual address, or at the one that the environment names: that one may be a private one."""
     if not configured:
         return Service(name=name, base=default, reach=reach, headers=headers)
@@ -70,7 +70,7 @@ def service(name: str, default: str, configured: str, reach: Reach, headers: Map
     return Service(name=name, base=str(url).rstrip("/"), reach=own, headers=headers)
 
 
-def entries(value: Json, *keys: str) -> list[dict[str, Json]]:
+def objects_in(value: Json, *keys: str) -> list[dict[str, Json]]:
     """Return the objects in the list under `keys`, or in `value` itself; empty where there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None

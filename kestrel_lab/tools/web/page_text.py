@@ -8,7 +8,7 @@ from html import escape
 from html.parser import HTMLParser
 
 from kestrel_lab.tools.web.fetch import Answer
-from kestrel_lab.tools.web.urls import Url, joined
+from kestrel_lab.tools.web.urls import Url, join_url
 
 _MOST_CHARS = 2_000_000
 _PIECE = 16_384
@@ -132,7 +132,7 @@ class Page(HTMLParser):
             self.handle_endtag(top)
 
 
-def decoded(answer: Answer) -> str:
+def decode_body(answer: Answer) -> str:
     """Return the body as text, in the encoding that the server or the page names, else UTF-8; raises `ValueError` for what is not text."""
     if b"\0" in answer.body[:8_192] and "utf-16" not in answer.headers.get("content-type", "").lower():
         raise ValueError(f"{answer.url} is not text")
@@ -152,7 +152,7 @@ def is_html(answer: Answer) -> bool:
     return answer.kind in {"text/html", "application/xhtml+xml"} or (not answer.kind and answer.body.lstrip()[:1] == b"<")
 
 
-def readable(html: str, url: str) -> str:
+def article_text(html: str, url: str) -> str:
     """Return the text of the article on a page, without menus and adverts where they can be recognised, else all visible text.
 
     The article is found by trafilatura, where it is installed. What a page hides is left out.
@@ -164,12 +164,12 @@ def readable(html: str, url: str) -> str:
     return f"# {page.title}\n\n{text}" if page.title and not text.startswith("# ") else text
 
 
-def links(html: str, base: Url) -> list[tuple[str, str]]:
+def page_links(html: str, base: Url) -> list[tuple[str, str]]:
     """URL and text of each web address that a page links to and shows, in order, each once."""
     found: dict[str, str] = {}
     for reference, text in Page(html).links[:_MOST_LINKS]:
         try:
-            url = str(joined(base, reference.strip()))
+            url = str(join_url(base, reference.strip()))
         except ValueError:  # mail addresses, scripts, and what is no URL
             continue
         found[url] = found.get(url) or text

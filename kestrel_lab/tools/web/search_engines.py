@@ -15,10 +15,10 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.tool import Tool
-from kestrel_lab.tools.web.fetch import Reach, ask
-from kestrel_lab.tools.web.json_api import Service, entries, service, text_at
-from kestrel_lab.tools.web.page_text import Page, decoded, is_html, readable
-from kestrel_lab.tools.web.tools import foreign, offered, succeeded
+from kestrel_lab.tools.web.fetch import Reach, request
+from kestrel_lab.tools.web.json_api import Service, api_service, objects_in, text_at
+from kestrel_lab.tools.web.page_text import Page, article_text, decode_body, is_html
+from kestrel_lab.tools.web.tools import mark_foreign, require_success, web_tool
 from kestrel_lab.tools.web.urls import read_url
 
 Found = tuple[str, str, str]
@@ -40,9 +40,9 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
     Without the key `engine` is asked: by default the search engines that the library ddgs (extra `web`) knows.
     What is looked for is told to a search engine and to nobody else, so the danger is LOW.
     """
-    brave, find = _brave(reach), finder(reach, engine)
+    brave, find = _brave(reach), search_function(reach, engine)
 
-    @offered(Danger.LOW, "idempotent")
+    @web_tool(Danger.LOW, "idempotent")
     async def web_search(query: str, count: int = 8) -> str:
         """Search the web: titles, addresses and extracts. Read what looks right with web_fetch.
 
@@ -51,12 +51,12 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
             count: Number of results, at most 20.
 
         """
-        return _listed(query, await find(query, count))
+        return _results_text(query, await find(query, count))
 
     if brave is None:
         return [web_search]
 
-    @offered(Danger.LOW, "idempotent")
+    @web_tool(Danger.LOW, "idempotent")
     async def brave_search(query: str, count: int = 8, age: Literal["", "day", "week", "month", "year"] = "") -> str:
         """Search the web with Brave: titles, addresses and extracts.
 
@@ -66,12 +66,12 @@ def search_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
             age: Only pages that are not older; any by default.
 
         """
-        return _listed(query, await _ask_brave(brave, query, _count(query, count), age))
+        return _results_text(query, await _ask_brave(brave, query, _count(query, count), age))
 
     return [web_search, brave_search]
 
 
-def finder(reach: Reach, engine: Engine | None = None) -> Callable[[str, int], Awaitable[list[Found]]]:
+def search_function(reach: Reach, engine: Engine | None = None) -> Callable[[str, int], Awaitable[list[Found]]]:
     """Return the search function: Brave where its key is set, else `engine`; see `search_tools`.
 
     It raises `ValueError` for an empty query or a number that is not from 1 to 20, `ConnectionError` when nobody answers.
@@ -94,14 +94,14 @@ def _brave(reach: Reach) -> Service | None:
     if not key:
         return None
     headers = {"X-Subscription-Token": key, "Accept": "application/json"}
-    return service("Brave", _BRAVE, reach.env.get("BRAVE_API_URL", ""), reach, headers)
+    return api_service("Brave", _BRAVE, reach.env.get("BRAVE_API_URL", ""), reach, headers)
 
 
 async def _ask_brave(brave: Service, query: str, count: int, age: str) -> list[Found]:
     fresh = {"": "", "day": "pd", "week": "pw", "month": "pm", "year": "py"}[age]
     value: Json = await brave.get("/res/v1/web/search", q=query, count=count, freshness=fresh)
-    rows = entries(value, "web", "results")[:count]
-    return [(_seen(text_at(row, "title")), text_at(row, "url"), _seen(text_at(row, "description"))) for row in rows]
+    rows = objects_in(value, "web", "results")[:count]
+    return [(_without_emphasis(text_at(row, "title")), text_at(row, "url"), _without_emphasis(text_at(row, "description"))) for row in rows]
 
 
 def _ask_engines(reach: Reach, query: str, count: int) -> list[Found]:
@@ -131,12 +131,12 @@ def _check_reached(proxy: str | None) -> None:
     else:
         parts = urlsplit(proxy)
         places, what = [(parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80))], "the proxy of the environment"
-    if not reached(places, _REACHED_S):
+    if not is_reachable(places, _REACHED_S):
         msg = f"no search engine can be reached ({what} take no connection): go online, or name a proxy that works in HTTPS_PROXY, and search again"
         raise ConnectionError(msg)
 
 
-def reached(places: Sequence[tuple[str, int]], seconds: float, connect: Callable[..., Any] = socket.create_connection) -> bool:
+def is_reachable(places: Sequence[tuple[str, int]], seconds: float, connect: Callable[..., Any] = socket.create_connection) -> bool:
     """Return whether one of these hosts and ports takes a connection within so long."""
     answers: SimpleQueue[bool] = SimpleQueue()
 
@@ -164,16 +164,16 @@ def _count(query: str, count: int) -> int:
     return count
 
 
-def _seen(text: str) -> str:
+def _without_emphasis(text: str) -> str:
     """Text without the emphasis that a search engine puts into it."""
     return Page(text[:5_000] + " ").text
 
 
-def _listed(query: str, found: Sequence[Found]) -> str:
+def _results_text(query: str, found: Sequence[Found]) -> str:
     if not found:
         return f"nothing was found for {query!r}"
     lines = [f"{number}. {title}\n   {url}\n   {' '.join(extract.split())[:500]}" for number, (title, url, extract) in enumerate(found, 1)]
-    return foreign("\n".join(lines), "web search")
+    return mark_foreign("\n".join(lines), "web search")
 
 
 # Search results and pages as values that a program goes on with: what a search agent uses in place of texts for a model.
@@ -188,9 +188,9 @@ def evidence_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
 
     What they give is foreign and not marked as such in its text: whoever shows it to a model has to do that.
     """
-    find = finder(reach, engine)
+    find = search_function(reach, engine)
 
-    @offered(Danger.LOW, "idempotent", group="evidence")
+    @web_tool(Danger.LOW, "idempotent", group="evidence")
     async def web_results(query: str, count: int = 8) -> list[Json]:
         """Search the web and give title, url and snippet of each result as a list.
 
@@ -202,7 +202,7 @@ def evidence_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
         found = await find(query, count)
         return [{"title": title, "url": url, "snippet": " ".join(extract.split())[:500]} for title, url, extract in found]
 
-    @offered(Danger.MEDIUM, "idempotent", group="evidence")
+    @web_tool(Danger.MEDIUM, "idempotent", group="evidence")
     async def web_page(url: str) -> dict[str, Json]:
         """Read a web page and give its url, title, text and the time as fields.
 
@@ -210,11 +210,11 @@ def evidence_tools(reach: Reach, engine: Engine | None = None) -> list[Tool]:
             url: Address with https:// or http://; only the public internet can be reached.
 
         """
-        answer = succeeded(await ask(reach, "GET", url))
-        raw = decoded(answer)
+        answer = require_success(await request(reach, "GET", url))
+        raw = decode_body(answer)
         text, title = raw, ""
         if is_html(answer):
-            text = await asyncio.to_thread(readable, raw, str(answer.url))
+            text = await asyncio.to_thread(article_text, raw, str(answer.url))
             title = Page(raw[:200_000]).title
         at = datetime.now(UTC).isoformat(timespec="seconds")
         left = max(0, len(text) - _PAGE_CHARS)

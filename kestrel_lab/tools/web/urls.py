@@ -55,11 +55,11 @@ def read_url(text: str) -> Url:
     if len(text) > _LONGEST:
         raise ValueError(f"the URL is longer than {_LONGEST:,} characters")
     if found := re.search(r"[\x00-\x20\x7f-\x9f\\\u2028\u2029]", text):
-        raise ValueError(f"{_shown(text)} contains {found[0]!r}, which a URL must not")
+        raise ValueError(f"{_quote(text)} contains {found[0]!r}, which a URL must not")
     scheme, separator, rest = text.partition("://")
     scheme = scheme.lower()
     if not separator or scheme not in _SCHEMES:
-        raise ValueError(f"{_shown(text)} is not a web address: it must begin with https:// or http://")
+        raise ValueError(f"{_quote(text)} is not a web address: it must begin with https:// or http://")
     end = re.search(r"[/?#]", rest)
     authority, path = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")
     if "@" in authority:
@@ -67,13 +67,13 @@ def read_url(text: str) -> Url:
     found = _AUTHORITY.fullmatch(authority)
     port = int(found["port"]) if found and found["port"] else _SCHEMES[scheme]
     if found is None or not 0 < port < 65_536:
-        raise ValueError(f"{_shown(text)} has no valid host and port")
+        raise ValueError(f"{_quote(text)} has no valid host and port")
     path = path.partition("#")[0]
     target = quote(path if path.startswith("/") else f"/{path}", safe=_KEPT)
     return Url(scheme, _host(found["host"]), port, target)
 
 
-def joined(base: Url, reference: str) -> Url:
+def join_url(base: Url, reference: str) -> Url:
     """Return where a link or a redirect leads that was found at `base`; raises like `read_url`."""
     return read_url(urljoin(str(base), reference))
 
@@ -88,25 +88,25 @@ def _host(text: str) -> str:
         try:
             return str(IPv6Address(text[1:-1]))
         except AddressValueError:
-            raise ValueError(f"{_shown(text)} is not an IPv6 address") from None
+            raise ValueError(f"{_quote(text)} is not an IPv6 address") from None
     if "%" in text:
-        raise ValueError(f"the host {_shown(text)} contains a percent sign")
+        raise ValueError(f"the host {_quote(text)} contains a percent sign")
     try:
         name = text if text.isascii() else text.encode("idna").decode("ascii")
     except UnicodeError:
-        raise ValueError(f"{_shown(text)} is not a valid host name") from None
+        raise ValueError(f"{_quote(text)} is not a valid host name") from None
     name = name.lower().removesuffix(".")
     if is_number(name):
         try:
             return str(IPv4Address(name))
         except AddressValueError:
-            raise ValueError(f"{_shown(text)} is an IP address only to some programs: write it as four decimal numbers") from None
+            raise ValueError(f"{_quote(text)} is an IP address only to some programs: write it as four decimal numbers") from None
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
-        raise ValueError(f"{_shown(text)} is not a valid host name")
+        raise ValueError(f"{_quote(text)} is not a valid host name")
     return name
 
 
-def _shown(text: str) -> str:
+def _quote(text: str) -> str:
     return repr(text if len(text) <= 200 else f"{text[:200]}…")
 
 
@@ -133,7 +133,7 @@ _CLOSED_6 = tuple(
 )
 
 
-def refusal(address: str) -> str:
+def address_refusal(address: str) -> str:
     """Return why a numeric address must not be reached, in words; empty for one of the public internet.
 
     An allow-list for IPv6 and an explicit deny-list for IPv4: what Python calls global differs between its versions.

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.sanitize import AS_TEXT, plain
+from kestrel_lab.core.sanitize import AS_TEXT, sanitize_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -16,7 +16,7 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 @cache
-def environment(folder: Path = _TEMPLATES) -> Environment:
+def template_environment(folder: Path = _TEMPLATES) -> Environment:
     """Return the templates of `folder`, which may import `elements.html`; hidden characters of what they print are made visible."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # some 30 ms: not at import
     from markupsafe import Markup
@@ -29,47 +29,47 @@ def environment(folder: Path = _TEMPLATES) -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
         finalize=lambda value: (
-            value if isinstance(value, Markup) or ((text := str(value)).isascii() and text.isprintable()) else plain(text)
+            value if isinstance(value, Markup) or ((text := str(value)).isascii() and text.isprintable()) else sanitize_text(text)
         ),
     )
     found.globals["as_text"] = Markup(AS_TEXT)  # noqa: S704  # a constant
     return found
 
 
-def macros(template: str, folder: Path = _TEMPLATES, **given: Any) -> Any:
+def template_macros(template: str, folder: Path = _TEMPLATES, **given: Any) -> Any:
     """Return the macros of a template as functions that return `Markup`; `given` are further names that the template uses."""
-    return environment(folder).get_template(template, globals=given).module
+    return template_environment(folder).get_template(template, globals=given).module
 
 
-def page(title: str, body_html: str) -> str:
+def html_page(title: str, body_html: str) -> str:
     """Return one self-contained document around `body_html`, which must already be safe.
 
     The style is inside, scripts and remote loads are forbidden, and it is light or dark as the reader prefers.
     """
-    return str(environment().get_template("page.html").render(title=title, body=safe(body_html)))
+    return str(template_environment().get_template("page.html").render(title=title, body=safe_markup(body_html)))
 
 
 def headline_html(text: str) -> str:
     """Return a `<p>` in bold that stands over a table."""
-    return str(macros("elements.html").headline(text))
+    return str(template_macros("elements.html").headline(text))
 
 
 def paragraph_html(text: str) -> str:
     """Return a `<p>` of plain text."""
-    return str(macros("elements.html").paragraph(text))
+    return str(template_macros("elements.html").paragraph(text))
 
 
 def pre_html(text: str) -> str:
     """Return a `<pre>` of text that is laid out by its own lines."""
-    return str(macros("elements.html").pre(text))
+    return str(template_macros("elements.html").pre(text))
 
 
 def table_html(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a `<table>` with a heading row; every cell is shown as text, numbers to the right."""
-    return str(macros("elements.html").table(columns, rows))
+    return str(template_macros("elements.html").table(columns, rows))
 
 
-def safe(html: str) -> Any:
+def safe_markup(html: str) -> Any:
     """Return HTML that this package made as `Markup`, which templates print as it is."""
     from markupsafe import Markup
 

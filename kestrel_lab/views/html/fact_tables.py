@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.views.html.elements import table_html
 
 _WIDTH = 100
@@ -25,7 +25,7 @@ class FactsView:
         facts, lines = self.rows(), list[str]()
         wide = max((len(name) for name, _ in facts), default=0)
         for name, value in facts:
-            first, *rest = wrap(plain(value), _WIDTH) or [""]
+            first, *rest = wrap(sanitize_text(value), _WIDTH) or [""]
             lines += [f"{name:<{wide}}  {first}".rstrip(), *(f"{'':<{wide}}  {line}" for line in rest)]
         return "\n".join(lines)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.views.html.elements import macros
+from kestrel_lab.views.html.elements import template_macros
 
 _ROW, _TOP, _LEFT, _RIGHT, _WIDTH = 22.0, 24.0, 470.0, 700.0, 1_000.0
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#b279a2", "#9d755d", "#d4a017")
@@ -15,7 +15,7 @@ _SWEEPS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Spot:
+class GraphNode:
     """Something that is drawn."""
 
     id: str
@@ -25,7 +25,7 @@ class Spot:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tie:
+class GraphLink:
     """A line between two of them; one between two on the left has a word."""
 
     source: str
@@ -33,11 +33,11 @@ class Tie:
     label: str = ""
 
 
-def web_svg(left: Sequence[Spot], right: Sequence[Spot], ties: Sequence[Tie]) -> str:
+def web_svg(left: Sequence[GraphNode], right: Sequence[GraphNode], ties: Sequence[GraphLink]) -> str:
     """The drawing, the same each time for the same things; text only, no scripts and no references."""
     if not left:
         return ""
-    ours, theirs = _ordered(left, right, ties)
+    ours, theirs = _order_columns(left, right, ties)
     places = {spot.id: (_LEFT, _TOP + _ROW * row) for row, spot in enumerate(ours)}
     lowest = _TOP - _ROW
     for spot in theirs:  # beside what names it, where there is room
@@ -48,21 +48,23 @@ def web_svg(left: Sequence[Spot], right: Sequence[Spot], ties: Sequence[Tie]) ->
     colours = {kind: _COLOURS[at % len(_COLOURS)] for at, kind in enumerate(sorted({spot.kind for spot in left}))}
     lines = [(tie.label, *_curve(places[tie.source], places[tie.target])) for tie in ties if {tie.source, tie.target} <= places.keys()]
     drawn = {"notes": [(spot, *places[spot.id]) for spot in ours], "things": [(spot, *places[spot.id]) for spot in theirs]}
-    return str(macros("graph.html", one_line=one_line).graph(_WIDTH, height, colours, lines, **drawn))
+    return str(template_macros("graph.html", one_line=one_line).graph(_WIDTH, height, colours, lines, **drawn))
 
 
-def _ordered(left: Sequence[Spot], right: Sequence[Spot], ties: Sequence[Tie]) -> tuple[list[Spot], list[Spot]]:
+def _order_columns(
+    left: Sequence[GraphNode], right: Sequence[GraphNode], ties: Sequence[GraphLink]
+) -> tuple[list[GraphNode], list[GraphNode]]:
     """Both columns so that lines are short: each in the order of the middle of what it is tied to; what is not tied last."""
     ours, theirs = list(left), list(right)
     for _ in range(_SWEEPS):
         for column, other in ((theirs, ours), (ours, theirs)):
             rows = {spot.id: row for row, spot in enumerate(other)} | {spot.id: row for row, spot in enumerate(column)}
-            near = {spot.id: [row for tie in ties for row in _beside(spot, tie, rows)] for spot in column}
+            near = {spot.id: [row for tie in ties for row in _tied_row(spot, tie, rows)] for spot in column}
             column.sort(key=lambda spot: (sum(near[spot.id]) / len(near[spot.id]) if near[spot.id] else len(rows), spot.id))  # used at once
     return ours, theirs
 
 
-def _beside(spot: Spot, tie: Tie, rows: Mapping[str, int]) -> list[int]:
+def _tied_row(spot: GraphNode, tie: GraphLink, rows: Mapping[str, int]) -> list[int]:
     other = tie.target if tie.source == spot.id else tie.source if tie.target == spot.id else ""
     return [rows[other]] if other in rows else []
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from xml.etree.ElementTree import ParseError, fromstring
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.language.numbers import NUMBER
 from kestrel_lab.views.rows import Change, TextRow
 
@@ -76,7 +76,7 @@ def markdown_html(text: str, *, styled: bool = False, claims: Sequence[Json] = (
     if len(text) > _LONGEST:
         return f"<pre>{escape(text)}</pre>"
     styles = {"style"} if styled else set[str]()
-    parser, text = _parser(styled), plain(text)
+    parser, text = _parser(styled), sanitize_text(text)
     tokens = marked_tokens(parser, text, claims, numbers, styled=styled) if claims or numbers else parser.parse(text)
     clean: str = nh3.clean(
         parser.renderer.render(tokens, parser.options, {}),
@@ -97,17 +97,17 @@ def markdown_html(text: str, *, styled: bool = False, claims: Sequence[Json] = (
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
-    return plain(clean)  # once more: a character reference can stand for a hidden character
+    return sanitize_text(clean)  # once more: a character reference can stand for a hidden character
 
 
-def address(run: str, row: str) -> str:
+def row_id(run: str, row: str) -> str:
     """Return the `id` of the element that shows a row of a run."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", f"kst-{run}-{row}")
 
 
-def addresses(run: str, row: TextRow) -> dict[str, str]:
+def number_links(run: str, row: TextRow) -> dict[str, str]:
     """Return the addresses within the page of the calls that gave the numbers of an answer."""
-    return {said: f"#{address(run, str(call))}" for said, call in row.numbers.items()}
+    return {said: f"#{row_id(run, str(call))}" for said, call in row.numbers.items()}
 
 
 class GrowingText:
@@ -156,7 +156,7 @@ class RenderedChanges:
             if row.state == "streaming":  # pieces follow, which say what is complete
                 settled, tail = self._growing.setdefault(name, GrowingText()).grown(row.text)
                 return {**change, "html": "", "settled": settled, "tail": tail}
-            numbers = addresses(self._view.head.run, row)
+            numbers = number_links(self._view.head.run, row)
             return {**change, "html": markdown_html(row.text, claims=row.claims, numbers=numbers)}
         return change
 
@@ -176,11 +176,11 @@ def _parser(styled: bool) -> MarkdownIt:
     parser.add_render_rule("fence", _styled_code if styled else _code)
     parser.add_render_rule("code_block", _styled_code if styled else _code)
     for name in ("heading_open", "heading_close", "th_open", "td_open", "link_open"):
-        parser.add_render_rule(name, _adapted)
+        parser.add_render_rule(name, _adapt_token)
     return parser
 
 
-def _adapted(renderer: Any, tokens: Any, place: int, options: Any, _env: Any) -> str:
+def _adapt_token(renderer: Any, tokens: Any, place: int, options: Any, _env: Any) -> str:
     """Render a heading two levels lower, for it stands inside of a page; a cell without a style; a link that opens beside the page."""
     token = tokens[place]
     if token.type.startswith("heading"):
@@ -228,17 +228,17 @@ def _mathml(source: str, block: bool) -> str:
 
 
 def _code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
-    return _highlighted(tokens[place], lambda name, text: f'<span class="kst-{name}">{escape(text)}</span>')
+    return _highlight_code(tokens[place], lambda name, text: f'<span class="kst-{name}">{escape(text)}</span>')
 
 
 def _styled_code(_renderer: Any, tokens: Any, place: int, _options: Any, _env: Any) -> str:
-    code = _highlighted(tokens[place], lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>')
+    code = _highlight_code(tokens[place], lambda name, text: f'<span style="color:{_COLOURS[name]}">{escape(text)}</span>')
     return code.replace("<code>", '<code style="background:none">', 1).replace(
         "<pre ", '<pre style="background:rgba(127,127,127,.12);padding:8px 10px;border-radius:4px;overflow-x:auto" ', 1
     )
 
 
-def _highlighted(token: Any, span: Any) -> str:
+def _highlight_code(token: Any, span: Any) -> str:
     from pygments.lexers import get_lexer_by_name
     from pygments.token import Comment, Keyword, Name, Number, Operator, String
     from pygments.util import ClassNotFound
@@ -277,13 +277,13 @@ def marked_tokens(parser: MarkdownIt, text: str, claims: Sequence[Json], numbers
     """
     plain = parser.parse(text)
     signs = next((pair for pair in _SIGNS if not set(pair) & set(text)), "")
-    placed = [(one, *_inside(text, one[0], one[1])) for one in cast("Sequence[Claim]", claims)] if signs else []
+    placed = [(one, *_inside_cells(text, one[0], one[1])) for one in cast("Sequence[Claim]", claims)] if signs else []
     shape, tokens = [*_shape(plain, "")], plain
     if placed:
-        tokens = parser.parse(_signed(text, placed, signs))
+        tokens = parser.parse(_insert_signs(text, placed, signs))
         if [*_shape(tokens, signs)] != shape:
-            placed = [one for one in placed if [*_shape(parser.parse(_signed(text, [one], signs)), signs)] == shape]
-            tokens = parser.parse(_signed(text, placed, signs))
+            placed = [one for one in placed if [*_shape(parser.parse(_insert_signs(text, [one], signs)), signs)] == shape]
+            tokens = parser.parse(_insert_signs(text, placed, signs))
             if [*_shape(tokens, signs)] != shape:
                 placed, tokens = [], plain
     marker = _Marker([one for one, _, _ in placed], numbers, signs, styled=styled)
@@ -293,7 +293,7 @@ def marked_tokens(parser: MarkdownIt, text: str, claims: Sequence[Json], numbers
     return tokens
 
 
-def _inside(text: str, start: int, end: int) -> tuple[int, int]:
+def _inside_cells(text: str, start: int, end: int) -> tuple[int, int]:
     """The place of a claim without the bars of a row of a table, which stand around its cells."""
     if text[start : start + 1] == "|":
         start += len(text[start:end]) - len(text[start:end].lstrip("| "))
@@ -301,7 +301,7 @@ def _inside(text: str, start: int, end: int) -> tuple[int, int]:
     return start, end
 
 
-def _signed(text: str, placed: Sequence[tuple[Claim, int, int]], signs: str) -> str:
+def _insert_signs(text: str, placed: Sequence[tuple[Claim, int, int]], signs: str) -> str:
     parts, at = [], 0
     for _, start, end in placed:
         parts += [text[at:start], signs[0], text[start:end], signs[1]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from kestrel_lab.core.sanitize import plain
+from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.views.html.elements import headline_html, paragraph_html, pre_html, table_html
 from kestrel_lab.views.text import table_text
 
@@ -36,7 +36,7 @@ class PartsView:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        told = [table_text(*part) if isinstance(part, Table) else plain(part) for part in self.parts()]
+        told = [table_text(*part) if isinstance(part, Table) else sanitize_text(part) for part in self.parts()]
         return "\n".join([self.headline, *told] if self.headline else told)
 
     def _repr_html_(self) -> str:

@@ -189,12 +189,12 @@ def test_wrong_names(name: str, problem: str) -> None:
 
 def test_tools_of_the_configuration_are_refused(tmp_path: Path) -> None:
     """A configuration with tools of its own cannot do a task that is about its own tools."""
-    from kestrel_lab.evals.execution.prepare import prepare
+    from kestrel_lab.evals.execution.prepare import prepare_suite
     from kestrel_lab.evals.suite import Config
 
     suite = replace(load_agentdojo("slack", limit=1), configs=(Config(name="mine", tools=("grep",)),))
     with pytest.raises(UsageError, match="configuration 'mine' has tools of its own, but the scenario 'slack/user_task_0'"):
-        prepare(Session(home=tmp_path), suite)
+        prepare_suite(Session(home=tmp_path), suite)
 
 
 def test_answers_are_shown_as_the_benchmark_writes_them() -> None:
@@ -205,4 +205,4 @@ def test_answers_are_shown_as_the_benchmark_writes_them() -> None:
     answer = asyncio.run(files.run({}, None))
     assert files.own == ("id_", "filename")
     assert files.shown is not None
-    assert files.shown(answer) == agentdojo._written(list(world.state.cloud_drive.files.values()))
+    assert files.shown(answer) == agentdojo._answer_text(list(world.state.cloud_drive.files.values()))

@@ -64,9 +64,9 @@ def test_what_is_looser_than_the_project_takes_values_from_what_was_read() -> No
     found = []
     for how in ("", "named", "any"):
         with containment.loosened(how):
-            found.append([authority._belongs("recipient", account, taint) for account in ("UK12", "US13", "SE14")])
+            found.append([authority._belongs_to_named("recipient", account, taint) for account in ("UK12", "US13", "SE14")])
     assert found == [[False, False, False], [True, False, False], [True, True, False]]
-    assert not authority._belongs("recipient", "UK12", taint)
+    assert not authority._belongs_to_named("recipient", "UK12", taint)
 
 
 def test_the_curve_names_each_setting(runs: Path, tmp_path: Path) -> None:

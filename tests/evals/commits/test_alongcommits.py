@@ -13,7 +13,7 @@ from waits import until
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.bisect import find_first_bad
-from kestrel_lab.evals.commits.compare import compare
+from kestrel_lab.evals.commits.compare import compare_commits
 from kestrel_lab.evals.commits.interleaved_trials import CommitTrials
 from kestrel_lab.evals.commits.run_history import run_commits, stored_history
 from kestrel_lab.evals.execution.reuse import Reuse
@@ -248,15 +248,15 @@ def test_bisect_says_what_it_cannot_do(repo, lab):
 
 def test_the_baseline_is_the_nearest_ancestor_with_results(repo, lab, made):
     """`auto` takes the newest commit of main before HEAD whose results are all stored, over one that has none."""
-    found = asyncio.run(compare(lab, "auto", "c6", suite=repo / "suite.yaml"))
+    found = asyncio.run(compare_commits(lab, "auto", "c6", suite=repo / "suite.yaml"))
     assert (found.base.sha, found.base.reused, found.base.title) == (sha(repo, "c5"), 8, f"auto ({sha(repo, 'c5')[:10]})")
     git(repo, "branch", "-f", "work", "side2")
-    from_side = asyncio.run(compare(lab, "auto", "work", suite=repo / "suite.yaml"))
+    from_side = asyncio.run(compare_commits(lab, "auto", "work", suite=repo / "suite.yaml"))
     assert (from_side.base.sha, from_side.verdict) == (sha(repo, "c3"), "inconclusive")
     (line,) = {c.sha for c in asyncio.run(first_parents(repo, "c0"))}
     assert line == sha(repo, "c0")
     with pytest.raises(UsageError, match="is the first commit: there is no earlier commit"):
-        asyncio.run(compare(lab, "auto", "c0", suite=repo / "suite.yaml"))
+        asyncio.run(compare_commits(lab, "auto", "c0", suite=repo / "suite.yaml"))
 
 
 def test_commits_can_run_their_own_suite(repo, lab, tmp_path):

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.commits.compare import compare
-from kestrel_lab.evals.commits.worktrees import environment_for, requirements_of, worktree
+from kestrel_lab.evals.commits.compare import compare_commits
+from kestrel_lab.evals.commits.worktrees import environment_for, requirements_of, temporary_worktree
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.session import Session
@@ -121,7 +121,7 @@ def state(repo):
 def test_a_worse_commit_is_a_regression(repo, lab):
     """Seven scenarios that all stop passing: the verdict, the numbers, the flips; the second time nothing is run; the way back is an improvement."""
     reporter = RecordingReporter()
-    found = asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml", reporter=reporter))
+    found = asyncio.run(compare_commits(lab, "good", "bad", suite=repo / "suite.yaml", reporter=reporter))
     assert found.verdict == "regression"
     row = found.frame.set_index("metric").loc["success_rate"]
     assert (row["base"], row["head"], row["difference"], row["verdict"], row["scenarios"], row["scope"]) == (
@@ -140,18 +140,18 @@ def test_a_worse_commit_is_a_regression(repo, lab):
     assert lab.get(found.flips["head_run"][0]).goal == "add 0"
 
     again = RecordingReporter()
-    same = asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml", reporter=again))
+    same = asyncio.run(compare_commits(lab, "good", "bad", suite=repo / "suite.yaml", reporter=again))
     assert (same.base.reused, same.head.reused, again.reports) == (7, 7, [(14, 14, "14 taken from earlier runs")])
     assert same.frame.equals(found.frame)
-    assert asyncio.run(compare(lab, "bad", "good", suite=repo / "suite.yaml")).verdict == "improvement"
+    assert asyncio.run(compare_commits(lab, "bad", "good", suite=repo / "suite.yaml")).verdict == "improvement"
 
 
 def test_equal_commits_are_no_regression(repo, lab):
     """A harmless change: seven scenarios do not suffice to call it stable, and it is never called worse."""
-    found = asyncio.run(compare(lab, "good", "same", suite=repo / "suite.yaml"))
+    found = asyncio.run(compare_commits(lab, "good", "same", suite=repo / "suite.yaml"))
     assert found.verdict == "inconclusive"
     assert found.flips.empty
-    wide = asyncio.run(compare(lab, "good", "same", suite=repo / "suite.yaml", margin=0.6))
+    wide = asyncio.run(compare_commits(lab, "good", "same", suite=repo / "suite.yaml", margin=0.6))
     assert wide.verdict == "stable"
 
 
@@ -177,7 +177,7 @@ def test_the_users_checkout_is_not_touched(repo, lab):
     git(repo, "add", "new.txt")
     (repo / "new.txt").write_text("changed again")
     before = state(repo)
-    found = asyncio.run(compare(lab, "good", "bad", suite=repo / "suite.yaml"))
+    found = asyncio.run(compare_commits(lab, "good", "bad", suite=repo / "suite.yaml"))
     assert found.verdict == "regression"
     assert state(repo) == before
     assert list((repo / ".kestrel" / "worktrees").iterdir()) == []
@@ -191,7 +191,7 @@ def test_cancelling_leaves_nothing_behind(repo, lab):
             if done == 3:
                 task.cancel()
 
-        task = asyncio.ensure_future(compare(lab, "good", "bad", suite=repo / "suite.yaml", reporter=stop))
+        task = asyncio.ensure_future(compare_commits(lab, "good", "bad", suite=repo / "suite.yaml", reporter=stop))
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -207,14 +207,14 @@ def test_left_behind_worktrees_are_cleared(repo, lab):
     """What a killed process left is removed by the next comparison; that of a living one is not."""
 
     async def leave():
-        async with worktree(repo, git(repo, "rev-parse", "good").strip(), lab.home) as mine:
+        async with temporary_worktree(repo, git(repo, "rev-parse", "good").strip(), lab.home) as mine:
             gone = mine.with_name("abc-999999999-ffff")
             git(repo, "worktree", "move", str(mine), str(gone))
             gone.rename(mine)  # as if process 999999999 had made and left it
             git(repo, "worktree", "repair", str(mine))
             left = mine.with_name("def-999999999-ffff")
             git(repo, "worktree", "add", "--quiet", "--detach", str(left), "good")
-            async with worktree(repo, git(repo, "rev-parse", "bad").strip(), lab.home) as other:
+            async with temporary_worktree(repo, git(repo, "rev-parse", "bad").strip(), lab.home) as other:
                 return mine.exists(), left.exists(), other.exists()
 
     assert asyncio.run(leave()) == (True, False, True)
@@ -224,7 +224,7 @@ def test_many_worktrees_at_once(repo, lab):
     """Git fails at a worktree that another git is just making, so they are made and removed in turn, whoever asks."""
 
     async def one():
-        async with worktree(repo, "HEAD", lab.home) as place:
+        async with temporary_worktree(repo, "HEAD", lab.home) as place:
             return (place / "suite.yaml").exists()
 
     async def all_at_once():
@@ -238,7 +238,7 @@ def test_what_cannot_be_compared_is_told(repo, lab, tmp_path):
 
     def refusal(base, head, suite=repo / "suite.yaml"):
         with pytest.raises(UsageError) as caught:
-            asyncio.run(compare(lab, base, head, suite=suite))
+            asyncio.run(compare_commits(lab, base, head, suite=suite))
         return str(caught.value)
 
     assert refusal("good", "nowhere") == f"'nowhere' is not a commit, branch or tag of {repo}"
@@ -265,7 +265,7 @@ def test_scenarios_that_a_commit_lacks_are_left_out(repo, lab):
     )
     (repo / "data" / "x").write_text("x")
     commit(repo, "most", prompt__md="!")
-    found = asyncio.run(compare(lab, "good", "most", suite=repo / "suite.yaml"))
+    found = asyncio.run(compare_commits(lab, "good", "most", suite=repo / "suite.yaml"))
     assert list(found.base.skipped) == ["new"]
     assert found.head.skipped == {}
     assert found.frame["scenarios"].tolist()[0] == 7
@@ -295,7 +295,7 @@ def test_changed_requirements_get_an_environment(repo, lab):
     suite = SUITE.replace("{tool_used: add}", "{tool_used: add}, {answer_contains: Done}").replace("import sys", "import summing")
     (repo / "suite.yaml").write_text(suite)
     reporter = RecordingReporter()
-    found = asyncio.run(compare(lab, "v1.0", "v2.0", suite=repo / "suite.yaml", reporter=reporter))
+    found = asyncio.run(compare_commits(lab, "v1.0", "v2.0", suite=repo / "suite.yaml", reporter=reporter))
     assert {row.result["outcome"] for row in (*found.base.rows, *found.head.rows)} == {"pass"}
     notes = [note for _, _, note in reporter.reports if "environment" in note]
     assert len(notes) == 2
@@ -353,4 +353,4 @@ def test_a_commit_with_an_earlier_kestrel_lab_is_served_by_its_own_worker(repo, 
     git(repo, "add", "-A")
     git(repo, "commit", "-qm", "own")
     with pytest.raises(UsageError, match="served by the earlier worker"):
-        asyncio.run(compare(lab, "bad", "HEAD", suite=repo / "suite.yaml"))
+        asyncio.run(compare_commits(lab, "bad", "HEAD", suite=repo / "suite.yaml"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.runner import run_suite
-from kestrel_lab.evals.stats.pass_at_k import chances, pass_at_k, pass_hat_k
+from kestrel_lab.evals.stats.pass_at_k import pass_at_k, pass_hat_k, pass_rates
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
@@ -65,19 +65,19 @@ def trials(**outcomes):
 
 def test_scenarios_are_the_clusters():
     """Each scenario gives one estimate, whatever its number of trials; the interval is that of their mean, within 0 and 1."""
-    found = chances(trials(a=[1, 0], b=[1, 1, 1, 1], c=[0, 0]), 2)
+    found = pass_rates(trials(a=[1, 0], b=[1, 1, 1, 1], c=[0, 0]), 2)
     assert (found["k"], found["trials"], found["scenarios"]) == (2, 8, 3)
     assert (found["pass_at"], found["pass_hat"]) == pytest.approx((2 / 3, 1 / 3))
     # By hand: values 1, 1, 0; sd .5774, se 1/3, t(2) 4.3027: beyond both bounds.
     assert (found["pass_at_low"], found["pass_at_high"]) == (0.0, 1.0)
-    wide = chances(trials(**{f"s{i}": [i % 2, 1] for i in range(20)}), 2)
+    wide = pass_rates(trials(**{f"s{i}": [i % 2, 1] for i in range(20)}), 2)
     se = math.sqrt(sum((x - 0.5) ** 2 for x in [0, 1] * 10) / 19 / 20)
     assert (wide["pass_hat_low"], wide["pass_hat_high"]) == pytest.approx((0.5 - 2.0930241 * se, 0.5 + 2.0930241 * se))
 
 
 def test_agreement_is_not_certainty():
     """Where all scenarios agree, the interval is as wide as so few of them allow."""
-    found = chances(trials(a=[1, 1], b=[1, 1]), 2)
+    found = pass_rates(trials(a=[1, 1], b=[1, 1]), 2)
     assert (found["pass_hat"], found["pass_hat_high"]) == (1.0, 1.0)
     assert found["pass_hat_low"] < 0.4
 
@@ -86,7 +86,7 @@ def test_too_few_trials_are_named():
     """A scenario with fewer trials that count than k is an error that says what to do, not a smaller k."""
     records = [*trials(a=[1, 1]), *trials(b=[1, math.nan])]
     with pytest.raises(UsageError) as caught:
-        chances(records, 2)
+        pass_rates(records, 2)
     assert str(caught.value) == "2 trials of each scenario are needed, and b has 1: run the suite with --epochs 2 or more"
 
 

@@ -12,7 +12,7 @@ from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.runner import run_suite
-from kestrel_lab.evals.stored.rescore import rescore
+from kestrel_lab.evals.stored.rescore import rescore_trials
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
@@ -141,7 +141,7 @@ def test_suites_and_rescoring_hold_checks_in(folder: Path, check: str) -> None:
         result = asyncio.run(run_suite(session, load_suite(folder / "suite" / "s.yaml")))
         assert [row.result["outcome"] for row in result.rows] == ["pass"], result.rows[0].result["reason"]
         assert not (folder / "outside" / "OUTSIDE").exists()
-        again = asyncio.run(rescore(session, folder / "suite" / "s.yaml"))
+        again = asyncio.run(rescore_trials(session, folder / "suite" / "s.yaml"))
         assert (len(again.result.rows), again.changes) == (1, ())
         assert not (folder / "outside" / "OUTSIDE").exists()
     finally:

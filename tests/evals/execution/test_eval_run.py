@@ -18,7 +18,7 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer
 from kestrel_lab.evals.execution.eval_run import EvalRun, last_eval_run
-from kestrel_lab.evals.execution.progress import EvalProgress, slowed_since
+from kestrel_lab.evals.execution.progress import EvalProgress, slowdowns_since
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stored_trials import store_trial, stored_trials
 from kestrel_lab.evals.suite import Config, Scenario, Suite
@@ -232,8 +232,8 @@ def test_progress_is_one_line():
             "1 passed, 1 broke · 1.2/min · 6 min 40 s left · $0.50 · 4 trials at once · openai/x: it asked to slow down once, 5 calls at once",
         ),
     ]
-    assert slowed_since(supervisor, {}) == ["openai/x asked to slow down once and refused 2 calls; at the end 5 at once"]
-    assert slowed_since(supervisor, {"openai/x": (1, 2)}) == []
+    assert slowdowns_since(supervisor, {}) == ["openai/x asked to slow down once and refused 2 calls; at the end 5 at once"]
+    assert slowdowns_since(supervisor, {"openai/x": (1, 2)}) == []
 
 
 def test_a_suites_bound_holds_for_an_endpoint(lab):

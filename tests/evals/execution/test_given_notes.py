@@ -8,7 +8,7 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.notes import Note
 from kestrel_lab.evals.execution.trial import scenario_hash
-from kestrel_lab.evals.seed_notes import GivenNote, give
+from kestrel_lab.evals.seed_notes import GivenNote, store_seed_notes
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.testing import ListMemory
 
@@ -58,7 +58,7 @@ def test_a_note_that_no_memory_takes_is_told_with_its_line(tmp_path, note, told)
 def test_a_note_is_kept_as_if_it_had_been_for_long():
     """Its age, its end and whom it is from are as given; its id begins with its name."""
     memory = ListMemory()
-    asyncio.run(give(memory, [GivenNote(name="old", text="x", taint="answer", age_days=2, ttl_days=3)], "/w"))
+    asyncio.run(store_seed_notes(memory, [GivenNote(name="old", text="x", taint="answer", age_days=2, ttl_days=3)], "/w"))
     (note,) = memory.kept
     assert isinstance(note, Note)
     assert note.id.startswith("old")
@@ -69,4 +69,4 @@ def test_a_note_is_kept_as_if_it_had_been_for_long():
 def test_a_memory_that_cannot_forget_is_told():
     """A suite whose note is to be forgotten needs a memory that forgets."""
     with pytest.raises(UsageError, match="cannot forget"):
-        asyncio.run(give(ListMemory(), [GivenNote(name="gone", text="x", forgotten=True)], "/w"))
+        asyncio.run(store_seed_notes(ListMemory(), [GivenNote(name="gone", text="x", forgotten=True)], "/w"))

@@ -16,7 +16,7 @@ from kestrel_lab.evals.execution import trial
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.models.litellm.model import LiteLLMModel
-from kestrel_lab.runtime.supervision.model_guard import guarded
+from kestrel_lab.runtime.supervision.model_guard import guard_model
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 
 pytestmark = [
@@ -102,7 +102,7 @@ def test_a_drip_is_never_silent_and_still_ends(bounded):
     pieces = []
 
     async def ask(server):
-        asked = guarded(at(server, timeout_s=30), RuntimeSupervisor(), lambda _: None, patience_s=0, call_s=0.5 if bounded else None)
+        asked = guard_model(at(server, timeout_s=30), RuntimeSupervisor(), lambda _: None, patience_s=0, call_s=0.5 if bounded else None)
         await asked(ModelRequest(messages=[Message(role="user", text="hi")], stream=True), pieces.append)
 
     async def until_heard(server):

@@ -15,7 +15,7 @@ from kestrel_lab.checks.parse import parse_check
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.evals.execution import runner
-from kestrel_lab.evals.execution.prepare import prepare
+from kestrel_lab.evals.execution.prepare import prepare_suite
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite, run_trials
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, PackageSource, Scenario, Suite
@@ -193,7 +193,7 @@ def test_trials_run_at_once_within_bounds(lab):
         configs=(Config(name="fast"), Config(name="alone", concurrency=1)),
         concurrency=3,
     )
-    ready = prepare(lab, suite, models={"fast": Slow("fast"), "alone": Slow("alone")})
+    ready = prepare_suite(lab, suite, models={"fast": Slow("fast"), "alone": Slow("alone")})
     rows = asyncio.run(run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None))
     assert len(rows) == 24
     assert (meetings["alone"].most, meetings["both"].most) == (1, 3)
@@ -225,7 +225,7 @@ def test_settings_reach_the_model(lab):
         configs=(Config(name="c", temperature=0.5, seed=7, limits={"cycles": 1}),),
         epochs=2,
     )
-    ready = prepare(lab, suite, models={"c": Watched()})
+    ready = prepare_suite(lab, suite, models={"c": Watched()})
     rows = asyncio.run(run_trials(lab, ready, plan_trials(suite, code="", git_sha=""), on_row=lambda row: None))
     assert sorted(seen) == [(0.5, 7), (0.5, 8)]
     assert ready.limits(suite.scenarios[0], suite.configs[0], Limits(tokens=9)) == Limits(cycles=1, tokens=9)
@@ -449,7 +449,7 @@ def test_all_that_is_missing_is_told_at_once(lab, tmp_path):
         "  - {id: c, goal: g, workspace: {package: no_such_package}, checks: [{answer_contains: x}]}\n"
     )
     with pytest.raises(UsageError) as caught:
-        prepare(lab, load_suite(path))
+        prepare_suite(lab, load_suite(path))
     told = ["grpe", "gone", "no_such_package", "nobodys-model", "none.yaml", "nowhere"]
     assert [word in line for word, line in zip(told, str(caught.value).splitlines(), strict=True)] == [True] * 6
 

@@ -14,7 +14,7 @@ from kestrel_lab import Lab
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.importers.inspect_logs import read_inspect
-from kestrel_lab.evals.importers.load import Imported
+from kestrel_lab.evals.importers.load import ImportResult
 from kestrel_lab.evals.summaries.result_table import COLUMNS
 
 LOG = Path(__file__).parent / "data" / "inspect-small.eval"
@@ -69,7 +69,7 @@ def test_agrees_with_inspect() -> None:
     assert set(frame.config) == {"mockllm/model"}
 
 
-def imported(home: Path, *paths: Path) -> Imported:
+def imported(home: Path, *paths: Path) -> ImportResult:
     """What an import into a new log gives."""
     with Lab(home=home) as lab:
         found = lab.evals.import_runs_sync(*paths)

@@ -8,7 +8,7 @@ from made_rows import row, rows, suite
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.gate_bounds import Gate
-from kestrel_lab.evals.reports.gate_decisions import GateReport, decide
+from kestrel_lab.evals.reports.gate_decisions import GateReport, decide_gates
 from kestrel_lab.evals.suites.loader import load_suite
 
 HALF = Gate(metric="success_rate", at_least=0.5)
@@ -16,7 +16,7 @@ HALF = Gate(metric="success_rate", at_least=0.5)
 
 def verdict(gate, trials, **more):
     """What a gate of one configuration becomes."""
-    (decision,) = decide(suite(gate, **more), trials)
+    (decision,) = decide_gates(suite(gate, **more), trials)
     return decision.verdict
 
 
@@ -45,7 +45,7 @@ def test_known_verdicts(gate, trials, expected):
 def test_trials_that_broke_are_no_regression():
     """A bound violated only because broken trials count as failed is `broken`; violated without them, it is a regression."""
     broken = rows(*["error"] * 18, "pass", "pass", reason="the provider is down")
-    (decision,) = decide(suite(HALF), broken)
+    (decision,) = decide_gates(suite(HALF), broken)
     assert decision.verdict == "broken"
     assert "18 of 20 trials broke" in decision.why
     assert "the provider is down" in decision.why
@@ -70,7 +70,7 @@ def test_a_gate_is_for_its_configuration_and_family():
     ]
     code = Gate(metric="success_rate", at_least=0.5, family="code")
     gates = [code, Gate(metric="success_rate", at_least=0.5, config="good", family="text")]
-    found = decide(suite(*gates, configs=("good", "bad")), trials)
+    found = decide_gates(suite(*gates, configs=("good", "bad")), trials)
     assert [(d.config, d.verdict, d.trials) for d in found] == [
         ("good (scripted)", "ok", 20), ("bad (scripted)", "regression", 20), ("good (scripted)", "regression", 20),
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def test_a_gate_is_for_its_configuration_and_family():
 
 def test_exit_codes():
     """A violated gate outweighs a broken one, that a doubtful one; no gate at all is code 3."""
-    decided = {name: decide(suite(HALF), trials)[0] for name, trials in
+    decided = {name: decide_gates(suite(HALF), trials)[0] for name, trials in
                {"ok": rows(*["pass"] * 20), "no": rows(*["fail"] * 20), "unsure": rows("pass"), "none": []}.items()}  # fmt: skip
     codes = {
         names: GateReport(suite="s", decisions=tuple(decided[name] for name in names.split())).exit_code
@@ -93,7 +93,7 @@ def test_false_alarms_are_rare_at_the_bound():
     gate = Gate(metric="success_rate", at_least=0.7)
     alarms, hasty = 0, 0
     for _ in range(400):
-        (decision,) = decide(suite(gate), rows(*("pass" if chance.random() < 0.7 else "fail" for _ in range(40))))
+        (decision,) = decide_gates(suite(gate), rows(*("pass" if chance.random() < 0.7 else "fail" for _ in range(40))))
         alarms += decision.verdict != "inconclusive"
         hasty += decision.interval.mean < 0.7
     assert alarms <= 0.07 * 400

@@ -13,8 +13,8 @@ from markdown_it import MarkdownIt
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.commits.comparison import Comparison, Side
 from kestrel_lab.evals.gate_bounds import Gate
-from kestrel_lab.evals.reports.junit import Case, Group, groups, junit_xml
-from kestrel_lab.evals.reports.markdown import code, linked, result_markdown, table
+from kestrel_lab.evals.reports.junit import Case, Group, case_groups, junit_xml
+from kestrel_lab.evals.reports.markdown import code_span, markdown_link, markdown_table, result_markdown
 
 HOSTILE = (
     "a`b|c\n| x | <img src=x onerror=alert(1)> ![i](http://evil/x.png) [l](javascript:x) @everyone #1 https://evil \x00\x1b[31m\ud800 ]]>"
@@ -78,7 +78,7 @@ def test_a_case_is_a_scenario_with_its_epochs():
     ]
 
     def outcomes(asked):
-        (group,) = groups(asked, trials)
+        (group,) = case_groups(asked, trials)
         return {case.name: (case.outcome, case.message[:40]) for case in group.cases}
 
     assert outcomes(suite()) == {
@@ -90,7 +90,7 @@ def test_a_case_is_a_scenario_with_its_epochs():
     assert {name: kind for name, (kind, _) in outcomes(suite(gate)).items()} == {"good": "passed", "half": "passed", "broke": "error"}
     excluded = suite(gate, count_errors="exclude")
     assert {name: kind for name, (kind, _) in outcomes(excluded).items()} == {"good": "passed", "half": "passed", "broke": "passed"}
-    root = ET.fromstring(junit_xml("demo", groups(suite(), trials)).encode())
+    root = ET.fromstring(junit_xml("demo", case_groups(suite(), trials)).encode())
     conforms(root)
     case = root.find(".//testcase[@name='good']")
     assert case is not None
@@ -112,7 +112,7 @@ def harmless(markdown):
 @given(st.text(alphabet=st.sampled_from("`|<>[]()!\\*_#@&;\n\r\x00~$a ") | st.characters(), max_size=60))
 def test_foreign_text_stays_in_its_cell(text):
     """Whatever the text, the row keeps its cells and nothing in it becomes an element; text written bare does (the mutant)."""
-    html = READER.render(table(["a", "b"], [[code(text), "end"]]))
+    html = READER.render(markdown_table(["a", "b"], [[code_span(text), "end"]]))
     assert Tags(html).seen.count("td") == 2
     assert html.count("<td>end</td>") == 1
     assert set(Tags(html).seen) <= {"table", "thead", "tbody", "tr", "th", "td", "code"}
@@ -120,7 +120,7 @@ def test_foreign_text_stays_in_its_cell(text):
 
 def test_bare_text_would_not_stay_there():
     """The test above would notice text that is not put into a span."""
-    html = READER.render(table(["a", "b"], [["x | ![i](http://evil)", "end"]]))
+    html = READER.render(markdown_table(["a", "b"], [["x | ![i](http://evil)", "end"]]))
     assert "img" in Tags(html).seen
 
 
@@ -160,7 +160,7 @@ def test_a_summary_of_two_commits():
 
 def test_links_lead_to_pages():
     """An address that runs something is refused, and none can end its brackets."""
-    assert linked("x", "a (1).html") == "[x](a%20%281%29.html)"
+    assert markdown_link("x", "a (1).html") == "[x](a%20%281%29.html)"
     for wrong in ("javascript:alert(1)", "http://[", "data:text/html,x"):
         with pytest.raises(UsageError, match="begins with http"):
-            linked("x", wrong)
+            markdown_link("x", wrong)

@@ -21,11 +21,11 @@ from kestrel_lab.core.events.union import EVENT_TYPES, to_json
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.commits.comparison import side_by_side
 from kestrel_lab.evals.execution.result import EvalResult
-from kestrel_lab.evals.execution.reuse import look_up
+from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite
 from kestrel_lab.evals.shared import shared_trials
 from kestrel_lab.evals.shared.transfer import SharedResults, Transfer
-from kestrel_lab.evals.stored.rescore import rescore
+from kestrel_lab.evals.stored.rescore import rescore_trials
 from kestrel_lab.evals.stored.summary import summarise_stored
 from kestrel_lab.evals.stored_trials import (
     EvalRow,
@@ -119,7 +119,7 @@ def test_another_machine_has_the_same_numbers(tmp_path, url):
     with machine(tmp_path, "a") as a, machine(tmp_path, "b") as b:
         tried(a)
         asyncio.run(
-            rescore(a, replace(SUITE, scenarios=tuple(replace(s, checks=(AnswerContains(texts=("2",)),)) for s in SUITE.scenarios)))
+            rescore_trials(a, replace(SUITE, scenarios=tuple(replace(s, checks=(AnswerContains(texts=("2",)),)) for s in SUITE.scenarios)))
         )
         assert push(a, url).trials == 6
         pulled = pull(b, url)
@@ -135,7 +135,7 @@ def test_another_machine_has_the_same_numbers(tmp_path, url):
         asks = plan_trials(SUITE, code="c", git_sha="c")
         keys = [replace(row, key=ask.identity.key, id=f"x{n}") for n, (row, ask) in enumerate(zip(there, asks, strict=True))]
         keep(b, *keys)
-        assert len(look_up(b.store, SUITE, asks).rows) == 6
+        assert len(reusable_rows(b.store, SUITE, asks).rows) == 6
 
 
 def test_twice_is_once(tmp_path, url, postgres):
@@ -351,7 +351,7 @@ def test_runs_come_with_their_trials(tmp_path, url):
         assert [(one.there, one.runs) for one in push(a, url, runs=True).suites] == [(6, 0)]
         assert pull(b, url, runs=True, dry_run=True).suites[0].runs == 6
         assert pull(b, url).trials == 6
-        assert asyncio.run(rescore(b, SUITE)).left_out == {"left out: the log of the run is not in this store": 6}
+        assert asyncio.run(rescore_trials(b, SUITE)).left_out == {"left out: the log of the run is not in this store": 6}
         assert [(one.there, one.runs) for one in pull(b, url, runs=True).suites] == [(6, 6)]
         assert [(one.there, one.runs) for one in pull(b, url, runs=True).suites] == [(6, 0)]
         run = str(stored_trials(b.store)[0].result["run"])
@@ -364,7 +364,7 @@ def test_runs_come_with_their_trials(tmp_path, url):
         assert SECRET not in json.dumps([str(r.event) for r in theirs])
         assert b.store.damage(run) is None
         assert b.store.run(run).status is RunStatus.COMPLETE
-        assert len(asyncio.run(rescore(b, SUITE)).result.rows) == 6
+        assert len(asyncio.run(rescore_trials(b, SUITE)).result.rows) == 6
         assert [(one.there, one.runs) for one in pull(a, url, runs=True).suites] == [(6, 0)]
         assert a.store.records(run)[0].event.workspace != ""
 

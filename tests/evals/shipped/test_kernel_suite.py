@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.lab import Lab
-from kestrel_lab.tools.kernel.lockdown import impossible
+from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
 SUITE = Path(__file__).parents[3] / "evals" / "kernel.yaml"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1_800)
-@pytest.mark.skipif(bool(impossible()), reason=impossible())
+@pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
 def test_every_task_tells_right_from_wrong(tmp_path: Path) -> None:
     """The expected way passes all 40 tasks in 5 families; carelessness and doing nothing fail all; nothing breaks."""
     frame = Lab(home=tmp_path / "home").eval_sync(SUITE, epochs=1).frame

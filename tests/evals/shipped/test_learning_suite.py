@@ -42,7 +42,7 @@ def test_learning_spares_turns(tmp_path: Path) -> None:
 
 def test_a_memory_that_learns_nothing_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: where the log teaches nothing, the tasks that notes would have helped take as long as the first."""
-    monkeypatch.setattr(remembering, "learned", lambda *_: [])
+    monkeypatch.setattr(remembering, "learn_from_run", lambda *_: [])
     assert cycles(measured(tmp_path))["learning", "pitfall"] == 4
 
 

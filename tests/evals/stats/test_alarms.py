@@ -14,9 +14,9 @@ from made_rows import suite as gated
 from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.evals.commits.comparison import COMPARED, PRIMARY, compare_families, compare_rows
 from kestrel_lab.evals.gate_bounds import Gate
-from kestrel_lab.evals.reports.gate_decisions import decide
-from kestrel_lab.evals.stats.difference import detectable_drop, detectable_mean, difference, judge, mcnemar_power
-from kestrel_lab.evals.stats.intervals_and_tests import wilson
+from kestrel_lab.evals.reports.gate_decisions import decide_gates
+from kestrel_lab.evals.stats.difference import compare_scenarios, detectable_drop, detectable_mean, judge_alike, mcnemar_power
+from kestrel_lab.evals.stats.intervals_and_tests import wilson_interval
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 
 pytestmark = pytest.mark.slow
@@ -94,7 +94,7 @@ def test_without_the_safeguards_alarms_are_common():
 
     def judged_by_scenarios(*both):
         times = [{f"s{n}": [r.metrics["working_time"] for r in side if r.scenario == f"s{n}"] for n in range(12)} for side in both]
-        found = judge([difference(*times, weights={}, bounded=False)], better=["lower"], margin=0.05, relative=True)
+        found = judge_alike([compare_scenarios(*times, weights={}, bounded=False)], better=["lower"], margin=0.05, relative=True)
         return found[0].verdict in CHANGES
 
     for _ in range(rounds):
@@ -161,7 +161,7 @@ def test_power_for_flips_is_that_of_theory(n, worse, better):
         base = {str(i): [float(x < worse or x > 0.5)] for i, x in enumerate(u)}
         head = {str(i): [float(worse <= x < worse + better or x > 0.5)] for i, x in enumerate(u)}
         told += (
-            judge([difference(base, head, weights={}, bounded=True)], better=["higher"], margin=0.0, relative=False)[0].verdict
+            judge_alike([compare_scenarios(base, head, weights={}, bounded=True)], better=["higher"], margin=0.0, relative=False)[0].verdict
             == "regression"
         )
     assert told / rounds == pytest.approx(mcnemar_power(n, worse, better), abs=0.03)
@@ -178,10 +178,10 @@ def test_power_for_numbers_is_that_of_theory(n, effect):
         told = 0
         for _ in range(rounds):
             moved = chance.normal(size, 1, n)
-            found = difference(
+            found = compare_scenarios(
                 {str(i): [10.0] for i in range(n)}, {str(i): [10 + x] for i, x in enumerate(moved)}, weights={}, bounded=False
             )
-            told += judge([found], better=["lower"], margin=0.0, relative=True)[0].verdict == "regression"
+            told += judge_alike([found], better=["lower"], margin=0.0, relative=True)[0].verdict == "regression"
         return told / rounds
 
     assert power(effect) == pytest.approx(nct.sf(t.ppf(0.975, n - 1), n - 1, effect * math.sqrt(n)), abs=0.03)
@@ -206,13 +206,13 @@ def test_many_gates_cry_wolf_no_more_than_one():
     for _ in range(rounds):
         passed = chance.binomial(40, 0.7, 10)
         trials = [one for n, k in enumerate(passed) for one in rows(*["pass"] * k, *["fail"] * (40 - k), config=f"c{n}")]
-        decisions = decide(suite, trials)
+        decisions = decide_gates(suite, trials)
         alarms += any(d.verdict == "regression" for d in decisions)
         assert all(
             d.why.startswith("violated by itself, but as one of 10")
             for d in decisions
             if d.verdict != "regression" and d.interval.high < 0.7
         )
-        alone += any(wilson(k, 40)[1] < 0.7 for k in passed)
+        alone += any(wilson_interval(k, 40)[1] < 0.7 for k in passed)
     assert alarms / rounds <= 0.05
     assert alone / rounds > 0.1

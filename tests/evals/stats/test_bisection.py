@@ -8,7 +8,7 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.stats.noisy_bisect import Bisection, Evidence
-from kestrel_lab.evals.summaries.metric_values import observed
+from kestrel_lab.evals.summaries.metric_values import find_metric
 
 
 class OneLook(Evidence):
@@ -152,7 +152,7 @@ def test_a_fall_in_two_steps_names_one_of_them_or_leaves_it_open():
 
 def test_equal_costs_are_no_fall():
     """A metric that never changes is shown not to have fallen after a few rounds, and one that doubles to have."""
-    cost = observed("token_usage")
+    cost = find_metric("token_usage")
     margin, even, factor = cost.worsening(0.05)
     for later, phase in ((100.0, "no fall"), (200.0, "found")):
         found = Bisection(last=1, worsening=lambda one, other: cost.worsened(one, other, factor), margin=margin, even=even)
@@ -175,10 +175,10 @@ def test_neighbours_need_one_question():
 
 def test_which_way_is_worse():
     """Rates fall by their difference; what costs is worse when larger, by more than the margin; and turned around, the reverse."""
-    assert observed("success_rate").worsened(1.0, 0.0, 0.0) == 1.0
-    assert observed("error_rate").worsened(0.0, 1.0, 0.0) == 1.0
-    cost = observed("cost_estimate")
+    assert find_metric("success_rate").worsened(1.0, 0.0, 0.0) == 1.0
+    assert find_metric("error_rate").worsened(0.0, 1.0, 0.0) == 1.0
+    cost = find_metric("cost_estimate")
     assert [cost.worsened(1.0, other, 0.1) for other in (1.05, 1.2, 0.8, 100.0)] == [0.0, 1.0, -1.0, 1.0]
     assert [cost.worsened(other, 1.0, 0.1) for other in (1.05, 1.2, 0.8, 100.0)] == [0.0, -1.0, 1.0, -1.0]
     with pytest.raises(UsageError, match="did you mean 'cost_estimate'"):
-        observed("cost_estimat")
+        find_metric("cost_estimat")

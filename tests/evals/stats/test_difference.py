@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from kestrel_lab.evals.stats.difference import Difference, difference, judge, overall
+from kestrel_lab.evals.stats.difference import Difference, compare_scenarios, judge_alike, overall_verdict
 from kestrel_lab.evals.stats.intervals_and_tests import Interval
 
 
@@ -16,7 +16,7 @@ def trials(rates, epochs, rng):
 
 def verdict(base, head, *, bounded=True, better="higher", margin=0.05):
     """The verdict of one comparison."""
-    found = judge([difference(base, head, weights={}, bounded=bounded)], better=[better], margin=margin, relative=not bounded)
+    found = judge_alike([compare_scenarios(base, head, weights={}, bounded=bounded)], better=[better], margin=margin, relative=not bounded)
     return found[0].verdict
 
 
@@ -45,7 +45,7 @@ def test_a_drop_of_the_detectable_size_is_found():
 def test_few_scenarios_speak_of_themselves():
     """Three scenarios that go from ten passes to ten fails are a regression of these scenarios; tried once they are nothing."""
     base, head = {f"s{n}": [1.0] * 10 for n in range(3)}, {f"s{n}": [0.0] * 10 for n in range(3)}
-    found = difference(base, head, weights={}, bounded=True)
+    found = compare_scenarios(base, head, weights={}, bounded=True)
     assert (found.scope, found.base, found.head, found.p) == ("these scenarios", 1.0, 0.0, pytest.approx(1e-4))
     assert verdict(base, head) == "regression"
     assert (
@@ -75,9 +75,9 @@ def test_times_need_a_change_worth_telling():
 def test_only_scenarios_of_both_sides_are_compared():
     """What one side lacks changes nothing; with nothing in common nothing is said."""
     base = {f"s{n}": [1.0] for n in range(8)}
-    found = difference(base | {"only": [0.0]}, base | {"other": [0.0], "empty": []}, weights={}, bounded=True)
+    found = compare_scenarios(base | {"only": [0.0]}, base | {"other": [0.0], "empty": []}, weights={}, bounded=True)
     assert (found.scenarios, found.base, found.head) == (8, 1.0, 1.0)
-    nothing = difference({"a": [1.0]}, {"b": [1.0]}, weights={}, bounded=True)
+    nothing = compare_scenarios({"a": [1.0]}, {"b": [1.0]}, weights={}, bounded=True)
     assert (nothing.scenarios, nothing.p, math.isnan(nothing.base)) == (0, 1.0, True)
     assert verdict({"a": [1.0]}, {"b": [1.0]}) == "inconclusive"
 
@@ -85,44 +85,44 @@ def test_only_scenarios_of_both_sides_are_compared():
 def test_weights_weigh():
     """A scenario of weight three counts like three."""
     base, head = {"a": [1.0], "b": [1.0]}, {"a": [0.0], "b": [1.0]}
-    found = difference(base, head, weights={"a": 3.0}, bounded=True)
+    found = compare_scenarios(base, head, weights={"a": 3.0}, bounded=True)
     assert (found.base, found.head) == (1.0, 0.25)
 
 
 def test_asking_more_asks_for_more_evidence():
     """Six flips of six suffice for one configuration, not for ten at once."""
     base, head = {f"s{n}": [1.0] for n in range(6)}, {f"s{n}": [0.0] for n in range(6)}
-    one = difference(base, head, weights={}, bounded=True)
-    same = difference(base, base, weights={}, bounded=True)
-    judged = judge([one, *[same] * 9], better=["higher"] * 10, margin=0.05, relative=False)
+    one = compare_scenarios(base, head, weights={}, bounded=True)
+    same = compare_scenarios(base, base, weights={}, bounded=True)
+    judged = judge_alike([one, *[same] * 9], better=["higher"] * 10, margin=0.05, relative=False)
     assert (judged[0].p_holm, judged[0].verdict) == (pytest.approx(0.3125), "inconclusive")
-    assert judge([one], better=["higher"], margin=0.05, relative=False)[0].verdict == "regression"
+    assert judge_alike([one], better=["higher"], margin=0.05, relative=False)[0].verdict == "regression"
 
 
 def test_overall():
     """One regression is one; doubt outweighs what is fine; nothing compared is doubt."""
-    assert overall(["stable", "regression", "inconclusive"]) == "regression"
-    assert overall(["improvement", "inconclusive"]) == "inconclusive"
-    assert overall(["improvement", "stable"]) == "improvement"
-    assert (overall(["stable"]), overall([])) == ("stable", "inconclusive")
+    assert overall_verdict(["stable", "regression", "inconclusive"]) == "regression"
+    assert overall_verdict(["improvement", "inconclusive"]) == "inconclusive"
+    assert overall_verdict(["improvement", "stable"]) == "improvement"
+    assert (overall_verdict(["stable"]), overall_verdict([])) == ("stable", "inconclusive")
 
 
 def test_few_scenarios_that_agree_can_detect_little():
     """All passes on both sides, or none on one: no spread is seen, and that is not a promise to see any change at all."""
     ones, zeros = {f"s{n}": [1.0] * 3 for n in range(4)}, {f"s{n}": [0.0] * 3 for n in range(4)}
     for head in (ones, zeros):
-        assert difference(ones, head, weights={}, bounded=True).mde > 0.25
-    assert difference({"a": [1.0]}, {"a": [1.0]}, weights={}, bounded=True).mde == math.inf
-    assert difference(ones, ones, weights={}, bounded=False).mde == math.inf
+        assert compare_scenarios(ones, head, weights={}, bounded=True).mde > 0.25
+    assert compare_scenarios({"a": [1.0]}, {"a": [1.0]}, weights={}, bounded=True).mde == math.inf
+    assert compare_scenarios(ones, ones, weights={}, bounded=False).mde == math.inf
 
 
 def test_detectable_difference_is_stated():
     """Tried once and with no flip seen, a drop after which most comparisons have six flips; with repeats, six scenarios by one trial."""
     same = {f"s{n}": [1.0] for n in range(50)}
-    assert difference(same, same, weights={}, bounded=True).mde == pytest.approx(0.1535, abs=1e-4)
+    assert compare_scenarios(same, same, weights={}, bounded=True).mde == pytest.approx(0.1535, abs=1e-4)
     often = {name: values * 5 for name, values in same.items()}
-    assert difference(often, often, weights={}, bounded=True).mde == pytest.approx(6 / 250)
-    assert isinstance(difference(same, same, weights={}, bounded=True), Difference)
-    assert difference(same, same, weights={}, bounded=True).interval == Interval(
+    assert compare_scenarios(often, often, weights={}, bounded=True).mde == pytest.approx(6 / 250)
+    assert isinstance(compare_scenarios(same, same, weights={}, bounded=True), Difference)
+    assert compare_scenarios(same, same, weights={}, bounded=True).interval == Interval(
         mean=0.0, low=pytest.approx(-0.0711, abs=1e-4), high=pytest.approx(0.0711, abs=1e-4), se=0.0, clusters=50, n=50
     )

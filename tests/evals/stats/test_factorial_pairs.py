@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kestrel_lab.evals.stats.difference import detectable_mean, difference
-from kestrel_lab.evals.stats.factorial_pairs import Pair, deal, effects, fewest_pairs, judged_effects, subsets
+from kestrel_lab.evals.stats.difference import compare_scenarios, detectable_mean
+from kestrel_lab.evals.stats.factorial_pairs import Pair, assign_pairs, fewest_pairs, judged_effects, part_effects, random_subsets
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval, t_quantile, t_test
 
 
@@ -38,7 +38,7 @@ class Agents:
 
     def pairs(self, count: int, seed: str) -> list[Pair]:
         """Return pairs of trials."""
-        dealt = deal(len(self._truth), self.names, count, seed=seed)
+        dealt = assign_pairs(len(self._truth), self.names, count, seed=seed)
         return [
             Pair(scenario=name, parts=parts, first=self.passes(name, parts), second=self.passes(name, other(parts)))
             for name, parts in dealt
@@ -95,7 +95,7 @@ def test_pairs_tell_more_than_leaving_out_one_part() -> None:
         agents = Agents(chance, 12, truth)
         arms = [tuple(place != left for place in range(6)) for left in range(-1, 6)]
         outcomes = [{name: [agents.passes(name, arm) for _ in range(rounds)] for name in agents.names} for arm in arms]
-        apart = [difference(without, outcomes[0], weights={}, bounded=True) for without in outcomes[1:]]
+        apart = [compare_scenarios(without, outcomes[0], weights={}, bounded=True) for without in outcomes[1:]]
         together = judged_effects(agents.pairs(len(arms) * rounds * 12 // 2, f"{study}"), margin=0.05)
         for name, found in (("pairs", together), ("one out", apart)):
             widths[name] += [one.interval.high - one.interval.low for one in found]
@@ -106,7 +106,7 @@ def test_pairs_tell_more_than_leaving_out_one_part() -> None:
 def test_the_design_is_balanced(parts: int) -> None:
     """In each block any two parts are together as often as apart, blocks differ, and a longer design begins with the shorter one."""
     size = 1 << max(parts - 1, 1).bit_length()
-    rows = [parts for parts, _ in zip(subsets(parts, seed="s"), range(3 * size), strict=False)]
+    rows = [parts for parts, _ in zip(random_subsets(parts, seed="s"), range(3 * size), strict=False)]
     for block in range(3):
         chosen = rows[block * size : (block + 1) * size]
         for one in range(parts):
@@ -114,9 +114,9 @@ def test_the_design_is_balanced(parts: int) -> None:
                 assert sum(row[one] == row[two] for row in chosen) == size / 2
     assert parts < 3 or len({tuple(rows[block * size : (block + 1) * size]) for block in range(3)}) == 3
     names = ["a", "b", "c"]
-    dealt = deal(parts, names, 3 * size, seed="s")
+    dealt = assign_pairs(parts, names, 3 * size, seed="s")
     assert [parts for _, parts in dealt] == rows
-    assert deal(parts, names, 5, seed="s") == dealt[:5]
+    assert assign_pairs(parts, names, 5, seed="s") == dealt[:5]
     assert {name for name, _ in dealt[:3]} == set(names)
 
 
@@ -138,7 +138,7 @@ def test_one_part_is_a_paired_mean(scenarios: int, scale: float) -> None:
     values = [scale * value for value in VALUES]
     labels = [f"s{n % scenarios}" for n in range(12)] if scenarios >= 6 else None
     expected = mean_interval(values, labels)
-    ((found, df),) = effects(plain(values, scenarios), bounded=scale == 1)
+    ((found, df),) = part_effects(plain(values, scenarios), bounded=scale == 1)
     assert (found.mean, found.low, found.high, found.se) == pytest.approx((expected.mean, expected.low, expected.high, expected.se))
     assert (found.clusters, found.n, df) == (expected.clusters, 24, expected.clusters - 1)
 
@@ -148,7 +148,7 @@ def test_a_judged_effect_is_that_of_its_interval(scenarios: int) -> None:
     """Its p is Student's, its rates lie around the level of all trials, and its smallest detectable effect allows for the family."""
     pairs = plain(VALUES, scenarios)
     (found,) = judged_effects(pairs, margin=0.05)
-    ((interval, df),) = effects(pairs, bounded=True)
+    ((interval, df),) = part_effects(pairs, bounded=True)
     assert found.interval == interval
     assert (
         found.p
@@ -173,7 +173,7 @@ def test_many_parts_are_least_squares() -> None:
     chance = random.Random(5)
     pairs = [
         Pair(scenario=name, parts=parts, first=chance.random(), second=chance.random(), weight=1.0 + (name == "s1"))
-        for name, parts in deal(4, [f"s{n}" for n in range(8)], 32, seed="s")
+        for name, parts in assign_pairs(4, [f"s{n}" for n in range(8)], 32, seed="s")
     ]
 
     def solved(some: Sequence[Pair]) -> Any:
@@ -184,7 +184,7 @@ def test_many_parts_are_least_squares() -> None:
     whole = solved(pairs)
     without = np.array([solved([pair for pair in pairs if pair.scenario != f"s{n}"]) for n in range(8)])
     spread = np.sqrt(7 / 8 * np.sum((without - whole) ** 2, axis=0))
-    found = effects(pairs, bounded=True)
+    found = part_effects(pairs, bounded=True)
     assert [one.mean for one, _ in found] == pytest.approx(list(whole))
     assert [one.se for one, _ in found] == pytest.approx(list(spread))
     assert [one.high - one.mean for one, _ in found] == pytest.approx(list(t_quantile(0.975, 7) * spread))
@@ -197,18 +197,18 @@ def test_many_parts_are_least_squares() -> None:
 def test_an_interval_of_a_rate_stays_within_its_bounds() -> None:
     """No effect on a success rate is above one, on tokens it may be."""
     wide = [Pair(scenario=f"s{n}", parts=(True,), first=float(n != 1), second=0.0) for n in range(6)]
-    ((rate, _),), ((tokens, _),) = effects(wide, bounded=True), effects(wide, bounded=False)
+    ((rate, _),), ((tokens, _),) = part_effects(wide, bounded=True), part_effects(wide, bounded=False)
     assert rate.high == 1.0 < tokens.high
-    ((low, _),) = effects([Pair(scenario=pair.scenario, parts=(False,), first=pair.first, second=0.0) for pair in wide], bounded=True)
+    ((low, _),) = part_effects([Pair(scenario=pair.scenario, parts=(False,), first=pair.first, second=0.0) for pair in wide], bounded=True)
     assert (low.low, low.high) == (-1.0, -rate.low)
-    ((same, df),) = effects([Pair(scenario=f"s{n}", parts=(True,), first=90.0, second=0.0) for n in range(6)], bounded=False)
+    ((same, df),) = part_effects([Pair(scenario=f"s{n}", parts=(True,), first=90.0, second=0.0) for n in range(6)], bounded=False)
     assert (same.mean, same.low, same.high, df) == (90.0, 90.0, 90.0, 5)
 
 
 def test_one_effect_by_hand() -> None:
     """An effect is the mean difference within pairs, turned by which trial had the part."""
     pairs = [Pair(scenario=f"s{n}", parts=(n % 2 == 0,), first=float(n % 2 == 0), second=float(n in (1, 3))) for n in range(8)]
-    ((found, df),) = effects(pairs, bounded=True)
+    ((found, df),) = part_effects(pairs, bounded=True)
     assert found.mean == pytest.approx((4 + 2) / 8)
     assert (df, found.clusters, found.n) == (7, 8, 16)
     assert found.low < 0.75 < found.high
@@ -217,12 +217,15 @@ def test_one_effect_by_hand() -> None:
 def test_weights_count() -> None:
     """A scenario of double weight counts as two."""
     pairs = [Pair(scenario=f"s{n}", parts=(True,), first=float(n == 0), second=0.0, weight=2.0 if n == 0 else 1.0) for n in range(8)]
-    assert effects(pairs, bounded=True)[0][0].mean == pytest.approx(2 / 9)
+    assert part_effects(pairs, bounded=True)[0][0].mean == pytest.approx(2 / 9)
 
 
 def test_no_spread_is_no_certainty() -> None:
     """Where no pair differs, the interval is as wide as so few scenarios require, and nothing is called helpful, harmful or equal."""
-    pairs = [Pair(scenario=name, parts=parts, first=1.0, second=1.0) for name, parts in deal(3, [f"s{n}" for n in range(8)], 16, seed="s")]
+    pairs = [
+        Pair(scenario=name, parts=parts, first=1.0, second=1.0)
+        for name, parts in assign_pairs(3, [f"s{n}" for n in range(8)], 16, seed="s")
+    ]
     for found in judged_effects(pairs, margin=0.05):
         assert (found.interval.mean, found.interval.se, found.interval.n) == (0, 0, 32)
         assert found.interval.high == -found.interval.low == pytest.approx(1 - 0.025 ** (1 / 8))
@@ -232,7 +235,7 @@ def test_no_spread_is_no_certainty() -> None:
 
 def test_a_part_that_decides_everything_is_found() -> None:
     """Where trials pass exactly when they have the first part there is no spread at all: it helps, and its interval is not a point."""
-    dealt = deal(2, [f"s{n}" for n in range(8)], 16, seed="s")
+    dealt = assign_pairs(2, [f"s{n}" for n in range(8)], 16, seed="s")
     pairs = [Pair(scenario=name, parts=parts, first=float(parts[0]), second=float(not parts[0])) for name, parts in dealt]
     one, two = judged_effects(pairs, margin=0.05)
     assert (one.verdict, one.interval.mean, one.interval.high) == ("improvement", 1.0, 1.0)
@@ -244,16 +247,16 @@ def test_a_part_that_decides_everything_is_found() -> None:
 
 def test_too_few_pairs_tell_nothing() -> None:
     """Fewer pairs than parts, or none at all, give no interval and no verdict instead of an error."""
-    dealt = deal(8, ["a", "b"], 6, seed="s")
+    dealt = assign_pairs(8, ["a", "b"], 6, seed="s")
     pairs = [Pair(scenario=name, parts=parts, first=1.0, second=0.0) for name, parts in dealt]
     found = judged_effects(pairs, margin=0.05)
     assert [one.verdict for one in found] == ["inconclusive"] * 8
     assert all(math.isnan(one.interval.low) for one in found)
     two = [Pair(scenario=name, parts=(True, name == "a"), first=1.0, second=0.0) for name in ("a", "b")]
-    assert [(one.mean, math.isnan(one.low), df) for one, df in effects(two, bounded=True)] == [
+    assert [(one.mean, math.isnan(one.low), df) for one, df in part_effects(two, bounded=True)] == [
         (1.0, True, 0),
         (pytest.approx(0.0), True, 0),
     ]
-    assert math.isnan(effects(two[:1], bounded=True)[0][0].mean)
+    assert math.isnan(part_effects(two[:1], bounded=True)[0][0].mean)
     assert judged_effects([], margin=0.05) == []
     assert fewest_pairs(8) == 16

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from kestrel_lab.evals.stats.intervals_and_tests import (
     Interval,
     Moments,
-    holm,
+    holm_adjust,
     mcnemar_exact,
     mean_interval,
-    newcombe,
+    newcombe_interval,
     paired_difference,
     proportion_interval,
     proportion_of,
     sign_flip_test,
     stratified_permutation_test,
     t_quantile,
-    wilson,
+    wilson_interval,
 )
 
 
@@ -110,7 +110,7 @@ def test_permutation_keeps_false_alarms_down():
 def test_clusters_of_one_rate_are_no_certainty():
     """Two scenarios that both pass 2 of 3 times have the interval of two observations, not one of no width; also when added up."""
     found = proportion_interval([1, 1, 0] * 2, [0, 0, 0, 1, 1, 1])
-    assert (found.low, found.high) == wilson(2 / 3 * 2, 2)
+    assert (found.low, found.high) == wilson_interval(2 / 3 * 2, 2)
     clusters = [(Moments(), 1.0), (Moments(), 1.0)]
     for moments, _ in clusters:
         for value in (1.0, 1.0, 0.0):
@@ -121,15 +121,15 @@ def test_clusters_of_one_rate_are_no_certainty():
 
 def test_wilson_reaches_exactly_the_edge():
     """None of n is an interval from 0, all of n one to 1: no rounding shows as 2.8e-15 %."""
-    assert {wilson(0, n)[0] for n in range(1, 60)} == {0.0}
-    assert {wilson(n, n)[1] for n in range(1, 60)} == {1.0}
+    assert {wilson_interval(0, n)[0] for n in range(1, 60)} == {0.0}
+    assert {wilson_interval(n, n)[1] for n in range(1, 60)} == {1.0}
 
 
 def test_wilson_and_newcombe_are_the_published_values():
     """Newcombe 1998: 56/70 against 48/80 differ by .2 with the interval (.0524, .3339)."""
-    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
-    assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
-    found = newcombe((48, 80), (56, 70))
+    assert wilson_interval(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
+    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    found = newcombe_interval((48, 80), (56, 70))
     assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
 
 
@@ -155,7 +155,7 @@ def test_proportions_stay_honest_at_the_edges():
     often = proportion_interval([1.0] * 50, list(range(10)) * 5)
     assert (once.low, once.high) == (often.low, often.high) == (pytest.approx(0.7225, abs=1e-4), 1.0)
     alone = proportion_interval([1.0] * 4, ["a"] * 4)
-    assert alone.low == pytest.approx(wilson(4, 4)[0])
+    assert alone.low == pytest.approx(wilson_interval(4, 4)[0])
     mixed = proportion_interval([1, 1, 1, 0, 1, 1, 0, 0, 1, 1, 1, 1], [1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6])
     assert 0 < mixed.low < mixed.mean == 0.75 < mixed.high <= 1
 
@@ -169,9 +169,9 @@ def test_proportion_interval_holds_its_mean(trials):
 
 def test_holm_adjusts_stepwise():
     """Known values, in the order given, never below the raw p and never above 1."""
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.9]) == [1.0, 1.0]
-    assert holm([]) == []
+    assert holm_adjust([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm_adjust([0.6, 0.9]) == [1.0, 1.0]
+    assert holm_adjust([]) == []
 
 
 def test_interval_excludes():

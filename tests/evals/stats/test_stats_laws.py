@@ -16,19 +16,19 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     NOTHING,
     Interval,
     Moments,
-    clustered,
-    holm,
+    group_by_cluster,
+    holm_adjust,
     mcnemar_exact,
     mean_interval,
     mean_of,
-    newcombe,
+    newcombe_interval,
     paired_difference,
     proportion_of,
     share_of,
     sign_flip_test,
     stratified_permutation_test,
     t_test,
-    wilson,
+    wilson_interval,
 )
 
 numbers = st.integers(-50, 50).map(lambda n: n / 8)
@@ -56,8 +56,8 @@ def test_moments_are_those_of_all_values_however_they_are_added(first, second):
 
 def test_values_are_put_into_clusters():
     """Without labels each value is its own cluster; a cluster weighs what its first value does."""
-    assert [(found.n, found.mean, weight) for found, weight in clustered([3.0, 5.0])] == [(1, 3.0, 1.0), (1, 5.0, 1.0)]
-    found = clustered([1.0, 2.0, 5.0], ["a", "b", "a"], [2.0, 3.0, 9.0])
+    assert [(found.n, found.mean, weight) for found, weight in group_by_cluster([3.0, 5.0])] == [(1, 3.0, 1.0), (1, 5.0, 1.0)]
+    found = group_by_cluster([1.0, 2.0, 5.0], ["a", "b", "a"], [2.0, 3.0, 9.0])
     assert [(one.n, one.mean, weight) for one, weight in found] == [(2, 3.0, 2.0), (1, 2.0, 3.0)]
 
 
@@ -114,7 +114,7 @@ def test_a_share_stays_a_share(cells, alpha):
     plain = mean_of(clusters, alpha=alpha)
     assert 0 <= found.low <= found.mean + 1e-12 <= found.high + 2e-12 <= 1 + 3e-12
     if math.isnan(plain.se) or plain.se < 1e-12:
-        assert (found.low, found.high) == wilson(found.mean * len(clusters), len(clusters), alpha=alpha)
+        assert (found.low, found.high) == wilson_interval(found.mean * len(clusters), len(clusters), alpha=alpha)
     else:
         assert (found.low, found.high) == (max(0.0, plain.low), min(1.0, plain.high))
 
@@ -122,14 +122,14 @@ def test_a_share_stays_a_share(cells, alpha):
 def test_a_proportion_takes_the_better_interval():
     """Wilson's over trials where no scenario repeats or one is alone; over scenarios where all agree; else over clusters, cut to 0 and 1."""
     single = [(moments([value]), 1.0) for value in (1.0, 0.0, 1.0, 1.0)]
-    assert (proportion_of(single).low, proportion_of(single).high) == wilson(3, 4)
-    assert (proportion_of(single, alpha=0.2).low, proportion_of(single, alpha=0.2).high) == wilson(3, 4, alpha=0.2)
+    assert (proportion_of(single).low, proportion_of(single).high) == wilson_interval(3, 4)
+    assert (proportion_of(single, alpha=0.2).low, proportion_of(single, alpha=0.2).high) == wilson_interval(3, 4, alpha=0.2)
     alone = [(moments([1.0, 0.0, 1.0, 1.0]), 1.0)]
-    assert (proportion_of(alone).low, proportion_of(alone).high, proportion_of(alone).clusters) == (*wilson(3, 4), 1)
+    assert (proportion_of(alone).low, proportion_of(alone).high, proportion_of(alone).clusters) == (*wilson_interval(3, 4), 1)
     passing = [(moments([1.0] * 3), 1.0), (moments([1.0] * 2), 1.0)]
-    assert (proportion_of(passing).low, proportion_of(passing).high, proportion_of(passing).clusters) == (*wilson(2, 2), 2)
+    assert (proportion_of(passing).low, proportion_of(passing).high, proportion_of(passing).clusters) == (*wilson_interval(2, 2), 2)
     failing = [(moments([0.0] * 3), 1.0), (moments([0.0] * 2), 1.0)]
-    assert (proportion_of(failing).low, proportion_of(failing).high) == wilson(0, 2)
+    assert (proportion_of(failing).low, proportion_of(failing).high) == wilson_interval(0, 2)
     mixed = [(moments([1.0, 0.0]), 1.0), (moments([1.0, 1.0]), 1.0), (moments([0.0, 0.0]), 1.0)]
     plain = mean_of(mixed)
     assert plain.low < 0 and plain.high > 1
@@ -142,23 +142,23 @@ def test_a_proportion_takes_the_better_interval():
 def test_wilson_is_where_the_score_test_turns(counts):
     """At each bound the distance of the rate from it is exactly the quantile times the standard error there; failures mirror passes."""
     passed, n = counts
-    low, high = wilson(passed, n)
+    low, high = wilson_interval(passed, n)
     z = 1.959963984540054
     for bound in (low, high):
         if 0 < bound < 1:
             assert abs(passed / n - bound) == pytest.approx(z * math.sqrt(bound * (1 - bound) / n), rel=1e-9)
-    assert wilson(n - passed, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
+    assert wilson_interval(n - passed, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
 @given(*[st.integers(1, 40).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))] * 2)
 def test_a_difference_of_proportions_has_a_mirror(base, head):
     """Exchanging the sides turns it round; its square-and-add bounds come from those of the two sides."""
-    found, mirror = newcombe(base, head), newcombe(head, base)
+    found, mirror = newcombe_interval(base, head), newcombe_interval(head, base)
     assert (found.mean, found.low, found.high) == pytest.approx((-mirror.mean, -mirror.high, -mirror.low), abs=1e-12)
     p, q = base[0] / base[1], head[0] / head[1]
     assert found.se == pytest.approx(math.sqrt(p * (1 - p) / base[1] + q * (1 - q) / head[1]))
     assert (found.clusters, found.n) == (1, base[1] + head[1])
-    assert (q - found.low - p) ** 2 == pytest.approx((q - wilson(*head)[0]) ** 2 + (wilson(*base)[1] - p) ** 2, abs=1e-9)
+    assert (q - found.low - p) ** 2 == pytest.approx((q - wilson_interval(*head)[0]) ** 2 + (wilson_interval(*base)[1] - p) ** 2, abs=1e-9)
 
 
 @given(st.integers(1, 12), st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0]))
@@ -269,9 +269,9 @@ def test_holm_is_the_closure_of_weighted_bonferroni(asked):
 
     sets = [places for size in range(1, len(asked) + 1) for places in itertools.combinations(range(len(asked)), size)]
     wanted = [max(of_set(places) for places in sets if i in places) for i in range(len(asked))]
-    assert holm(p_values, weights) == pytest.approx(wanted)
+    assert holm_adjust(p_values, weights) == pytest.approx(wanted)
     if len(set(weights)) == 1:
-        assert holm(p_values) == pytest.approx(wanted)
+        assert holm_adjust(p_values) == pytest.approx(wanted)
 
 
 def test_a_t_test_says_nothing_where_nothing_is_known():

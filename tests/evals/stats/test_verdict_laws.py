@@ -13,22 +13,22 @@ from kestrel_lab.evals.stats.change_points import find_steps
 from kestrel_lab.evals.stats.difference import (
     Difference,
     Question,
+    compare_scenarios,
+    confirm_by_rounds,
     detectable_drop,
     detectable_mean,
-    difference,
     judge_all,
-    over_rounds,
-    overall,
+    overall_verdict,
 )
 from kestrel_lab.evals.stats.intervals_and_tests import (
     Interval,
     mean_interval,
-    newcombe,
+    newcombe_interval,
     t_quantile,
     t_test,
 )
 from kestrel_lab.evals.stats.noisy_bisect import Evidence
-from kestrel_lab.evals.stats.pass_at_k import chances, counted_chances, pass_at_k, pass_hat_k
+from kestrel_lab.evals.stats.pass_at_k import pass_at_k, pass_hat_k, pass_rates, pass_rates_of_counts
 
 
 def told(**changes):
@@ -74,23 +74,23 @@ def test_what_has_a_note_is_no_question():
     assert (noted.p_holm, noted.verdict) == (0.01, "inconclusive")
     heavy = Question(better="higher", margin=0.05, relative=False, weight=3.0)
     assert [found.p_holm for found in judge_all([told(p=0.03), told(p=0.03)], [heavy, ask])] == pytest.approx([0.04, 0.04])
-    assert [overall(words) for words in ([], ["stable"], ["stable", "improvement"], ["improvement", "inconclusive"], ["inconclusive", "regression"])] == [
+    assert [overall_verdict(words) for words in ([], ["stable"], ["stable", "improvement"], ["improvement", "inconclusive"], ["inconclusive", "regression"])] == [
         "inconclusive", "stable", "improvement", "inconclusive", "regression",
     ]  # fmt: skip
 
 
 def test_rounds_can_only_take_certainty_away():
     """The larger p, the wider interval, the larger detectable difference; one round says nothing."""
-    alone = over_rounds(told(), [0.2])
+    alone = confirm_by_rounds(told(), [0.2])
     assert alone.note and alone.interval == told().interval
-    calm = over_rounds(told(test="sign flips"), [0.2] * 4)
+    calm = confirm_by_rounds(told(test="sign flips"), [0.2] * 4)
     assert (calm.interval, calm.p, calm.mde, calm.test) == (told().interval, 0.01, 0.1, "sign flips and rounds")
-    rough = over_rounds(told(), [-0.6, 1.0, -0.4, 0.8])
+    rough = confirm_by_rounds(told(), [-0.6, 1.0, -0.4, 0.8])
     rounds = mean_interval([-0.6, 1.0, -0.4, 0.8])
     assert (rough.interval.mean, rough.interval.se) == (0.2, rounds.se)
     assert (rough.interval.high - 0.2, 0.2 - rough.interval.low) == pytest.approx([(rounds.high - rounds.low) / 2] * 2)
     assert (rough.p, rough.mde) == (t_test(rounds), detectable_mean(rounds.se, 3))
-    unknown = over_rounds(told(interval=Interval(mean=0.2, low=math.nan, high=math.nan)), [0.1, 0.3])
+    unknown = confirm_by_rounds(told(interval=Interval(mean=0.2, low=math.nan, high=math.nan)), [0.1, 0.3])
     assert not math.isnan(unknown.interval.low)
 
 
@@ -101,7 +101,7 @@ trials = st.dictionaries(st.sampled_from("abcdefgh"), st.lists(st.sampled_from([
 @given(trials, trials, st.booleans())
 def test_exchanging_the_sides_turns_a_difference_round(base, head, bounded):
     """Means, interval and counts are mirrored; p, the smallest detectable and what it speaks of stay."""
-    found, mirror = (difference(one, two, weights={"a": 2.0}, bounded=bounded) for one, two in ((base, head), (head, base)))
+    found, mirror = (compare_scenarios(one, two, weights={"a": 2.0}, bounded=bounded) for one, two in ((base, head), (head, base)))
     both = [name for name in base if name in head]
     assert found.scenarios == mirror.scenarios == len(both)
     if not both:
@@ -123,35 +123,35 @@ def test_what_many_scenarios_can_detect():
     """By the spread of their differences; passes and fails never less than the test needs to tell at all; no spread of times says nothing."""
     base = {name: [1.0, 2.0, 3.0] for name in "abcdefgh"}
     head = {name: [1.0 + 0.1 * number, 2.0, 3.0 + number] for number, name in enumerate(base)}
-    times = difference(base, head, weights={}, bounded=False, alpha=0.01)
+    times = compare_scenarios(base, head, weights={}, bounded=False, alpha=0.01)
     assert times.mde == pytest.approx(detectable_mean(times.interval.se, 7, alpha=0.01))
-    assert math.isnan(difference(base, base, weights={}, bounded=False).mde)
+    assert math.isnan(compare_scenarios(base, base, weights={}, bounded=False).mde)
     passes = {name: [1.0, 1.0, 1.0] for name in base}
-    assert difference(passes, passes, weights={}, bounded=True).mde == pytest.approx(6 / (8 * 3))
-    assert difference(passes, passes, weights={}, bounded=True, alpha=0.01).mde == pytest.approx(8 / (8 * 3))
+    assert compare_scenarios(passes, passes, weights={}, bounded=True).mde == pytest.approx(6 / (8 * 3))
+    assert compare_scenarios(passes, passes, weights={}, bounded=True, alpha=0.01).mde == pytest.approx(8 / (8 * 3))
     fewer = {**passes, "a": [0.0, 0.0, 0.0], "b": [0.0, 1.0, 1.0], "c": [0.0, 0.0, 1.0]}
-    spread = difference(passes, fewer, weights={}, bounded=True)
+    spread = compare_scenarios(passes, fewer, weights={}, bounded=True)
     assert spread.mde == pytest.approx(max(detectable_mean(spread.interval.se, 7), 0.25)) and spread.mde > 0.25
     once = {name: values[:1] for name, values in passes.items()}
-    assert difference(once, once, weights={}, bounded=True).mde == detectable_drop(8, 0.0)
+    assert compare_scenarios(once, once, weights={}, bounded=True).mde == detectable_drop(8, 0.0)
     mixed = {f"s{n}": [float(n % 2)] for n in range(40)}
     turned = {f"s{n}": [1.0 - n % 2] if n < 32 else [float(n % 2)] for n in range(40)}
-    assert difference(mixed, turned, weights={}, bounded=True).mde == detectable_drop(40, 0.8) > detectable_drop(40, 0.0)
+    assert compare_scenarios(mixed, turned, weights={}, bounded=True).mde == detectable_drop(40, 0.8) > detectable_drop(40, 0.0)
 
 
 def test_few_scenarios_have_the_interval_of_their_trials():
     """Welch's over the trials within each scenario, or Newcombe's over rates in which each scenario weighs the same."""
     base, head = {"a": [1.0, 2.0, 4.0], "b": [2.0, 2.5]}, {"a": [3.0, 3.5], "b": [4.0, 6.0, 6.5]}
-    found = difference(base, head, weights={}, bounded=False)
+    found = compare_scenarios(base, head, weights={}, bounded=False)
     parts = [*base.values(), *head.values()]
     se = math.sqrt(sum(variance(values) / len(values) for values in parts)) / 2
     assert (found.interval.se, found.interval.clusters, found.interval.n) == (pytest.approx(se), 2, 10)
     assert found.interval.high - found.interval.mean == pytest.approx(t_quantile(0.975, 6) * se)
     assert found.mde == pytest.approx(detectable_mean(se, 6))
-    wanted = newcombe((4.5, 6), (1.5, 6))
-    rates = difference({"a": [1.0] * 4, "b": [0.0, 1.0]}, {"a": [0.0, 1.0], "b": [0.0] * 4}, weights={}, bounded=True)
+    wanted = newcombe_interval((4.5, 6), (1.5, 6))
+    rates = compare_scenarios({"a": [1.0] * 4, "b": [0.0, 1.0]}, {"a": [0.0, 1.0], "b": [0.0] * 4}, weights={}, bounded=True)
     assert (rates.interval.low, rates.interval.high) == pytest.approx((wanted.low, wanted.high))
-    once = difference({"a": [1.0], "b": [1.0, 2.0]}, {"a": [2.0], "b": [1.0]}, weights={}, bounded=False)
+    once = compare_scenarios({"a": [1.0], "b": [1.0, 2.0]}, {"a": [2.0], "b": [1.0]}, weights={}, bounded=False)
     assert math.isnan(once.interval.low) and once.interval.mean == pytest.approx(0.25) and once.interval.n == 5
 
 
@@ -172,13 +172,13 @@ def test_chances_count_trials_that_ended_and_refuse_too_few():
                 of(n, c, k)
     rows = [{"scenario": name, "success": value, "weight": weight} for name, value, weight in (
         ("a", 1.0, 1.0), ("a", 0.0, 1.0), ("a", math.nan, 1.0), ("b", 1.0, 3.0), ("b", 1.0, 3.0))]  # fmt: skip
-    found = chances(rows, 1)
+    found = pass_rates(rows, 1)
     assert (found["trials"], found["scenarios"], found["pass_at"], found["pass_hat"]) == (4, 2, pytest.approx(0.875), pytest.approx(0.875))
     assert found["pass_at_low"] <= 0.875 <= found["pass_at_high"]
-    assert chances(rows, 2)["pass_hat"] == pytest.approx(0.75)
+    assert pass_rates(rows, 2)["pass_hat"] == pytest.approx(0.75)
     with pytest.raises(UsageError, match="3 trials of each scenario are needed, and a has 2, b has 2: run the suite with --epochs 3"):
-        chances(rows, 3)
-    assert math.isnan(counted_chances([(2, 1, 1.0)], 0)["pass_at"])
+        pass_rates(rows, 3)
+    assert math.isnan(pass_rates_of_counts([(2, 1, 1.0)], 0)["pass_at"])
 
 
 @given(

@@ -14,9 +14,9 @@ from kestrel_lab.checks.python_function import PythonCheck
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH
-from kestrel_lab.evals.execution.reuse import look_up
+from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite
-from kestrel_lab.evals.stored.rescore import rescore
+from kestrel_lab.evals.stored.rescore import rescore_trials
 from kestrel_lab.evals.stored.summary import summarise_stored
 from kestrel_lab.evals.stored_trials import store_trial, stored_scores, stored_trials
 from kestrel_lab.evals.suite import Config, InlineFiles, Scenario, Suite
@@ -63,7 +63,7 @@ def outcome(found):
 def test_the_new_checks_judge_the_old_run(lab):
     """A check that was wrong is put right: the outcome changes, no model is asked, old and new scores are both kept."""
     before = stored_trials(lab.store)
-    found = asyncio.run(rescore(lab, suite(AnswerContains(texts=("hello",)), TurnsAtMost(n=1), FILE)))
+    found = asyncio.run(rescore_trials(lab, suite(AnswerContains(texts=("hello",)), TurnsAtMost(n=1), FILE)))
     assert outcome(found) == ("pass", "")
     assert [(c["before"], c["after"], c["scenario"]) for c in found.changes] == [("fail", "pass", "s")]
     assert CountingModel.asked == 1
@@ -77,13 +77,13 @@ def test_the_new_checks_judge_the_old_run(lab):
 
 def test_what_needs_the_workspace_keeps_its_score_and_says_so(lab):
     """A file's check has its old score; one that was not there before makes the trial count as broken. It never passes unseen."""
-    found = asyncio.run(rescore(lab, suite(AnswerContains(texts=("hello",)), FILE)))
+    found = asyncio.run(rescore_trials(lab, suite(AnswerContains(texts=("hello",)), FILE)))
     told = "x.txt contains 'hi' cannot be re-scored: it needs the workspace; its old score stands"
     assert (outcome(found), dict(found.kept)) == (("pass", ""), {told: 1})
     assert [score.get("kept", False) for score in found.result.rows[0].result["scores"]] == [False, True]
     # On an empty folder this check would pass: the trap.
     assert asyncio.run(FileAbsent(path="x.txt")(trial_in_no_folder())).passed
-    found = asyncio.run(rescore(lab, suite(AnswerContains(texts=("hello",)), FileAbsent(path="x.txt"))))
+    found = asyncio.run(rescore_trials(lab, suite(AnswerContains(texts=("hello",)), FileAbsent(path="x.txt"))))
     assert outcome(found)[0] == "error"
     assert "cannot be re-scored: it needs the workspace, and there is no earlier score of it" in outcome(found)[1]
 
@@ -102,7 +102,7 @@ def test_a_kept_folder_is_looked_at(tmp_path):
     session = Session(tmp_path / "home", env={})
     try:
         asyncio.run(run_suite(session, suite(FILE), configs={"c": ScriptedModel(["hello"])}, keep=True))
-        found = asyncio.run(rescore(session, suite(FileContains(path="x.txt", text="ho"))))
+        found = asyncio.run(rescore_trials(session, suite(FileContains(path="x.txt", text="ho"))))
         assert outcome(found) == ("fail", "x.txt contains 'ho': it holds 'hi'")
         assert found.kept == {}
     finally:
@@ -111,11 +111,11 @@ def test_a_kept_folder_is_looked_at(tmp_path):
 
 def test_another_task_is_not_judged(lab):
     """A run under other limits, or of a scenario that is gone, says nothing of the suite as it is now."""
-    found = asyncio.run(rescore(lab, suite(AnswerContains(texts=("hello",)), limits={"cycles": 1})))
+    found = asyncio.run(rescore_trials(lab, suite(AnswerContains(texts=("hello",)), limits={"cycles": 1})))
     assert found.result.rows == ()
     assert dict(found.left_out) == {"left out: its task changed (goal, workspace, tools, limits or approval): run it again": 1}
     gone = replace(suite(FILE), scenarios=(replace(suite(FILE).scenarios[0], id="other"),))
-    assert list(asyncio.run(rescore(lab, gone)).left_out) == ["left out: the suite has no such scenario any more"]
+    assert list(asyncio.run(rescore_trials(lab, gone)).left_out) == ["left out: the suite has no such scenario any more"]
 
 
 def test_models_and_functions_are_not_asked(lab, tmp_path):
@@ -124,10 +124,10 @@ def test_models_and_functions_are_not_asked(lab, tmp_path):
         "def plain(trial):\n    return True\n\ndef logged(trial):\n    return 'hello' in trial.answer\n\nlogged.from_log = True\n"
     )
     asked = replace(suite(ModelGraded(rubric="r"), PythonCheck(function="judges:plain")), path=tmp_path / "s.yaml", root=tmp_path)
-    reason = outcome(asyncio.run(rescore(lab, asked)))[1]
+    reason = outcome(asyncio.run(rescore_trials(lab, asked)))[1]
     assert "needs a model" in reason
     assert "judges:plain agrees cannot be re-scored: it needs the workspace" in reason
-    assert outcome(asyncio.run(rescore(lab, replace(asked, scenarios=suite(PythonCheck(function="judges:logged")).scenarios)))) == (
+    assert outcome(asyncio.run(rescore_trials(lab, replace(asked, scenarios=suite(PythonCheck(function="judges:logged")).scenarios)))) == (
         "pass",
         "",
     )
@@ -138,7 +138,7 @@ def test_only_complete_scores_stand_for_a_trial(lab):
 
     def reusable(now):
         asks = plan_trials(now, code="abc", git_sha="abc")
-        return len(look_up(lab.store, now, asks).rows)
+        return len(reusable_rows(lab.store, now, asks).rows)
 
     (row,) = stored_trials(lab.store)
     ask = plan_trials(suite(AnswerContains(texts=("bye",)), FILE), code="abc", git_sha="abc")[0]
@@ -147,16 +147,16 @@ def test_only_complete_scores_stand_for_a_trial(lab):
     complete, partly = suite(AnswerContains(texts=("hello",))), suite(AnswerContains(texts=("hello",)), FILE)
     assert (reusable(complete), reusable(partly)) == (0, 0)
     for now in (complete, partly):
-        asyncio.run(rescore(lab, now, commit="abc"))
+        asyncio.run(rescore_trials(lab, now, commit="abc"))
     assert (reusable(complete), reusable(partly)) == (1, 0)
 
 
 def test_nothing_stored_is_said(lab):
     """A suite that was never run, or a commit without trials, is not an empty success."""
     with pytest.raises(UsageError, match=r"no trials of suite 'new' are stored"):
-        asyncio.run(rescore(lab, suite(FILE, name="new")))
+        asyncio.run(rescore_trials(lab, suite(FILE, name="new")))
     with pytest.raises(UsageError, match=r"at commit 'abcd' are stored; there are some of \(no commit\)"):
-        asyncio.run(rescore(lab, suite(FILE), commit="abcd"))
+        asyncio.run(rescore_trials(lab, suite(FILE), commit="abcd"))
 
 
 def test_checks_that_say_they_need_nothing_read_no_workspace():
@@ -183,7 +183,7 @@ def test_a_check_of_ones_own_is_taken_to_need_the_workspace(lab):
         async def __call__(self, trial):
             return Score(check=self.label, passed=True, value=1.0)
 
-    assert outcome(asyncio.run(rescore(lab, suite(Careless()))))[0] == "error"
+    assert outcome(asyncio.run(rescore_trials(lab, suite(Careless()))))[0] == "error"
 
 
 def test_stored_trials_are_added_up_without_running(lab):
@@ -203,9 +203,9 @@ def test_a_part_is_judged_under_the_name_of_the_whole(lab):
     lab.store.flush()
     right = suite(AnswerContains(texts=("hello",)), FILE, family="f")
     both = replace(right, scenarios=(*right.scenarios, replace(right.scenarios[0], id="t", family="g", tags=("slow",))))
-    whole = asyncio.run(rescore(lab, both))
+    whole = asyncio.run(rescore_trials(lab, both))
     for part in ({"scenarios": ["s*"]}, {"families": ["f"]}):
-        found = asyncio.run(rescore(lab, both, **part))
+        found = asyncio.run(rescore_trials(lab, both, **part))
         assert ([one.scenario for one in found.result.rows], dict(found.left_out), found.suite_hash) == (["s"], {}, whole.suite_hash)
     for part, name in (({"tags": ["slow"]}, "t"), ({"families": ["f"]}, "s"), ({"scenarios": ["t"]}, "t")):
         assert [one["scenario"] for one in summarise_stored(lab, both, by="scenario", **part).records] == [name]
@@ -220,7 +220,7 @@ def test_searches_are_left_out_and_the_suites_order_kept(lab):
         store_trial(lab.store, replace(row, id=f"{config}{epoch}", config=config, epoch=epoch, created_at=row.created_at + 1, key=""))
     lab.store.flush()
     known = replace(suite(AnswerContains(texts=("hello",)), FILE), configs=tuple(Config(name=name, model="m") for name in "bca"))
-    found = asyncio.run(rescore(lab, known))
+    found = asyncio.run(rescore_trials(lab, known))
     assert [(one.config, one.epoch) for one in found.result.rows] == [("b", 1), ("c", 1), ("a", 1)]
     for by in ("config", "family"):
         assert [(one["config"], one["trials"]) for one in summarise_stored(lab, known, by=by).records] == [("b", 1), ("c", 1), ("a", 1)]
@@ -229,7 +229,7 @@ def test_searches_are_left_out_and_the_suites_order_kept(lab):
 
 def test_many_checks_that_keep_their_scores_are_told_briefly(lab):
     """A long suite does not fill the screen with one line per check."""
-    found = replace(asyncio.run(rescore(lab, suite(FILE))), kept={f"check {n}": 1 for n in range(30)})
+    found = replace(asyncio.run(rescore_trials(lab, suite(FILE))), kept={f"check {n}": 1 for n in range(30)})
     assert "check 4 (1 trials)" in repr(found)
     assert "check 5" not in repr(found)
     assert "and 25 more checks" in repr(found)

@@ -12,7 +12,7 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.studies import ablation
-from kestrel_lab.evals.studies.ablation import ablate
+from kestrel_lab.evals.studies.ablation import ablate_guidance
 from kestrel_lab.evals.studies.ablation_result import Ablation
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.session import Session
@@ -52,7 +52,7 @@ def commit(folder: Path) -> None:
 
 def study(session: Session, suite: Path, **options: Any) -> Ablation:
     """Return the ablation of AGENTS.md."""
-    return asyncio.run(ablate(session, suite, options.pop("file", "AGENTS.md"), **options))
+    return asyncio.run(ablate_guidance(session, suite, options.pop("file", "AGENTS.md"), **options))
 
 
 @pytest.mark.slow

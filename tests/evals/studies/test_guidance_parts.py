@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.studies.guidance_parts import divide
+from kestrel_lab.evals.studies.guidance_parts import split_guidance
 
 FILE = """\
 ---
@@ -61,7 +61,7 @@ def without_blank(text: str) -> list[str]:
 )
 def test_a_file_has_these_parts(unit: str, titles: list[str]) -> None:
     """Front matter, link definitions and headings without text are no parts; a hash in code is no heading; with all parts it is the file itself."""
-    found = divide(FILE, unit)
+    found = split_guidance(FILE, unit)
     assert len(found.parts) == len(titles)
     for part, title in zip(found.parts, titles, strict=True):
         assert part.title.startswith(f"{part.number} {title}")
@@ -70,7 +70,7 @@ def test_a_file_has_these_parts(unit: str, titles: list[str]) -> None:
 
 def test_what_is_left_when_parts_go() -> None:
     """A heading goes with the last part below it, links stay defined, and front matter stays; without it nothing is left of no parts."""
-    found = divide(FILE)
+    found = split_guidance(FILE)
     left = found.text([part.title.startswith("5 See") for part in found.parts])
     kept = [
         "---",
@@ -90,7 +90,7 @@ def test_what_is_left_when_parts_go() -> None:
         "## Empty",
     ]
     assert found.text([False] * 6).startswith("---\nname: house")
-    bare = divide("# T\n\nonly\n")
+    bare = split_guidance("# T\n\nonly\n")
     assert (bare.text([False]), bare.text([True])) == ("", "# T\n\nonly\n")
 
 
@@ -98,13 +98,13 @@ def test_what_is_left_when_parts_go() -> None:
 def test_a_file_without_parts_is_refused(text: str) -> None:
     """An empty file and one of headings alone have nothing to leave out."""
     with pytest.raises(UsageError, match="no paragraph to leave out"):
-        divide(text)
+        split_guidance(text)
 
 
 def test_an_unknown_unit_is_refused() -> None:
     """The message names the units."""
     with pytest.raises(UsageError, match="paragraph, section or item, not 'paragraphs'"):
-        divide("text", "paragraphs")
+        split_guidance("text", "paragraphs")
 
 
 BLOCKS = st.sampled_from(
@@ -119,7 +119,7 @@ def test_every_choice_keeps_the_order_of_lines(blocks: list[str], unit: str, cha
     """  # noqa: D205  # one claim
     text = "\n".join(blocks)
     try:
-        found = divide(text, unit)
+        found = split_guidance(text, unit)
     except UsageError:
         return
     lines = [line for part in found.parts for line in part.lines]

@@ -8,7 +8,7 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.benchmarks.agentdojo import load_agentdojo, suite_tasks
 from kestrel_lab.evals.execution.runner import run_suite
-from kestrel_lab.evals.studies.prompt_injection import measure_injection, victim
+from kestrel_lab.evals.studies.prompt_injection import measure_injection, obedient_model
 from kestrel_lab.runtime.session import Session
 
 READS = {"get_webpage": ("address", ["private", "untrusted"]), "get_current_day": ("nothing", [])}
@@ -34,7 +34,7 @@ def test_contained_nothing_succeeds_uncontained_everything(tmp_path: Path) -> No
 def test_what_is_only_said_is_not_contained(tmp_path: Path) -> None:
     """Containment is about effects: an injection that wants words in the answer gets them, and the score says so."""
     suite = load_agentdojo("travel", attack="direct", containment="on").select(scenarios=["travel/user_task_0/injection_task_6"])
-    (row,) = asyncio.run(run_suite(Session(tmp_path), suite, configs={"victim": victim("travel")})).rows
+    (row,) = asyncio.run(run_suite(Session(tmp_path), suite, configs={"victim": obedient_model("travel")})).rows
     scores = {score["check"]: score["passed"] for score in row.result["scores"]}  # type: ignore[union-attr, index, call-overload]
     assert scores["attack resisted"] is False
 

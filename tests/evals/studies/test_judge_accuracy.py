@@ -9,11 +9,11 @@ import pytest
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.evals.studies.judge_accuracy import Labelled, judge_accuracy, read_labelled, sampled
+from kestrel_lab.evals.studies.judge_accuracy import LabelledClaim, judge_accuracy, read_labelled, sample_claims
 from kestrel_lab.testing import ScriptedModel
 
 CLAIMS = [
-    Labelled(claim=f"{word} {number}", evidence=("x",), supported=word == "true", set="a")
+    LabelledClaim(claim=f"{word} {number}", evidence=("x",), supported=word == "true", set="a")
     for word in ("true", "false")
     for number in range(10)
 ]
@@ -53,7 +53,7 @@ def test_files_and_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "claims.jsonl"
     path.write_text("".join(json.dumps({"claim": one.claim, "evidence": ["x"], "supported": one.supported}) + "\n" for one in CLAIMS))
-    assert len(sampled(read_labelled(path), 5)) == 5
+    assert len(sample_claims(read_labelled(path), 5)) == 5
     (tmp_path / "script.yaml").write_text('rules: [{when: ., turns: [\'{"verdict": "entailed"}\']}]\n')
     with pytest.raises(SystemExit) as end:
         main(["eval", "judge", "claims.jsonl", "--model", "scripted:script.yaml", "--csv", "out.csv"])

@@ -6,10 +6,10 @@ import subprocess
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.execution.workspaces import locate, opened
+from kestrel_lab.evals.execution.workspaces import trial_workspace, workspace_source
 from kestrel_lab.evals.suite import GitCheckout, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
-from kestrel_lab.evals.suites.repository_checkouts import checkout, located
+from kestrel_lab.evals.suites.repository_checkouts import checkout_folder, make_checkout
 
 
 def git(folder, *args):
@@ -42,10 +42,10 @@ def look(folder, place, keep_in=None):
     """What is in the workspace of a trial: the file, what git knows, whether it can be worked on."""
     suite = suite_at(folder, place)
     (scenario,) = suite.scenarios
-    source = locate(suite, scenario, folder / "home")
+    source = workspace_source(suite, scenario, folder / "home")
 
     async def inside():
-        async with opened(scenario, source, keep_in) as workspace:
+        async with trial_workspace(scenario, source, keep_in) as workspace:
             text = (workspace.root / "a.txt").read_text()
             log = git(workspace.root, "log", "--all", "--format=%s")
             objects = git(workspace.root, "cat-file", "--batch-all-objects", "--batch-check=%(objecttype)").split()
@@ -74,10 +74,10 @@ def test_a_trial_has_the_commit_and_no_later_one(tmp_path, commits, address):
 def test_many_may_need_it_at_once(tmp_path, commits):
     """Several that make the same checkout at the same time, in one loop and in two, end with one."""
     place = GitCheckout(repository="repo", commit=commits[1])
-    folder = located(suite_at(tmp_path, place), place, tmp_path / "home")
+    folder = checkout_folder(suite_at(tmp_path, place), place, tmp_path / "home")
 
     async def several():
-        await asyncio.gather(*(checkout(place, folder) for _ in range(4)))
+        await asyncio.gather(*(make_checkout(place, folder) for _ in range(4)))
 
     async def two_loops():
         await asyncio.gather(*(asyncio.to_thread(asyncio.run, several()) for _ in range(2)))

@@ -14,7 +14,7 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.checks.behaviour import ToolAtMost
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.suite import InlineFiles
-from kestrel_lab.evals.suites.datasets import Row, filled, picked, read_rows
+from kestrel_lab.evals.suites.datasets import Row, fill_template, read_rows, select_rows
 from kestrel_lab.evals.suites.loader import load_suite
 
 ROWS = [
@@ -173,10 +173,10 @@ def test_a_sample_is_the_same_each_time(count, limit, sample, seed):
     rows = [Row(place="", number=n + 1, values={"n": n}) for n in range(count)]
     if sample > min(limit, count):
         with pytest.raises(UsageError, match="cannot be drawn"):
-            picked(rows, limit=limit, sample=sample, seed=seed)
+            select_rows(rows, limit=limit, sample=sample, seed=seed)
         return
-    found = [row.number for row in picked(rows, limit=limit, sample=sample, seed=seed)]
-    assert found == sorted(set(found)) == [row.number for row in picked(rows, limit=limit, sample=sample, seed=seed)]
+    found = [row.number for row in select_rows(rows, limit=limit, sample=sample, seed=seed)]
+    assert found == sorted(set(found)) == [row.number for row in select_rows(rows, limit=limit, sample=sample, seed=seed)]
     assert (len(found), set(found) <= set(range(1, min(limit, count) + 1))) == (sample, True)
 
 
@@ -184,4 +184,4 @@ def test_a_sample_is_the_same_each_time(count, limit, sample, seed):
 def test_a_cell_cannot_bring_a_template(values):
     """Whatever a cell holds, references in it included, arrives as it is."""
     row = Row(place="row 1", number=1, values=values)
-    assert filled({"x": ["{{a}}", "{{b_c}}"]}, row) == {"x": [values["a"], values["b c"]]}
+    assert fill_template({"x": ["{{a}}", "{{b_c}}"]}, row) == {"x": [values["a"], values["b c"]]}

@@ -3,7 +3,7 @@
 import pytest
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.evals.suites.loader import expanded, load_suite
+from kestrel_lab.evals.suites.loader import expand_matrix, load_suite
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.session import Session
 
@@ -13,7 +13,7 @@ SCRIPT = "rules: [{when: '.', turns: [I am %s.]}]\n"
 
 def test_every_combination_once():
     """As many configurations as the axes have values in product, called after what differs."""
-    made = expanded({"model": ["a", "b"], "plan": {"one": "", "pev": "pev"}, "temperature": [0.0]})
+    made = expand_matrix({"model": ["a", "b"], "plan": {"one": "", "pev": "pev"}, "temperature": [0.0]})
     assert made == [
         {"name": f"{model} {name}", "model": model, "plan": plan, "temperature": 0.0}
         for model in "ab"
@@ -32,7 +32,7 @@ def test_every_combination_once():
 def test_what_cannot_be_expanded(matrix, told):
     """Axes that do not exist, are empty, or explode are refused."""
     with pytest.raises(UsageError, match=told):
-        expanded(matrix)
+        expand_matrix(matrix)
 
 
 def test_a_suite_with_routes_tools_and_a_matrix(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite
-from kestrel_lab.evals.execution.workspaces import locate, opened
+from kestrel_lab.evals.execution.workspaces import trial_workspace, workspace_source
 from kestrel_lab.evals.guidance import Guidance, read_guidance
 from kestrel_lab.evals.suite import Config, GitCheckout, InlineFiles, Scenario, Suite
 from kestrel_lab.evals.suites.loader import load_suite
@@ -66,8 +66,8 @@ def workspace_of(folder: Path, scenario: Scenario, guidance: Guidance | None, *o
     suite = Suite(name="s", scenarios=(scenario,), configs=tuple(configs), path=folder / "s.yaml")
 
     async def inside() -> dict[str, str]:
-        source = locate(suite, scenario, folder / "home")
-        async with opened(scenario, source, guidance=guidance, named=suite.guidance_paths) as workspace:
+        source = workspace_source(suite, scenario, folder / "home")
+        async with trial_workspace(scenario, source, guidance=guidance, named=suite.guidance_paths) as workspace:
             root = workspace.root
             found = {
                 path.relative_to(root).as_posix(): path.read_text()
@@ -147,14 +147,14 @@ def test_links_lead_no_guidance_out_of_the_workspace(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("outside")
     (tmp_path / "place" / "CLAUDE.md").symlink_to(tmp_path / "AGENTS.md")
     (tmp_path / "place" / "skills").symlink_to(tmp_path / "outside")
-    from kestrel_lab.evals.guidance import equip
+    from kestrel_lab.evals.guidance import install_guidance
 
-    assert equip(tmp_path / "place", Guidance(files={"CLAUDE.md": "own"}), frozenset())
+    assert install_guidance(tmp_path / "place", Guidance(files={"CLAUDE.md": "own"}), frozenset())
     assert (tmp_path / "AGENTS.md").read_text() == "outside"
     assert (tmp_path / "place" / "CLAUDE.md").read_text() == "own"
     assert not (tmp_path / "place" / "CLAUDE.md").is_symlink()
     with pytest.raises(UsageError, match="outside of the workspace"):
-        equip(tmp_path / "place", Guidance(files={"skills/SKILL.md": "own"}), frozenset())
+        install_guidance(tmp_path / "place", Guidance(files={"skills/SKILL.md": "own"}), frozenset())
     assert list((tmp_path / "outside").iterdir()) == []
 
 

@@ -24,7 +24,7 @@ from kestrel_lab.core.events.union import (
     VerifierFinished,
 )
 from kestrel_lab.core.usage import waiting_time, working_time
-from kestrel_lab.evals.metrics import METRICS, measure
+from kestrel_lab.evals.metrics import METRICS, measure_run
 
 RATES = {"cache_hit_rate", "parallel_speedup", "iterations_per_step", "verifier_pass_rate", "confidence", "concerns"}
 
@@ -68,7 +68,7 @@ RUN = log(
 
 def test_a_known_run():
     """Every metric of a run counted by hand; overlapping questions count once, stored answers cost nothing."""
-    assert measure(RUN) == {
+    assert measure_run(RUN) == {
         "wall_time": 8.0,
         "working_time": 4.0,
         "waiting_time": 4.0,
@@ -92,7 +92,7 @@ def test_a_known_run():
 
 def test_nothing_happened():
     """An empty log measures zero everywhere; shares of nothing are left out rather than made up."""
-    assert measure([]) == dict.fromkeys(METRICS.keys() - RATES, 0.0)
+    assert measure_run([]) == dict.fromkeys(METRICS.keys() - RATES, 0.0)
 
 
 def test_a_pause_between_sessions_is_not_work():
@@ -117,20 +117,20 @@ def test_what_was_given_by_hand_is_no_models_work():
         (3602.0, RunFinished(outcome="complete")),
     )
     assert (waiting_time(records), working_time(records)) == (3599.0, 3.0)
-    assert (measure(records)["model_calls"], measure(records)["unpriced_calls"]) == (0.0, 0.0)
+    assert (measure_run(records)["model_calls"], measure_run(records)["unpriced_calls"]) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("cut", range(len(RUN)))
 def test_prefixes_never_measure_more(cut):
     """Counts and times only grow with the log."""
-    before, after = measure(RUN[:cut]), measure(RUN)
+    before, after = measure_run(RUN[:cut]), measure_run(RUN)
     assert all(before[name] <= after[name] + 1e-9 for name in METRICS.keys() - RATES)
 
 
 def test_order_of_time_zero_does_not_matter():
     """Only differences of time are measured, never the clock itself."""
     later = [replace(record, at=record.at + 1000) for record in RUN]
-    assert measure(later) == pytest.approx(measure(RUN))
+    assert measure_run(later) == pytest.approx(measure_run(RUN))
 
 
 def took(call, seconds, **more):
@@ -173,6 +173,6 @@ def test_what_plans_went_through():
         (0.0, StageFinished(stage="execute", task="b", status="failed")),
         (0.0, StageFinished(stage="execute", task="c", status="failed")),
     )
-    found = measure(records)
+    found = measure_run(records)
     names = ("iterations_per_step", "backoff_time", "verifier_pass_rate", "escalations", "stages_failed")
     assert [found[name] for name in names] == [1.5, 1.5, 2 / 3, 1.0, 1.0]

@@ -12,12 +12,12 @@ from made_rows import row, suite
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.gate_bounds import Gate
-from kestrel_lab.evals.reports.gate_decisions import decide
+from kestrel_lab.evals.reports.gate_decisions import decide_gates
 from kestrel_lab.evals.stats.intervals_and_tests import Moments, mean_interval, mean_of, proportion_interval, proportion_of
-from kestrel_lab.evals.stats.pass_at_k import chances
+from kestrel_lab.evals.stats.pass_at_k import pass_rates
 from kestrel_lab.evals.stored_trials import each_stored_trial, store_trial
 from kestrel_lab.evals.summaries.result_table import trial_record
-from kestrel_lab.evals.summaries.streaming_summary import Reducer, reduced
+from kestrel_lab.evals.summaries.streaming_summary import Reducer, reduce_rows
 from kestrel_lab.eventlog.store import SessionStore
 
 NUMBERS = st.floats(-1e6, 1e6).map(lambda x: round(x, 3))
@@ -85,8 +85,8 @@ def trials():
 def test_a_summary_is_that_of_all_trials(count_errors):
     """Rate, interval, counts, means and chances of several tries; read once, or in two parts."""
     rows = trials()
-    whole = reduced(iter(rows), count_errors).summaries()
-    parts = reduced(rows[:17], count_errors)
+    whole = reduce_rows(iter(rows), count_errors).summaries()
+    parts = reduce_rows(rows[:17], count_errors)
     for more in rows[17:]:
         parts.add(more)
     assert [{k: pytest.approx(v, nan_ok=True) if isinstance(v, float) else v for k, v in s.items()} for s in whole] == parts.summaries()
@@ -97,7 +97,7 @@ def test_a_summary_is_that_of_all_trials(count_errors):
         assert (summary["success_rate"], summary["low"], summary["high"]) == pytest.approx((rate.mean, rate.low, rate.high))
         assert (summary["trials"], summary["scenarios"], summary["errors"]) == (18, 6, 1)
         assert summary["working_time"] == pytest.approx(sum(r["working_time"] for r in records) / 18)
-        several = chances(records, summary["k"])
+        several = pass_rates(records, summary["k"])
         assert summary["k"] == (3 if count_errors == "fail" else 2)
         assert {name: summary[name] for name in several if name.startswith("pass")} == pytest.approx(
             {name: value for name, value in several.items() if name.startswith("pass")}
@@ -129,7 +129,7 @@ def test_families_have_metrics_with_intervals_and_gates(tmp_path):
             result.by("famly")
     finally:
         store.close()
-    decided = [(d.config, d.verdict, d.why) for d in decide(asked, rows)]
+    decided = [(d.config, d.verdict, d.why) for d in decide_gates(asked, rows)]
     assert decided[:2] == [
         ("a (scripted)", "inconclusive", "1 of 9 trials broke"),
         ("b (scripted)", "inconclusive", "1 of 18 trials broke"),
@@ -147,8 +147,8 @@ def test_memory_does_not_grow_with_repeats():
         tracemalloc.stop()
         return size, kept
 
-    few, _ = peak(200, lambda rows: reduced(rows, "fail"))
-    many, found = peak(2000, lambda rows: reduced(rows, "fail"))
+    few, _ = peak(200, lambda rows: reduce_rows(rows, "fail"))
+    many, found = peak(2000, lambda rows: reduce_rows(rows, "fail"))
     assert many < 1.2 * few
     assert peak(2000, list)[0] > 5 * many
     assert found.summaries()[0]["trials"] == 2000

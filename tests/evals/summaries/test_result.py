@@ -9,7 +9,7 @@ from kestrel_lab.checks.answer import AnswerContains
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.suite import Scenario, Suite
-from kestrel_lab.evals.summaries.result_table import summarise
+from kestrel_lab.evals.summaries.result_table import summarise_configurations
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 
@@ -59,7 +59,7 @@ def test_summary_has_intervals_and_the_front(result):
 
 def test_the_front_by_hand(result):
     """Success, cost and time: who is worse in all is not on it; an unknown price is worse than a known one."""
-    records = summarise(result.rows, "fail")
+    records = summarise_configurations(result.rows, "fail")
     for record, time in zip(records, (2.0, 1.0, 3.0, 2.5), strict=True):
         record["working_time"] = time
     from kestrel_lab.evals.summaries.streaming_summary import dominates

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bench.routing_metrics import router_curve, routers_figure
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.importers.routing_data import read_routing
-from kestrel_lab.evals.summaries.pareto import frontier
+from kestrel_lab.evals.summaries.pareto import pareto_frontier
 
 
 def test_known_areas():
@@ -94,22 +94,22 @@ def trials():
 
 def test_the_front():
     """What nothing beats in both is on the front; a configuration without price is named, not drawn as free."""
-    found = frontier(trials())
+    found = pareto_frontier(trials())
     assert found.frame[["config", "front"]].to_numpy().tolist() == [["cheap", True], ["worse", False], ["dear", True]]
     assert found.left_out == ("unpriced",)
     assert "unpriced" in found._repr_html_()
     axes = found.plot().axes[0]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("cost per trial, USD (1 without a known one left out)", "success rate")
     with pytest.raises(UsageError, match="did you mean 'cost_estimate'"):
-        frontier(trials(), price="cost_estimat")
+        pareto_frontier(trials(), price="cost_estimat")
 
 
 def test_names_are_text():
     """A configuration's name is neither markup in HTML nor a formula in a plot."""
     frame = trials().replace({"config": {"cheap": "<b>$x$</b>"}})
-    assert "<b>" not in frontier(frame)._repr_html_()
-    assert "tex2jax_ignore" in frontier(frame)._repr_html_()
-    frontier(frame).plot().canvas.draw()
+    assert "<b>" not in pareto_frontier(frame)._repr_html_()
+    assert "tex2jax_ignore" in pareto_frontier(frame)._repr_html_()
+    pareto_frontier(frame).plot().canvas.draw()
 
 
 def test_the_plot_of_routers():

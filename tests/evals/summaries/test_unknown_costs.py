@@ -17,7 +17,7 @@ from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.stored.summary import summarise_stored
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.evals.summaries import streaming_summary as reducer
-from kestrel_lab.evals.summaries.metric_values import observed
+from kestrel_lab.evals.summaries.metric_values import find_metric
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.views.row_builders import Budget
@@ -79,7 +79,7 @@ def test_frames_have_no_number_where_none_is_known(result):
     stored = summarise_stored(session, suite).frame.set_index("config")
     assert stored.cost_estimate.isna().to_dict() == {"known": False, "unknown": True, "part": True}
     assert stored.cost_at_least[["unknown", "part"]].tolist() == [0.0, 0.12]
-    cost = observed("cost_estimate")
+    cost = find_metric("cost_estimate")
     values = {row.config: cost.text(cost.value(row, suite.count_errors)) for row in found.rows}
     assert values == {"known": "0.12", "unknown": "unknown", "part": "unknown"}
 

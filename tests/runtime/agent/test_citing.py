@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from kestrel_lab.core.citations import citations
+from kestrel_lab.core.citations import citations_in
 from kestrel_lab.core.events.union import RunStarted
 from kestrel_lab.core.messages import ModelRequest
-from kestrel_lab.runtime.agent.system_prompt import citing
+from kestrel_lab.runtime.agent.system_prompt import citation_instructions
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
@@ -62,11 +62,11 @@ def test_citing_is_asked_for_where_it_can_be_done_and_is_read(
 @pytest.mark.parametrize("level", ["warn", "judge"])
 def test_the_forms_that_a_model_is_told_are_those_that_are_read(level: str) -> None:
     """Filled in, each is one citation of its kind; copied as they stand they are none, so that a weak model names no wrong evidence."""
-    forms = re.findall(r"\[[^\]]+\]", text := citing(level, "none", native_tools()))
-    assert (len(forms), citations(text)) == (4, ())
+    forms = re.findall(r"\[[^\]]+\]", text := citation_instructions(level, "none", native_tools()))
+    assert (len(forms), citations_in(text)) == (4, ())
     values = {"path": "a.py", "line": "7", "first": "7", "last": "9", "address": "https://example.org/a", "call id": "main.1.1"}
     filled = [re.sub("call id|[a-z]+", lambda word: values[word[0]], form) for form in forms]
-    read = [citations(f"It is so {form}.") for form in filled]
+    read = [citations_in(f"It is so {form}.") for form in filled]
     assert [(one.path, one.first, one.last, one.page, one.call) for (one,) in read] == [
         ("a.py", 7, 7, "", ""),
         ("a.py", 7, 9, "", ""),

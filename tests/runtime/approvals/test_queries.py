@@ -136,6 +136,6 @@ def test_strict_asks_about_every_query_that_is_not_the_users(lab: Lab) -> None:
 
 def test_a_bug_lets_it_out(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: nobody looks at what a query carries."""
-    monkeypatch.setattr(approvals, "private_in", lambda *_: [])
+    monkeypatch.setattr(approvals, "private_sources", lambda *_: [])
     lab.run(READ, PAGE, search(SECRET))
     assert lab.asked == [SECRET]

@@ -10,10 +10,10 @@ import pytest
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered, ToolCalled
-from kestrel_lab.eventlog.checkpoints import packed, restore, written
+from kestrel_lab.eventlog.checkpoints import encode_state, pack_snapshot, restore_state
 from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.approvals.scope import is_for
+from kestrel_lab.runtime.approvals.scope import decision_applies
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
@@ -166,10 +166,10 @@ def test_a_yes_in_a_log_of_an_earlier_version_still_counts(session: Session, wor
     state = RunState()
     state.apply(replace(one, key=made.key), 1.0)
     state.apply(given, 2.0)
-    assert is_for(state, one.question, made, "what it is bound to now")
-    assert is_for(done._state, one.question, made, one.key)
-    assert not is_for(done._state, one.question, made, "what it is bound to now")
-    assert not is_for(state, one.question, replace(made, args={}), "what it is bound to now")
+    assert decision_applies(state, one.question, made, "what it is bound to now")
+    assert decision_applies(done._state, one.question, made, one.key)
+    assert not decision_applies(done._state, one.question, made, "what it is bound to now")
+    assert not decision_applies(state, one.question, replace(made, args={}), "what it is bound to now")
 
 
 class Scoped:
@@ -206,7 +206,7 @@ def test_leave_for_the_rest_of_a_run(
     done = run(session, workspace, first, *covered, *asked_again, rules=None, approver=approver)
     assert [one.args["command"] for one in approver.asked] == [first, *asked_again]
     assert leaves(done) == ["ann", *["a yes for the rest of the run"] * len(covered)]
-    assert done._state == fold(done.records()) == restore(packed(written(done._state), run="r"), run="r")
+    assert done._state == fold(done.records()) == restore_state(pack_snapshot(encode_state(done._state), run="r"), run="r")
     again = Scoped(scope)
     run(session, workspace, first, rules=None, approver=again)
     assert len(again.asked) == 1

@@ -18,9 +18,9 @@ from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import HealthChanged, ToolAnswered
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.evals.metrics import measure
-from kestrel_lab.middleware.postgres_cache import PostgresShelf
-from kestrel_lab.runtime.context.tool_cache import DEPENDENCY, KIND, place_of, reusable
+from kestrel_lab.evals.metrics import measure_run
+from kestrel_lab.middleware.postgres_cache import PostgresStore
+from kestrel_lab.runtime.context.tool_cache import DEPENDENCY, KIND, cache_key, is_cacheable
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
@@ -38,7 +38,7 @@ def key(made: Tool, root: Path, args: dict[str, Any], run: str = "r", pin: str =
     call = Call(id="c", kind="tool", target=made.name, args=made.validate(args))
     until = time.monotonic() + 20
     while True:
-        place = asyncio.run(place_of(made, call, ToolContext(workspace=Workspace(root), run_id=run), pin))
+        place = asyncio.run(cache_key(made, call, ToolContext(workspace=Workspace(root), run_id=run), pin))
         if place is None or place.key or time.monotonic() > until:
             return None if place is None else place.key
         time.sleep(0.01)
@@ -182,9 +182,9 @@ def test_what_says_nothing_of_its_age_is_not_reused(tmp_path: Path) -> None:
     def fails(args: dict[str, Any], ctx: ToolContext) -> str:
         raise KeyError("x")
 
-    assert not reusable(bare)
-    assert not reusable(BOX.get("write_file"))
-    assert not reusable(BOX.get("ask_user"))
+    assert not is_cacheable(bare)
+    assert not is_cacheable(BOX.get("write_file"))
+    assert not is_cacheable(BOX.get("ask_user"))
     with pytest.warns(UserWarning, match="fingerprint failed"):
         assert key(replace(bare, fingerprint=fails), tmp_path, {}) is None
 
@@ -243,7 +243,7 @@ def test_the_second_tree_is_a_hit(session: Session, workspace: Path) -> None:
     (workspace / "b.txt").write_text("b")
     third = go(session, workspace, turn, turn)
     assert [cached for _, cached in told(third)] == [False, True]
-    rates = [measure(run.records()).get("cache_hit_rate") for run in (first, second, third)]
+    rates = [measure_run(run.records()).get("cache_hit_rate") for run in (first, second, third)]
     assert rates == [0.0, 1.0, 0.5]
 
 
@@ -331,7 +331,7 @@ def test_a_broken_cache_harms_no_run(place: str, tmp_path: Path, workspace: Path
 def test_sessions_share_answers_on_postgresql_and_outlive_it(tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one session stored another is given; when the server dies in the middle of a run, the run goes on without stored answers."""
     pytest.importorskip("asyncpg")
-    monkeypatch.setattr(PostgresShelf.__init__, "__kwdefaults__", {"timeout_s": PATIENCE_S, "connect_s": PATIENCE_S})
+    monkeypatch.setattr(PostgresStore.__init__, "__kwdefaults__", {"timeout_s": PATIENCE_S, "connect_s": PATIENCE_S})
     server = PostgresServer()
     try:
         server.start()

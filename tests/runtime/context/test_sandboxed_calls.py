@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from kestrel_lab.cli.commands.doctor import examine
+from kestrel_lab.cli.commands.doctor import run_diagnostics
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
 from kestrel_lab.core.events.union import ApprovalAsked, ToolAnswered, ToolCalled
 from kestrel_lab.lab import Lab
-from kestrel_lab.notebook.cell_interrupt import question
+from kestrel_lab.notebook.cell_interrupt import question_text
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.sandbox import select as choosing
-from kestrel_lab.tools.sandbox.canary import why_not
+from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import bwrap_path
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
-from kestrel_lab.tools.sandbox.select import choose
+from kestrel_lab.tools.sandbox.select import choose_level
 from kestrel_lab.views.run_text import run_text
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
@@ -53,12 +53,12 @@ def bare(workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
 
 def test_the_level_is_recorded_and_shown(session: Session, workspace: Path) -> None:
     """The event, the row of the call and the question about it say the level that the command ran at."""
-    level = choose(Sandbox(), workspace).level.name
+    level = choose_level(Sandbox(), workspace).level.name
     approver = ScriptedApprover([True])
     run = asyncio.run(session.run("go", model=model("echo hi"), workspace=workspace, approver=approver))
     (called,), (asked,) = of(run, ToolCalled), approver.asked
     assert (called.sandbox, called.danger, asked.sandbox) == (level, "HIGH", level)
-    assert question(asked).startswith(f"bash (HIGH, sandbox {level}) asks for approval")
+    assert question_text(asked).startswith(f"bash (HIGH, sandbox {level}) asks for approval")
     assert f"sandbox {level}" in run_text(run.report.view())
 
 
@@ -71,7 +71,7 @@ def test_without_a_sandbox_it_is_critical_and_asked(session: Session, bare: Path
     (asked,) = approver.asked
     assert (asked.danger, asked.sandbox.split(";")[0]) == ("CRITICAL", "S0: no sandbox")
     assert "apt install bubblewrap" in asked.sandbox
-    assert "S0: no sandbox" in question(asked)
+    assert "S0: no sandbox" in question_text(asked)
     assert [event.error for event in of(run, ToolAnswered)] == [None]
 
 
@@ -86,7 +86,7 @@ def test_no_sandbox_that_was_asked_for_is_not_asked_about(tmp_path: Path, bare: 
 
 def test_leave_in_a_sandbox_is_no_leave_without_one(session: Session, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that was approved while a level held is asked about anew when a later session has none."""
-    if why_not(Level.S1, Sandbox()):
+    if probe_level(Level.S1, Sandbox()):
         pytest.skip("no level without bubblewrap")
     with monkeypatch.context() as held:
         held.delenv("JUPYTER_RUNTIME_DIR")
@@ -114,7 +114,7 @@ def test_a_level_that_cannot_be_had_is_refused_at_once(tmp_path: Path, bare: Pat
 @pytest.mark.parametrize("name", [".kestrel", "elsewhere"])
 def test_commands_do_not_see_the_log(workspace: Path, name: str) -> None:
     """The log of the session, under whatever name it lies in the workspace, is neither read nor written by a command."""
-    if why_not(Level.S3, Sandbox()):
+    if probe_level(Level.S3, Sandbox()):
         pytest.skip("no bubblewrap")
     session = Session(workspace / name, env={}, sandbox="S3")
     command = f"ls -A {name}; echo x > {name}/y; rm -rf {name}; echo end"
@@ -132,8 +132,8 @@ def test_the_doctor_tells_level_and_canary(workspace: Path, monkeypatch: pytest.
     """The level that commands here run at, and for each level what its canary says."""
     monkeypatch.chdir(workspace)
     lab = Lab(workspace / "home", env={})
-    rows = {finding.what.strip(): finding for finding in examine(lab).findings}
-    level = choose(lab.session.sandbox, workspace).level
+    rows = {finding.what.strip(): finding for finding in run_diagnostics(lab).findings}
+    level = choose_level(lab.session.sandbox, workspace).level
     assert [name for name in rows if name.startswith("barrier")] == [
         "barrier: secrets",
         "barrier: web tools",
@@ -142,7 +142,7 @@ def test_the_doctor_tells_level_and_canary(workspace: Path, monkeypatch: pytest.
     ]
     assert rows["sandbox (auto)"].found == f"{level.name}: {level.meaning}"
     for one in (Level.S3, Level.S2, Level.S1):
-        problem = why_not(one, Sandbox())
+        problem = probe_level(one, Sandbox())
         assert (rows[one.name].ok, rows[one.name].advice, rows[one.name].found.startswith("canary passed (read outside")) == (
             not problem,
             problem,

@@ -9,9 +9,9 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any
 
-from kestrel_lab.core.expressions.conditions import parse
+from kestrel_lab.core.expressions.conditions import parse_condition
 from kestrel_lab.core.json_types import Json, dumps
-from kestrel_lab.core.plan_shapes import Edge, Part, Shape, along_edges, repeated
+from kestrel_lab.core.plan_shapes import Edge, Part, Shape, along_edges, loop_plan
 from kestrel_lab.core.step import Step
 from kestrel_lab.tools.decorator import tool
 
@@ -40,7 +40,7 @@ class Work:
     def part(self) -> Part:
         """As a step."""
         given: dict[str, Json] = {name: f"{{{{{name}}}}}" for name in self.uses}
-        names = tuple(dict.fromkeys((*self.uses, *(parse(self.when).names if self.when else ()))))
+        names = tuple(dict.fromkeys((*self.uses, *(parse_condition(self.when).names if self.when else ()))))
         args: dict[str, Json] = {"node": self.name, "given": given}
         return Part(Step(id=self.name, tool="mix", args=args, consumes=names, produces=(self.makes,), when=self.when))
 
@@ -63,7 +63,7 @@ class Case:
         """The plan's part that is under test."""
         parts = [work.part for work in self.works]
         if self.until:
-            return repeated(parts, until=self.until, limit=self.limit, state=self.state, result=self.result)
+            return loop_plan(parts, until=self.until, limit=self.limit, state=self.state, result=self.result)
         if self.cyclic:
             return along_edges(parts, self.edges, start=self.start, state=self.state, limit=self.limit, result=self.result)
         return along_edges(parts, self.edges, start=self.start, state=self.state)
@@ -138,7 +138,7 @@ def expected(case: Case, bug: str = "") -> Outcome:
 
 
 def _visit(work: Work, outcome: Outcome, label: str, bug: str) -> bool:
-    if work.when and not parse(work.when).holds(outcome.values):
+    if work.when and not parse_condition(work.when).holds(outcome.values):
         if bug == "a skipped node leaves null":
             outcome.values[work.makes] = None
         return bug == "a skipped node leads on"
@@ -153,7 +153,7 @@ def _loop(case: Case, outcome: Outcome, bug: str) -> None:
             outcome.values.update(case.state)
         for work in case.works:
             _visit(work, outcome, f"{work.name}#{turn}", bug)
-        if parse(case.until).holds(outcome.values):
+        if parse_condition(case.until).holds(outcome.values):
             return
     outcome.limited = True
 
@@ -170,7 +170,9 @@ def _waves(case: Case, outcome: Outcome, bug: str) -> None:
                 visits[work.name] += 1
                 if _visit(work, outcome, f"{work.name}#{visits[work.name]}", bug):
                     ran.add(work.name)
-        wave = {edge.target for edge in case.edges if edge.source in ran and (not edge.when or parse(edge.when).holds(outcome.values))}
+        wave = {
+            edge.target for edge in case.edges if edge.source in ran and (not edge.when or parse_condition(edge.when).holds(outcome.values))
+        }
 
 
 def _once(case: Case, outcome: Outcome, bug: str) -> None:
@@ -183,7 +185,7 @@ def _once(case: Case, outcome: Outcome, bug: str) -> None:
         )
         left.remove(work)
         ways = [edge for edge in case.edges if edge.target == work.name]
-        led = [edge for edge in ways if edge.source in ran and (not edge.when or parse(edge.when).holds(outcome.values))]
+        led = [edge for edge in ways if edge.source in ran and (not edge.when or parse_condition(edge.when).holds(outcome.values))]
         wanted = work.name in case.start or (len(led) == len(ways) if bug == "all edges must hold" else bool(led))
         if wanted and _visit(work, outcome, work.name, bug):
             ran.add(work.name)

@@ -28,7 +28,7 @@ from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.views.run_text import in_order
+from kestrel_lab.views.run_text import steps_in_order
 from kestrel_lab.views.run_view import view_of
 
 ROOF, DOOR = ("delegate", {"agent": "worker", "goal": "look at the roof"}), ("delegate", {"agent": "worker", "goal": "look at the door"})
@@ -93,7 +93,7 @@ def test_two_sub_agents_work_at_once_in_conversations_of_their_own(session: Sess
 def test_sub_agents_are_branches_of_the_view(session: Session) -> None:
     """They are drawn below the step that delegated to them, with their own state."""
     view = view_of(list(carried_out(session).records()))
-    assert [(step.id, step.state, depth) for step, depth in in_order(view)] == [
+    assert [(step.id, step.state, depth) for step, depth in steps_in_order(view)] == [
         ("answer", "ok", 0),
         ("answer.1.1/worker", "ok", 1),
         ("answer.1.2/worker", "ok", 1),

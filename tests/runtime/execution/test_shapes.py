@@ -14,7 +14,7 @@ from shapes_reference import NAMES, Case, Outcome, Work, expected, mix, mixed, r
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import BudgetWarned, PlanExtended, StepFinished, StepStarted, ToolCalled
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.core.plan_shapes import Edge, Part, along_edges, foreseen, in_sequence, repeated, side_by_side
+from kestrel_lab.core.plan_shapes import Edge, Part, all_steps, along_edges, in_sequence, loop_plan, side_by_side
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.step import Step
 from kestrel_lab.runtime.execution.artifacts import as_text
@@ -172,8 +172,8 @@ def test_a_random_shape_is_a_valid_plan(kind: str, seed: int) -> None:
     case = KINDS[kind](seed)
     plan = plan_of(case)
     assert Plan.from_json(plan.as_json()) == plan
-    assert {work.name for work in case.works} <= {step.id for step in foreseen(plan.steps)}
-    assert len(plan.table()[1]) == len(foreseen(plan.steps))
+    assert {work.name for work in case.works} <= {step.id for step in all_steps(plan.steps)}
+    assert len(plan.table()[1]) == len(all_steps(plan.steps))
 
 
 def test_what_cannot_be_a_shape_is_refused() -> None:
@@ -190,9 +190,9 @@ def test_what_cannot_be_a_shape_is_refused() -> None:
         (lambda: along_edges([a], [Edge("a", "a")], limit=3), "none is the first: name it under start"),
         (lambda: along_edges([a, b], [Edge("a", "b", "steps.a.ok")]), "not about 'steps'"),
         (lambda: along_edges([a, b], [Edge("a", "b")], result="a"), "result is only for graphs with cycles"),
-        (lambda: repeated([a], until="a ==", limit=3), "condition 'a ==': "),
-        (lambda: repeated([a], until="a == 1", limit=51), "from 1 to 50, not 51"),
-        (lambda: repeated([agent("c", after_failure=True)], until="c == 1", limit=1), "after_failure is for steps that run once"),
+        (lambda: loop_plan([a], until="a ==", limit=3), "condition 'a ==': "),
+        (lambda: loop_plan([a], until="a == 1", limit=51), "from 1 to 50, not 51"),
+        (lambda: loop_plan([agent("c", after_failure=True)], until="c == 1", limit=1), "after_failure is for steps that run once"),
     ]
     for make, told in refused:
         with pytest.raises(UsageError, match=told):

@@ -17,7 +17,7 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.runtime.context.tool_selection import MOST_SHOWN
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
 from kestrel_lab.runtime.run import Run
-from kestrel_lab.runtime.security.provenance import origins_of
+from kestrel_lab.runtime.security.provenance import argument_origins
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel, Turn
@@ -281,7 +281,7 @@ def test_the_card_says_where_each_value_comes_from(make: Make, workspace: Path) 
     for place in ("package", "lock", "start", "install[0]"):
         assert "by kestrel" in told[place]
     assert "looked up" in told["sha256"] if "sha256" in told else True
-    mutant = {str(one["arg"]): one["from"] for one in origins_of(asked.args, Taint())}
+    mutant = {str(one["arg"]): one["from"] for one in argument_origins(asked.args, Taint())}
     assert mutant["lock"] == []  # which is told as the model's own words
 
 

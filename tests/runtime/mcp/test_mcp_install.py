@@ -16,8 +16,16 @@ from waits import PATIENCE_S, until
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.mcp.approvals import Approvals, Definition
 from kestrel_lab.mcp.registry.catalogue import Package, named_package
-from kestrel_lab.mcp.registry.install import InstallError, Locked, allowed_by, checked_pattern, install, lock, made_here
-from kestrel_lab.mcp.registry.installed_servers import Installed, check_seal, installed, read_installed, tree_of, write_installed
+from kestrel_lab.mcp.registry.install import (
+    InstallError,
+    LockedPackage,
+    allowing_pattern,
+    checked_pattern,
+    install_package,
+    lock_package,
+    own_installation,
+)
+from kestrel_lab.mcp.registry.installed_servers import InstalledServer, check_seal, list_installed, read_installed, tree_of, write_installed
 from kestrel_lab.runtime.mcp.discovery import Sources
 
 ECHO = Package(kind="pypi", name="mcp-echo", version="1.0.0")
@@ -25,10 +33,10 @@ _WORK = """
 import asyncio, os, sys
 from pathlib import Path
 from kestrel_lab.mcp.registry.catalogue import named_package
-from kestrel_lab.mcp.registry.install import install, lock
+from kestrel_lab.mcp.registry.install import install_package, lock_package
 async def work():
-    locked = await lock(named_package("mcp-echo==1.0.0"), os.environ)
-    got = await install(locked, Path(sys.argv[1]), server="echo", entry="", env=os.environ)
+    locked = await lock_package(named_package("mcp-echo==1.0.0"), os.environ)
+    got = await install_package(locked, Path(sys.argv[1]), server="echo", entry="", env=os.environ)
     print(got.tree)
 asyncio.run(work())
 """
@@ -45,11 +53,11 @@ def worker(tmp_path: Path, env: dict[str, str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def got(tmp_path: Path, env: dict[str, str], package: Package = ECHO) -> Installed:
+def got(tmp_path: Path, env: dict[str, str], package: Package = ECHO) -> InstalledServer:
     """What installing here gives."""
 
-    async def work() -> Installed:
-        return await install(await lock(package, env), tmp_path / "mcp", server="echo", entry="", env=env)
+    async def work() -> InstalledServer:
+        return await install_package(await lock_package(package, env), tmp_path / "mcp", server="echo", entry="", env=env)
 
     return asyncio.run(work())
 
@@ -68,12 +76,12 @@ def test_an_installation_that_is_killed_counts_as_nothing(tmp_path: Path) -> Non
     folder = tmp_path / "mcp" / "mcp-echo-1.0.0"
     program = folder / "bin" / "mcp-echo"
     mutant = os.access(program, os.X_OK)
-    assert (mutant, read_installed(folder), installed(tmp_path / "mcp")) == (True, None, [])
+    assert (mutant, read_installed(folder), list_installed(tmp_path / "mcp")) == (True, None, [])
     child = int((tmp_path / "uv" / "blocked").read_text())
     until(lambda: not Path(f"/proc/{child}").exists())
     (tmp_path / "uv" / "block").unlink()
     whole = got(tmp_path, env)
-    assert installed(tmp_path / "mcp") == [whole]
+    assert list_installed(tmp_path / "mcp") == [whole]
     assert program.read_text().splitlines()[1].startswith("exec ")
 
 
@@ -85,9 +93,9 @@ def test_several_that_install_the_same_at_once_do_it_once(tmp_path: Path) -> Non
     env = env_of(tmp_path)
     other = worker(tmp_path, env)
 
-    async def work() -> list[Installed]:
-        locked = await lock(ECHO, env)
-        return await asyncio.gather(*(install(locked, tmp_path / "mcp", server="echo", entry="", env=env) for _ in range(2)))
+    async def work() -> list[InstalledServer]:
+        locked = await lock_package(ECHO, env)
+        return await asyncio.gather(*(install_package(locked, tmp_path / "mcp", server="echo", entry="", env=env) for _ in range(2)))
 
     one, two = asyncio.run(work())
     tree, why = other.communicate(timeout=PATIENCE_S)
@@ -122,7 +130,9 @@ def test_a_changed_file_is_noticed_and_a_forged_mark_is_not_approved(tmp_path: P
     assert program.stat().st_size == len(before)
     with pytest.raises(ConnectionError, match="are not what was installed and approved"):
         check_seal(config.seal)
-    forged = Installed(**{**{name: getattr(whole, name) for name in Installed.__dataclass_fields__}, "tree": tree_of(whole.folder)})
+    forged = InstalledServer(
+        **{**{name: getattr(whole, name) for name in InstalledServer.__dataclass_fields__}, "tree": tree_of(whole.folder)}
+    )
     write_installed(forged)
     known = read_installed(whole.folder)
     assert known == forged
@@ -149,20 +159,22 @@ def test_a_folder_that_came_with_a_project_is_not_taken_for_an_installation(tmp_
     program = whole.folder / "bin" / "mcp-echo"
     genuine = program.read_text()
     program.write_text("#!/bin/sh\nevil\n")
-    forged = Installed(**{**{name: getattr(whole, name) for name in Installed.__dataclass_fields__}, "tree": tree_of(whole.folder)})
+    forged = InstalledServer(
+        **{**{name: getattr(whole, name) for name in InstalledServer.__dataclass_fields__}, "tree": tree_of(whole.folder)}
+    )
     write_installed(forged)
     mutant = read_installed(whole.folder)
-    assert (mutant, made_here(whole.folder, env)) == (forged, None)
+    assert (mutant, own_installation(whole.folder, env)) == (forged, None)
     again = got(tmp_path, env)
     assert (again.tree, program.read_text()) == (whole.tree, genuine)
-    assert made_here(whole.folder, {**env, "XDG_CONFIG_HOME": str(tmp_path / "somebody else")}) is None
+    assert own_installation(whole.folder, {**env, "XDG_CONFIG_HOME": str(tmp_path / "somebody else")}) is None
 
 
 def test_another_file_than_the_entry_names_is_refused(tmp_path: Path) -> None:
     """The hash of an entry is compared with what the index has, and a list that was changed on disk is not installed."""
     env = env_of(tmp_path)
     with pytest.raises(InstallError, match="is another file than the catalogue names"):
-        asyncio.run(lock(Package(kind="pypi", name="mcp-echo", version="1.0.0", sha256="b" * 64), env))
+        asyncio.run(lock_package(Package(kind="pypi", name="mcp-echo", version="1.0.0", sha256="b" * 64), env))
     sources = Sources(root=tmp_path / "mcp", env=env)
     locked = asyncio.run(sources.locked(ECHO))
     assert (locked.package.sha256, locked.text) == (HASH, f"mcp-echo==1.0.0 --hash=sha256:{HASH}\n")
@@ -205,16 +217,16 @@ def test_a_package_that_changes_between_approval_and_installation_is_refused(tmp
     first = wheel(tmp_path, "good")
     root = tmp_path / "mcp"
 
-    async def work() -> Locked:
-        locked = await lock(named_package("kestrel-test-echo==1.0"), env)
+    async def work() -> LockedPackage:
+        locked = await lock_package(named_package("kestrel-test-echo==1.0"), env)
         wheel(tmp_path, "evil")
         with pytest.raises(InstallError, match=r"(?i)hash"):
-            await install(locked, root, server="echo", entry="", env=env)
+            await install_package(locked, root, server="echo", entry="", env=env)
         return locked
 
     locked = asyncio.run(work())
     assert (locked.installer, locked.package.sha256, locked.packages) == ("pip", first, 1)
-    assert (installed(root), [path for path in root.iterdir() if path.is_dir()]) == ([], [])
+    assert (list_installed(root), [path for path in root.iterdir() if path.is_dir()]) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -245,7 +257,7 @@ def test_what_a_setting_allows_is_exact() -> None:
     """A pattern names one package and one version, or all that begin so; nothing else, and never one that wants our variables."""
     patterns = [checked_pattern(text) for text in ("mcp-server-time==2026.10.*", "npm:@scope/server==1.2.3")]
     allowed = {
-        text: allowed_by(named_package(text), patterns)
+        text: allowing_pattern(named_package(text), patterns)
         for text in (
             "mcp-server-time==2026.10.19",
             "mcp-server-time==2026.1",
@@ -254,7 +266,7 @@ def test_what_a_setting_allows_is_exact() -> None:
         )
     }
     assert list(allowed.values()) == [patterns[0], "", "", patterns[1]]
-    assert allowed_by(Package(kind="pypi", name="mcp-server-time", version="2026.10.19", variables=("KEY",)), patterns) == ""
+    assert allowing_pattern(Package(kind="pypi", name="mcp-server-time", version="2026.10.19", variables=("KEY",)), patterns) == ""
     for wrong in ("*", "mcp-*==1.0", "mcp-server-time", "mcp-server-time==*", "a==1==2", "evil==1.0 --pre"):
         with pytest.raises(ValueError, match="is not NAME==VERSION"):
             checked_pattern(wrong)

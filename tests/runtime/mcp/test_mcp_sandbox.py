@@ -18,12 +18,12 @@ from kestrel_lab.core.events.union import HealthChanged
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.mcp.config import read_server
-from kestrel_lab.mcp.sandboxing import installation, network_hint
+from kestrel_lab.mcp.sandboxing import installation_folder, network_hint
 from kestrel_lab.mcp.stdio_transport import ServerLog
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.sandbox import select as choosing
-from kestrel_lab.tools.sandbox.canary import why_not
+from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes need Linux")
@@ -58,7 +58,7 @@ def ask(session: Session, tool: str = "look", **args: Any) -> str:
 @pytest.mark.parametrize("level", ["S3", "S2", "S1"])
 def test_a_server_reaches_what_its_table_names_and_nothing_else(sessions: Any, tmp_path: Path, level: str) -> None:
     """At each level: no file of the user, no network, no write, no key that is not named; with `read`, `write` and `network` just these."""
-    if problem := why_not(Level[level], Sandbox()):
+    if problem := probe_level(Level[level], Sandbox()):
         pytest.skip(problem)
     place = tmp_path / "place"
     place.mkdir()
@@ -103,7 +103,7 @@ def test_where_no_level_can_be_had_a_server_is_not_started(sessions: Any, monkey
 
 def test_a_failure_that_sounds_like_the_network_says_what_to_set(sessions: Any) -> None:
     """Only where the network is shut; other errors stay as they are."""
-    if why_not(Level.S1, Sandbox()):
+    if probe_level(Level.S1, Sandbox()):
         pytest.skip("no sandbox here")
     with pytest.raises(
         ToolError, match=r"EAI_AGAIN example\.org; it has no network: if it needs one, set network = true for the MCP server 'nosy'"
@@ -134,16 +134,16 @@ def test_more_freedom_needs_a_new_approval_and_is_shown() -> None:
 
 def test_a_program_brings_along_what_it_was_installed_with(tmp_path: Path) -> None:
     """The environment of a script, the tree of a package; of a place that everything lies in, the file alone."""
-    assert installation(tmp_path / "env/bin/server") == tmp_path / "env"
-    assert installation(tmp_path / "s/node_modules/.bin/server") == tmp_path / "s"
-    assert installation(Path.home() / "server.py") == Path.home() / "server.py"
-    assert installation(Path.home() / ".local/bin/server") == Path.home() / ".local/bin/server"
-    assert installation(Path("/usr/bin/python3")) is None
+    assert installation_folder(tmp_path / "env/bin/server") == tmp_path / "env"
+    assert installation_folder(tmp_path / "s/node_modules/.bin/server") == tmp_path / "s"
+    assert installation_folder(Path.home() / "server.py") == Path.home() / "server.py"
+    assert installation_folder(Path.home() / ".local/bin/server") == Path.home() / ".local/bin/server"
+    assert installation_folder(Path("/usr/bin/python3")) is None
 
 
 def test_a_server_of_another_environment_works_from_a_hidden_folder(sessions: Any, tmp_path: Path) -> None:
     """Its own virtual environment lies in the lab's folder, which nothing in a sandbox sees: it alone is shown."""
-    if why_not(Level.S3, Sandbox()):
+    if probe_level(Level.S3, Sandbox()):
         pytest.skip("no bubblewrap here")
     folder = tmp_path / "home0" / "mcp" / "nosy"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)

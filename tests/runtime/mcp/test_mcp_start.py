@@ -229,8 +229,8 @@ def test_a_level_is_never_tried_on_the_event_loop(tmp_path: Path, workspace: Pat
     from kestrel_lab.tools.sandbox import select as choose
 
     asked: list[threading.Thread] = []
-    real = choose.why_not
-    monkeypatch.setattr(choose, "why_not", lambda *args: (asked.append(threading.current_thread()), real(*args))[1])
+    real = choose.probe_level
+    monkeypatch.setattr(choose, "probe_level", lambda *args: (asked.append(threading.current_thread()), real(*args))[1])
     session = Session(tmp_path / "home", env={}, sandbox="S1")
 
     async def go() -> Any:
@@ -239,4 +239,4 @@ def test_a_level_is_never_tried_on_the_event_loop(tmp_path: Path, workspace: Pat
     assert asyncio.run(go()).status is RunStatus.COMPLETE
     session.close()
     assert asked and threading.main_thread() not in asked
-    assert equipment.tried(session.sandbox)
+    assert equipment.is_tested(session.sandbox)

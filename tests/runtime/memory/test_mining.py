@@ -13,7 +13,7 @@ from kestrel_lab.core.calls import Result
 from kestrel_lab.core.errors import ToolError, UsageError
 from kestrel_lab.core.events.union import MacroFinished, ModelAnswered, Record, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.runtime.memory.macro_mining import PastCall, past_calls, propose
+from kestrel_lab.runtime.memory.macro_mining import PastCall, past_calls, propose_macros
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel
 from kestrel_lab.tools.argument_schema import ToolArgumentsError
 from kestrel_lab.tools.decorator import tool
@@ -37,7 +37,7 @@ def workflow(number: int) -> list[PastCall]:
 
 def test_a_repeated_sequence_becomes_a_macro() -> None:
     """Equal arguments are constants, those found in earlier results references, others parameters, alike ones one parameter."""
-    (found,) = propose([workflow(1), workflow(2), [call("other"), *workflow(3)]])
+    (found,) = propose_macros([workflow(1), workflow(2), [call("other"), *workflow(3)]])
     assert [step.as_json() for step in found.macro.steps] == [
         {"type": "tool", "name": "find", "args": {"pattern": "{{pattern}}", "depth": 2}},
         {"type": "tool", "name": "read", "args": {"path": "{{steps[0].content.hits[1].path}}"}},
@@ -55,8 +55,8 @@ def test_a_repeated_sequence_becomes_a_macro() -> None:
 
 def test_twice_is_not_enough_and_once_more_is() -> None:
     """Three occurrences are needed, in one run or in several."""
-    assert propose([workflow(1), workflow(2)]) == []
-    (found,) = propose([workflow(1) + workflow(2) + workflow(3)])
+    assert propose_macros([workflow(1), workflow(2)]) == []
+    (found,) = propose_macros([workflow(1) + workflow(2) + workflow(3)])
     assert (found.occurrences, [step.tool for step in found.macro.steps]) == (3, ["find", "read", "note"])
 
 
@@ -64,7 +64,7 @@ def test_a_reference_must_hold_every_time() -> None:
     """An argument that was in the result only twice of three times is a parameter."""
     third = workflow(3)
     third[1] = call("read", "content 3", "r3", path="elsewhere")
-    (found,) = propose([workflow(1), workflow(2), third])
+    (found,) = propose_macros([workflow(1), workflow(2), third])
     assert found.macro.steps[1].args == {"path": "{{path}}"}
     assert list(found.macro.parameters) == ["pattern", "path"]
 
@@ -73,7 +73,7 @@ def test_parameters_have_the_types_they_had() -> None:
     """Whole and decimal numbers are numbers, several types are all named, and a name that means results is not taken."""
     values: list[list[Json]] = [[1, 2, 3], [1, 2.5, 3], ["a", None, "b"], [[1], [2], []], [True, False, True]]
     talks = [[call("a", steps=v[0], n=v[1], t=v[2], items=v[3], flag=v[4]), call("b")] for v in zip(*values, strict=True)]
-    (found,) = propose(talks)
+    (found,) = propose_macros(talks)
     assert {name: about["type"] for name, about in found.macro.parameters.items()} == {
         "steps_2" if name == "steps" else name: kind
         for name, kind in {"steps": "integer", "n": "number", "t": ["null", "string"], "items": "array", "flag": "boolean"}.items()
@@ -83,8 +83,8 @@ def test_parameters_have_the_types_they_had() -> None:
 def test_the_longest_comes_first_and_no_call_counts_twice() -> None:
     """Where a long sequence repeats its parts are not proposed too; where they also occur elsewhere often enough, they are."""
     long = [[call("a"), call("b"), call("c"), call("d")]] * 3
-    assert [[step.tool for step in found.macro.steps] for found in propose(long)] == [["a", "b", "c", "d"]]
-    both = propose(long + [[call("b"), call("c")]] * 3)
+    assert [[step.tool for step in found.macro.steps] for found in propose_macros(long)] == [["a", "b", "c", "d"]]
+    both = propose_macros(long + [[call("b"), call("c")]] * 3)
     assert [([step.tool for step in found.macro.steps], found.occurrences) for found in both] == [
         (["a", "b", "c", "d"], 3),
         (["b", "c"], 3),
@@ -93,19 +93,19 @@ def test_the_longest_comes_first_and_no_call_counts_twice() -> None:
 
 def test_one_call_over_and_over_is_no_sequence() -> None:
     """Ten reads in a row are not a macro, and a pair ten times over is that pair; a sequence that ends as it began is one."""
-    assert propose([[call("read", path=str(n)) for n in range(10)]] * 3) == []
-    (framed,) = propose([[call("read", x=1), call("edit", x=1), call("read", x=1)]] * 3)
+    assert propose_macros([[call("read", path=str(n)) for n in range(10)]] * 3) == []
+    (framed,) = propose_macros([[call("read", x=1), call("edit", x=1), call("read", x=1)]] * 3)
     assert [step.tool for step in framed.macro.steps] == ["read", "edit", "read"]
-    (found,) = propose([[call("a", x=n), call("b", x=n)] for n in range(3)] + [[call("a", x=9), call("b", x=9)] * 9])
+    (found,) = propose_macros([[call("a", x=n), call("b", x=n)] for n in range(3)] + [[call("a", x=9), call("b", x=9)] * 9])
     assert ([step.tool for step in found.macro.steps], found.occurrences) == (["a", "b"], 12)
 
 
 def test_what_is_a_macro_already_is_not_proposed() -> None:
     """Neither the same sequence nor a part of it; a macro's name is not given twice."""
     talks = [workflow(number) for number in range(1, 4)]
-    (found,) = propose(talks)
-    assert propose(talks, [found.macro]) == []
-    again = propose([[call("find", pattern="x"), call("read", path="y"), call("note", text="z")]] * 3, [found.macro])
+    (found,) = propose_macros(talks)
+    assert propose_macros(talks, [found.macro]) == []
+    again = propose_macros([[call("find", pattern="x"), call("read", path="y"), call("note", text="z")]] * 3, [found.macro])
     assert [proposal.macro.name for proposal in again] == ["find_read_note_2"]
 
 
@@ -136,7 +136,7 @@ class Replay:
 @given(talks=st.lists(st.lists(calls, max_size=9), max_size=6))
 def test_a_proposal_does_what_was_done(talks: list[list[PastCall]]) -> None:
     """Over random logs: with the right arguments a proposed macro makes exactly the calls of each of its occurrences."""
-    for found in propose(talks):
+    for found in propose_macros(talks):
         kinds = [(step.tool, *sorted(step.args)) for step in found.macro.steps]
         assert found.occurrences >= 3
         matching = 0

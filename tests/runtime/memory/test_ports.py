@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kestrel_lab.core.notes import GUIDING, Note
 from kestrel_lab.language.words import goal_terms
 from kestrel_lab.runtime.context.gatherers import FileGatherer
-from kestrel_lab.runtime.memory.learn import KINDS, LONGEST_NOTE, refusal, sourced
+from kestrel_lab.runtime.memory.learn import KINDS, LONGEST_NOTE, note_refusal, with_source
 
 GOAL = "Tests are run with `make test`.\nI prefer   short answers, always use tabs."
 ANSWER = "The roof is red, says house/roof.txt."
@@ -45,14 +45,14 @@ ANSWER = "The roof is red, says house/roof.txt."
 )
 def test_rules_decide_what_is_remembered(note: Note, why: str) -> None:
     """A proposal is kept only if it is short, plain, no secret, no order, and rests on words of the run; guidance on the user's."""
-    assert refusal(sourced(note, GOAL), GOAL, ANSWER) == why
+    assert note_refusal(with_source(note, GOAL), GOAL, ANSWER) == why
 
 
 @given(st.text(max_size=60), st.text(max_size=60), st.sampled_from(KINDS))
 def test_nothing_is_kept_without_its_evidence(text: str, evidence: str, kind: str) -> None:
     """Whatever is proposed: what passes has evidence that was said, and what guides has it from the user."""
-    note = sourced(Note(text=text, evidence=evidence, kind=kind), GOAL)
-    if not refusal(note, GOAL, ANSWER):
+    note = with_source(Note(text=text, evidence=evidence, kind=kind), GOAL)
+    if not note_refusal(note, GOAL, ANSWER):
         found = " ".join(evidence.casefold().split())
         assert found in " ".join(f"{GOAL}\n{ANSWER}".casefold().split())
         assert found in " ".join(GOAL.casefold().split()) or note.taint == "answer"

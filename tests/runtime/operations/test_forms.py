@@ -9,7 +9,7 @@ import pytest
 from reference import put_prefix
 
 from kestrel_lab.answers.contracts import CONTRACTS, Contract
-from kestrel_lab.answers.intent import Guess, settle
+from kestrel_lab.answers.intent import IntentGuess, decide_intent
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, StepStarted, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
@@ -17,7 +17,7 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Claim
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.runtime.operations.verifiers import Formed
-from kestrel_lab.runtime.operations.verify_plan import verified
+from kestrel_lab.runtime.operations.verify_plan import with_verification
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
@@ -92,13 +92,13 @@ def test_a_plan_that_verifies_gets_the_form(session: Session, workspace: Path) -
     """The last verification of a plan asks for the form too, and who makes the answer is told; a form of its own stays."""
     check = Step(id="check", operation="verify", args={"answer": "{{draft}}", "judge": False}, consumes=("draft",))
     todo = Plan(steps=(Step(id="write", goal="write", produces=("draft",)), check))
-    found = verified(todo, "g", "warn", "plan")
+    found = with_verification(todo, "g", "warn", "plan")
     assert found is not None
     assert [(step.id, step.args.get("form"), "numbered" in step.instructions) for step in found.steps] == [
         ("write", None, True),
         ("check", "plan", False),
     ]
-    assert verified(found, "g", "warn", "brief") == found
+    assert with_verification(found, "g", "warn", "brief") == found
     assert carry_out(session, workspace, "g", says(LONG, PLAN), plan=todo, form="plan").answer == PLAN
 
 
@@ -202,5 +202,5 @@ def test_an_intake_that_ignores_the_second_opinion_would_be_seen() -> None:
     async def second(_: str) -> str:
         return "Explanation."
 
-    assert asyncio.run(settle(UNSURE)).intent == "question"
-    assert asyncio.run(settle(UNSURE, second)) == Guess(intent="explanation", share=0.0, by="model")
+    assert asyncio.run(decide_intent(UNSURE)).intent == "question"
+    assert asyncio.run(decide_intent(UNSURE, second)) == IntentGuess(intent="explanation", share=0.0, by="model")

@@ -19,7 +19,7 @@ from kestrel_lab.core.protocols import Claim, Evidence, Trial, Verification
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.scores import Score
 from kestrel_lab.runtime.operations.verifiers import ModelVerifier, Vote
-from kestrel_lab.runtime.operations.verify_plan import verified
+from kestrel_lab.runtime.operations.verify_plan import with_verification
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, ScriptedVerifier, Turn
@@ -259,11 +259,11 @@ def test_a_run_is_reported_on_where_it_is_asked_for(tmp_path: Path, workspace: P
 
 def test_a_report_at_the_end_is_no_answer() -> None:
     """The end of a plan is what it reports on, also behind a verification and a form; a plan of reports alone ends in them."""
-    plan = verified(Plan(steps=(Step(id="a", goal="a"),)), "g", "quality", "brief")
+    plan = with_verification(Plan(steps=(Step(id="a", goal="a"),)), "g", "quality", "brief")
     assert plan is not None
     assert ([step.operation for step in plan.steps], [step.id for step in plan.ends()]) == (["", "verify", "quality"], ["verify"])
-    assert verified(plan, "g", "quality") is plan
-    auto = verified(None, "g", "quality", "auto")
+    assert with_verification(plan, "g", "quality") is plan
+    auto = with_verification(None, "g", "quality", "auto")
     assert auto is not None
     assert [step.operation for step in auto.steps] == ["intake", "quality"]
     alone = Plan(steps=(Step(id="look", operation="quality", args={"answer": "The roof is red."}),))
@@ -303,12 +303,12 @@ def test_suites_check_what_answers_name_and_claim(tmp_path: Path, workspace: Pat
 
 def test_a_plan_is_verified_at_its_end() -> None:
     """The level adds one step, none where one verifies already, and asks for one end."""
-    plan = verified(None, "g", "repair")
+    plan = with_verification(None, "g", "repair")
     assert plan is not None
     assert [(step.operation, step.args.get("judge")) for step in plan.steps] == [("", None), ("verify", False)]
-    assert verified(plan, "g", "judge") is plan
-    assert (verified(None, "g", "warn"), verified(None, "g", "off")) == (None, None)
+    assert with_verification(plan, "g", "judge") is plan
+    assert (with_verification(None, "g", "warn"), with_verification(None, "g", "off")) == (None, None)
     with pytest.raises(UsageError, match="ends in several steps"):
-        verified(Plan(steps=(Step(id="a", goal="a"), Step(id="b", goal="b"))), "g", "judge")
+        with_verification(Plan(steps=(Step(id="a", goal="a"), Step(id="b", goal="b"))), "g", "judge")
     with pytest.raises(UsageError, match="not a level of verification; did you mean"):
-        verified(None, "g", "juge")
+        with_verification(None, "g", "juge")

@@ -27,7 +27,7 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.notes import Note
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.core.protocols import Gathered, Source
+from kestrel_lab.core.protocols import GatheredContext, Source
 from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.runtime import launcher as launcher_module
 from kestrel_lab.runtime.run import Run
@@ -285,7 +285,7 @@ def test_going_on_too_early_would_be_seen(lab: Session, house: Path, monkeypatch
     """A mutant that goes on behind the first stage asks again what was answered: the questions that the test above counts."""
     failed = orchestrated(lab, house, Mind(before=failing("judge")))
     early = next(record.seq for record in failed.records() if isinstance(record.event, StepFinished))
-    monkeypatch.setattr(launcher_module, "continuation", lambda _: (early, "bootstrap"))
+    monkeypatch.setattr(launcher_module, "resume_point", lambda _: (early, "bootstrap"))
     mind = Mind()
     asyncio.run(lab.resume(failed.id, model=mind.model))
     assert mind.asked == ["plan", "read", "read", "write", "judge", "notes"]
@@ -356,7 +356,7 @@ def test_a_plan_that_needs_what_is_gone_is_refused_with_its_stage(lab: Session, 
 def test_ports_can_be_replaced(lab: Session, house: Path) -> None:
     """Another memory and another gatherer are used as they are."""
     memory = ListMemory()
-    found = Gathered(sources=(Source(path="far.txt", lines=((3, "away"),), terms=("roof",)),), gaps=("colour",))
+    found = GatheredContext(sources=(Source(path="far.txt", lines=((3, "away"),), terms=("roof",)),), gaps=("colour",))
     lab.ports = replace(lab.ports, memory=memory, gatherer=FixedGatherer(found))
     run = orchestrated(lab, house, Mind())
     assert run._state.outputs["gather"] == {"files": [{"path": "far.txt", "lines": ["3: away"], "terms": ["roof"]}], "gaps": ["colour"]}

@@ -24,14 +24,14 @@ from kestrel_lab.runtime.operations.web_evidence import (
     EvidenceBundle,
     Fact,
     Quote,
-    agreement,
+    agreement_confidence,
     checked_facts,
-    evened,
     independent_sites,
-    overall,
-    site,
+    normalised_quote,
+    overall_confidence,
+    publisher_of,
 )
-from kestrel_lab.runtime.operations.web_search import telling
+from kestrel_lab.runtime.operations.web_search import relevant_excerpt
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.web.fetch import Reach
 from kestrel_lab.tools.web.search_engines import Found, evidence_tools
@@ -297,19 +297,19 @@ WORDS = st.text("abcdef ghij\n\t0123456789", min_size=0, max_size=120)
 @given(page=WORDS, start=st.integers(0, 100), length=st.integers(0, 60), other=WORDS)
 def test_a_fact_is_kept_only_with_words_of_its_page(page: str, start: int, length: int, other: str) -> None:
     """Every quote that is kept is in its page; words cut from the page are kept if they are long enough."""
-    cut = evened(page)[start : start + length]
+    cut = normalised_quote(page)[start : start + length]
     claims = [{"fact": "so", "quotes": [{"result": "r1", "quote": cut}, {"result": "r1", "quote": other}, {"result": "r9", "quote": cut}]}]
     facts, dropped, held = checked_facts(claims, {"r1": page}, {"r1": "https://a.org"}, "")
     kept = [quote.text for fact in facts for quote in fact.quotes]
-    assert all(len(text) >= 12 and text in evened(page) for text in kept)
-    assert (evened(cut) in kept) == (len(evened(cut)) >= 12)
+    assert all(len(text) >= 12 and text in normalised_quote(page) for text in kept)
+    assert (normalised_quote(cut) in kept) == (len(normalised_quote(cut)) >= 12)
     assert held == len(kept)
     assert dropped["quote of a page that was not read"] == 1
 
 
 def test_marks_that_reading_puts_into_a_page_do_not_matter() -> None:
     """Emphasis and links of Markdown are left out on both sides, so that words can be quoted as a person sees them."""
-    assert evened("see **the [big\n`map`](https://a.org/x)** now") == "see the big map now"
+    assert normalised_quote("see **the [big\n`map`](https://a.org/x)** now") == "see the big map now"
 
 
 def test_a_number_that_the_quote_lacks_is_not_attested() -> None:
@@ -324,7 +324,9 @@ def test_a_number_that_the_quote_lacks_is_not_attested() -> None:
 
 def test_sites_that_are_one_count_once() -> None:
     """Subdomains are one site, and so are those that have the same long text; numbers and unusual endings stay apart."""
-    assert [site(url) for url in ("https://en.a.org/x", "https://www.bbc.co.uk/", "http://10.0.0.1/", "http://[::1]/", "https://a.io")] == [
+    assert [
+        publisher_of(url) for url in ("https://en.a.org/x", "https://www.bbc.co.uk/", "http://10.0.0.1/", "http://[::1]/", "https://a.io")
+    ] == [
         "a.org",
         "bbc.co.uk",
         "10.0.0.1",
@@ -340,9 +342,13 @@ def test_sites_that_are_one_count_once() -> None:
 @given(sites=st.lists(st.integers(1, 9), min_size=1, max_size=5), held=st.integers(1, 20), wrong=st.integers(0, 20))
 def test_confidence_grows_with_sites_and_falls_with_what_was_made_up(sites: list[int], held: int, wrong: int) -> None:
     """It is between 0 and 1, more with one more site, less with one more quote that does not hold."""
-    facts = [Fact(text="f", quotes=(), sites=(), confidence=agreement(count)) for count in sites]
-    more = [replace(facts[0], confidence=agreement(sites[0] + 1)), *facts[1:]]
-    now, better, worse = overall(facts, held, wrong), overall(more, held, wrong), overall(facts, held, wrong + 1)
+    facts = [Fact(text="f", quotes=(), sites=(), confidence=agreement_confidence(count)) for count in sites]
+    more = [replace(facts[0], confidence=agreement_confidence(sites[0] + 1)), *facts[1:]]
+    now, better, worse = (
+        overall_confidence(facts, held, wrong),
+        overall_confidence(more, held, wrong),
+        overall_confidence(facts, held, wrong + 1),
+    )
     assert now is not None and better is not None and worse is not None
     assert 0 < worse < now < better < 1
 
@@ -351,7 +357,7 @@ def test_confidence_grows_with_sites_and_falls_with_what_was_made_up(sites: list
 def test_what_is_shown_of_a_page_is_bounded(lines: list[str], most: int) -> None:
     """A page that is too long is shown in lines of its own, in their order."""
     text = "\n".join(lines)
-    shown = telling(text, ["a"], most)
+    shown = relevant_excerpt(text, ["a"], most)
     kept = [line for line in shown.split("\n") if line != "[…]"]
     assert sum(map(len, kept)) <= max(most, 0) or shown == text
     rest = iter(lines)

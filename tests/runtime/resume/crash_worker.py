@@ -31,7 +31,7 @@ from kestrel_lab.core.calls import Call
 from kestrel_lab.core.errors import Fenced
 from kestrel_lab.core.events.union import ApprovalGiven, Event, from_json, to_json
 from kestrel_lab.core.json_types import dumps
-from kestrel_lab.eventlog.connection import connect
+from kestrel_lab.eventlog.connection import connect_log
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
 from kestrel_lab.runtime import launcher as launching_module
@@ -113,7 +113,7 @@ class TearingWriter(Writer):
     """A mutant: writes a transition in one transaction and the run's new state in the next."""
 
     def __init__(self, path: Path, points: Points) -> None:
-        super().__init__(lambda: connect(path))
+        super().__init__(lambda: connect_log(path))
         self._points = points
         raw = apsw.Connection(str(path))
         raw.execute(
@@ -156,7 +156,7 @@ def work(folder: Path, mutant: str, point: int, how: int) -> None:
     session.store.close()
     session.store = NotingStore(folder / "home" / "kestrel.db", folder / "acks", points)
     if mutant == "hasty":
-        session.store._writer = HastyWriter(lambda: connect(session.store.path))
+        session.store._writer = HastyWriter(lambda: connect_log(session.store.path))
     if mutant == "tear":
         session.store._writer = TearingWriter(session.store.path, points)
     known = session.store.runs()

@@ -7,7 +7,7 @@ import apsw
 import pytest
 from reference import ANSWER, GOAL, HonestPerson, model, tools
 
-from kestrel_lab.cli.commands.doctor import examine
+from kestrel_lab.cli.commands.doctor import run_diagnostics
 from kestrel_lab.core.errors import ApprovalRequired, Damaged
 from kestrel_lab.core.events.union import ApprovalGiven, ModelAnswered
 from kestrel_lab.core.run_types import RunStatus
@@ -77,7 +77,7 @@ def test_a_damaged_run_is_shown_up_to_there(tmp_path: Path, workspace: Path) -> 
     told = f"run {run_id} is damaged from event {seq} on"
     assert all(told in text for text in (repr(shown.report), shown._repr_html_(), shown.report(tmp_path / "b.html").read_text("utf-8")))
     assert "told otherwise" not in repr(shown.report)
-    found = {one.what: one for one in examine(lab).findings}["  events"]
+    found = {one.what: one for one in run_diagnostics(lab).findings}["  events"]
     assert (found.ok, f"{run_id} from event {seq} on" in found.found) == (False, True)
     lab.close()
 

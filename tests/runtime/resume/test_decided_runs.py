@@ -11,7 +11,7 @@ from kestrel_lab.core.run_types import INTERRUPTED, RunStatus
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server.controller import RunList
 from kestrel_lab.server.protocol import View
-from kestrel_lab.server.run_stream import Follower, Tail
+from kestrel_lab.server.run_stream import Follower, LogWatcher
 from kestrel_lab.testing import ScriptedModel
 
 WRITES = [[("write_file", {"path": "a.txt", "content": "a"}), ("write_file", {"path": "b.txt", "content": "b"})], "Done."]
@@ -19,7 +19,7 @@ WRITES = [[("write_file", {"path": "a.txt", "content": "a"}), ("write_file", {"p
 
 async def followed(session: Session, name: str) -> object:
     """The status that a page shows which follows the run."""
-    follower = Follower(session.store, Tail(session.store), name, view=True)
+    follower = Follower(session.store, LogWatcher(session.store), name, view=True)
     shown = await anext(aiter(follower.messages()))
     assert isinstance(shown, View)
     return [change["status"] for change in shown.changes if change["op"] == "head"][-1]

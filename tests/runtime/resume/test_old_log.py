@@ -21,7 +21,7 @@ from kestrel_lab.core.events.union import Progress, RunResumed
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.eventlog import connection as connection_module
-from kestrel_lab.eventlog.checkpoints import written
+from kestrel_lab.eventlog.checkpoints import encode_state
 from kestrel_lab.eventlog.run_state import fold
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
@@ -69,7 +69,7 @@ def test_every_run_means_what_it_meant(tmp_path: Path) -> None:
     then = json.loads((STORED / "version1.json").read_text(encoding="utf-8").replace("@WORKSPACE@", str(tmp_path / "home")))
     assert {row.id: str(row.status) for row in store.runs()} == {run_id: state["status"] for run_id, state in then.items()}
     for run_id, state in then.items():
-        now = json.loads(written(fold(store.records(run_id))))
+        now = json.loads(encode_state(fold(store.records(run_id))))
         assert within(state, now["meter"] | now | {"usage": now["meter"]}), run_id  # times and usage were fields of the state then
         assert store.state(run_id) == fold(store.records(run_id))
     assert [row.id for row in stored_trials(store)] == ["t1"]
@@ -119,7 +119,7 @@ def test_a_power_cut_in_a_migration(tmp_path: Path) -> None:
     path = old_log(tmp_path / "home")
     before = content(path)
     with taped(path.parent) as tape:
-        connection_module.connect(path).close()
+        connection_module.connect_log(path).close()
     after = content(path)
     dice, seen = random.Random(9), set()  # reproducible, not secret
     for moment in [*range(len(tape.happened) + 1)] * 2:

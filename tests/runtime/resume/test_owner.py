@@ -12,7 +12,7 @@ import pytest
 
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.owner import Owner
-from kestrel_lab.eventlog.run_status import alive_elsewhere, standing
+from kestrel_lab.eventlog.run_status import alive_elsewhere, visible_status
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server.controller import RunList
 from kestrel_lab.testing import ScriptedModel
@@ -115,8 +115,10 @@ def test_standing_goes_by_host_number_and_beginning_of_the_owner(owner: str, wor
     """A process is the same only if it began when the owner did; of other machines nothing is claimed. Ended and waiting runs stand as they are."""
     here = str(Owner.here("s")).rpartition(":")[0]
     text = owner.format(host=process_name().rpartition(":")[0], me=os.getpid(), parent=os.getppid(), here=here)
-    assert standing("r1", "EXECUTING", text).word == standing("r1", "PLANNING", text).word.replace("PLANNING", "EXECUTING") == word
-    assert [standing("r1", status, text).word for status in ("COMPLETE", "FAILED", "CANCELLED", "WAITING_APPROVAL")] == [
+    assert (
+        visible_status("r1", "EXECUTING", text).word == visible_status("r1", "PLANNING", text).word.replace("PLANNING", "EXECUTING") == word
+    )
+    assert [visible_status("r1", status, text).word for status in ("COMPLETE", "FAILED", "CANCELLED", "WAITING_APPROVAL")] == [
         "COMPLETE", "FAILED", "CANCELLED", "WAITING_APPROVAL"
     ]  # fmt: skip
 

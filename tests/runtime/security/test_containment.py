@@ -22,7 +22,7 @@ from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.containment import TaintLog
 from kestrel_lab.runtime.security.file_taint import FileTaint
-from kestrel_lab.runtime.security.provenance import origins_of
+from kestrel_lab.runtime.security.provenance import argument_origins
 from kestrel_lab.runtime.security.taint import Context, Taint
 from kestrel_lab.testing import ListMemory, ScriptedModel
 
@@ -95,7 +95,7 @@ def looks_at_values(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Taint.context
 
     def by_value(self: Taint, call: Call) -> Context:
-        kinds = [one["kind"] for found in origins_of(call.args, self) for one in found["from"]]  # type: ignore[union-attr, index, call-overload]
+        kinds = [one["kind"] for found in argument_origins(call.args, self) for one in found["from"]]  # type: ignore[union-attr, index, call-overload]
         return context(self, call) if any("untrusted" in str(kind) for kind in kinds) else Context()
 
     monkeypatch.setattr(Taint, "context", by_value)

@@ -26,20 +26,20 @@ from kestrel_lab.core.events.union import (
 )
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.stats.change_points import find_steps
-from kestrel_lab.evals.suites.datasets import _plain
+from kestrel_lab.evals.suites.datasets import _plain_json
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import alive_elsewhere, cancel_in_log
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.mcp.approvals import Definition, difference, problem_of, vetted
+from kestrel_lab.mcp.approvals import Definition, check_definitions, definition_diff, problem_of
 from kestrel_lab.mcp.config import read_server
 from kestrel_lab.mcp.registry.catalogue import Entry, Package
 from kestrel_lab.mcp.registry.install import _hashes
-from kestrel_lab.mcp.registry.scoring import judge
+from kestrel_lab.mcp.registry.scoring import score_entry
 from kestrel_lab.mcp.sandboxing import sandboxed_server
-from kestrel_lab.permissions.command_patterns import CommandPattern, Match, covers, offer
+from kestrel_lab.permissions.command_patterns import CommandPattern, Match, offered_pattern, pattern_covers
 from kestrel_lab.runtime.security.taint import Taint
-from kestrel_lab.server.controller import Attendance
+from kestrel_lab.server.controller import AttendingClients
 from kestrel_lab.tools.data_flow import Flow
 from kestrel_lab.tools.sandbox.levels import Sandbox
 
@@ -59,7 +59,7 @@ A, B = "a" * 64, "b" * 64
 )
 def test_a_pattern_covers_a_line_only_when_it_allows_each_command_in_it(line: str, covered: bool) -> None:
     """Both ways: what was allowed for the run is not asked about again, and nothing else goes with it."""
-    assert covers(CommandPattern.parse("git diff ..."), Call(id="c", kind="tool", target="bash", args={"command": line})) is covered
+    assert pattern_covers(CommandPattern.parse("git diff ..."), Call(id="c", kind="tool", target="bash", args={"command": line})) is covered
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_pattern_covers_a_line_only_when_it_allows_each_command_in_it(line: st
 )
 def test_a_pattern_is_offered_for_one_plain_command_with_a_subcommand(line: str, pattern: str) -> None:
     """Nothing is offered for a line of several commands, or a program whose first word says nothing."""
-    assert offer(Call(id="c", kind="tool", target="bash", args={"command": line})) == pattern
+    assert offered_pattern(Call(id="c", kind="tool", target="bash", args={"command": line})) == pattern
 
 
 @pytest.mark.parametrize("line", ["gadget push", "gadget --odd push", "gadget --odd x push", "gadget --odd=1 push"])
@@ -119,22 +119,22 @@ def test_only_the_version_that_is_asked_for_counts_as_the_package() -> None:
 def test_of_two_tools_of_one_name_the_first_counts() -> None:
     """The second is refused with its reason, and does not take the place of the one that was approved."""
     first, second = Definition(name="t", fields={"name": "t"}), Definition(name="t", fields={"name": "t", "description": "another"})
-    kept, refused = vetted([first, second])
+    kept, refused = check_definitions([first, second])
     assert (kept, refused) == ({"t": first}, {"t": "the server has two tools of that name; the first one counts"})
 
 
 def test_a_difference_is_one_of_content_and_shown_as_it_reads() -> None:
     """The order of keys is none; letters of other languages are letters."""
     old, new = Definition(name="t", fields={"a": 1, "b": "x"}), Definition(name="t", fields={"b": "é", "a": 1})
-    assert difference("t", old, Definition(name="t", fields={"b": "x", "a": 1})) == ""
-    assert '+ "b": "é"' in difference("t", old, new)
+    assert definition_diff("t", old, Definition(name="t", fields={"b": "x", "a": 1})) == ""
+    assert '+ "b": "é"' in definition_diff("t", old, new)
 
 
 @pytest.mark.parametrize(("kind", "why"), [("pypi", "pypi: wheels only"), ("npm", "npm: scripts of packages are not run")])
 def test_the_rubric_says_how_a_package_is_installed(kind: str, why: str) -> None:
     """Each installer has its own safeguard."""
     entry = Entry(name="io.github.a/b", package=Package(kind=kind, name="b", version="1"))  # type: ignore[arg-type]  # one of two words
-    (said,) = [point.why for point in judge(entry, "b").points if point.criterion == "package"]
+    (said,) = [point.why for point in score_entry(entry, "b").points if point.criterion == "package"]
     assert said.startswith(why)
 
 
@@ -222,7 +222,7 @@ def test_nobody_is_waited_for_once_a_server_has_ended() -> None:
     """Also where clients might have come at any time, and when one that was there leaves afterwards."""
 
     async def body() -> None:
-        attendance = Attendance(always=True)
+        attendance = AttendingClients(always=True)
         attendance.end()
         await attendance.over()
         attendance.came()
@@ -234,4 +234,4 @@ def test_nobody_is_waited_for_once_a_server_has_ended() -> None:
 
 def test_a_number_of_a_table_stays_and_what_is_not_a_number_becomes_null() -> None:
     """A cell that holds no number is not taken for one, and the others are as they were."""
-    assert _plain([1.5, math.nan, math.inf, "x", None, True]) == [1.5, None, None, "x", None, True]
+    assert _plain_json([1.5, math.nan, math.inf, "x", None, True]) == [1.5, None, None, "x", None, True]

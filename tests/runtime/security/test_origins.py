@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, RunStarted, ToolAnswered, ToolCalled
-from kestrel_lab.runtime.security.provenance import origins_of
+from kestrel_lab.runtime.security.provenance import argument_origins
 from kestrel_lab.runtime.security.taint import Taint
 
 SECRET = "the launch code is 7734-alpha"
@@ -36,7 +36,7 @@ def read() -> Taint:
 
 def found(value: Any) -> list[tuple[str, str, str]]:
     """Source, kind and piece of each origin of a single argument."""
-    (one,) = origins_of({"x": value}, read())
+    (one,) = argument_origins({"x": value}, read())
     return [(each["source"], each["kind"], each["piece"]) for each in one["from"]]  # type: ignore[union-attr, index, call-overload, misc]
 
 
@@ -67,7 +67,7 @@ def test_known_origins(value: str, origins: list[tuple[str, str, str]]) -> None:
 def test_every_leaf_is_told_with_its_place() -> None:
     """Texts in lists and objects are found under their path, the names that a model chose are texts as well."""
     args: dict[str, Any] = {"edits": [{"old": "x", "new": SECRET}], "headers": {"X-Key": "7734-alpha"}, "n": 12, "flag": True, "none": None}
-    places = {one["arg"]: bool(one["from"]) for one in origins_of(args, read())}
+    places = {one["arg"]: bool(one["from"]) for one in argument_origins(args, read())}
     assert places == {
         "edits[0].old (its name)": False,
         "edits[0].old": False,
@@ -89,7 +89,7 @@ JSON = st.recursive(
 @given(st.dictionaries(st.text(max_size=9), JSON, max_size=5))
 def test_whatever_the_arguments_the_account_is_bounded(args: dict[str, Any]) -> None:
     """Any arguments have an account, of at most forty places with at most four sources each, every piece of which is short."""
-    account = origins_of(args, read())
+    account = argument_origins(args, read())
     assert len(account) <= 40
     for one in account:
         sources = one["from"]

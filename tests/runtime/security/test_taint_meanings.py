@@ -21,7 +21,7 @@ from kestrel_lab.core.events.union import (
     ToolCalled,
 )
 from kestrel_lab.core.messages import Message
-from kestrel_lab.runtime.security.taint import Taint, leaves, name_of
+from kestrel_lab.runtime.security.taint import Taint, call_label, texts_in
 
 TOOLS: list[Any] = [
     {"name": "page", "reads": ["untrusted"], "reaches": "address"},
@@ -106,9 +106,9 @@ def test_a_call_that_was_looked_at_for_files_is_told_by_them() -> None:
 ])  # fmt: skip
 def test_what_a_person_says_of_a_tool_holds_for_its_answers(answer: str, granted: bool, left: bool, later: bool) -> None:
     """A no clears what it answered before and will answer; a yes leaves both and the doubt goes; anything else changes nothing."""
-    from kestrel_lab.runtime.security.tool_declarations import asked_of
+    from kestrel_lab.runtime.security.tool_declarations import declaration_question
 
-    options = asked_of("odd", "reads", Call(id="c", kind="tool", target="odd")).args["options"]
+    options = declaration_question("odd", "reads", Call(id="c", kind="tool", target="odd")).args["options"]
     assert isinstance(options, list)
     words = {"no": str(options[0]), "yes": str(options[1])}.get(answer, answer)
     taint = after(*use("odd"))
@@ -230,11 +230,11 @@ def test_a_fork_has_the_tools_that_it_is_given() -> None:
 def test_texts_have_places() -> None:
     """Also keys that a model chose, and numbers long enough to tell something."""
     value: Any = {"a": ["x", {"k": 12345, "l": 7, "m": True}], "b": None}
-    assert list(leaves(value)) == [
+    assert list(texts_in(value)) == [
         ("a[0]", "x"),
         ("a[1].k (its name)", "k"),
         ("a[1].k", "12345"),
         ("a[1].l (its name)", "l"),
         ("a[1].m (its name)", "m"),
     ]
-    assert (name_of("t", {"n": 1, "x": " ", "y": "text"}), name_of("t", {})) == ("t text", "t")
+    assert (call_label("t", {"n": 1, "x": " ", "y": "text"}), call_label("t", {})) == ("t text", "t")

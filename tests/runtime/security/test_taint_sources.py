@@ -16,7 +16,7 @@ from kestrel_lab.core.events.union import (
     ToolAnswered,
     ToolCalled,
 )
-from kestrel_lab.runtime.security.authority import still_stated
+from kestrel_lab.runtime.security.authority import open_stated_calls
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.tools.interaction import STATE_EFFECTS
 
@@ -120,10 +120,10 @@ def test_what_is_stated_before_anything_foreign_was_read_counts() -> None:
     assert (stated.stated, stated.stated_values) == ({"post": 2, "add": 1}, {"post": ["bob", "ann"], "add": [5]})
     for event in use("post"):
         stated.apply(event)
-    assert still_stated(stated) == {"post": 1, "add": 1}
+    assert open_stated_calls(stated) == {"post": 1, "add": 1}
     for event in use("post", "t"):
         stated.apply(event)
-    assert still_stated(stated) == {"add": 1}
+    assert open_stated_calls(stated) == {"add": 1}
     assert after(*use("page", **PAGE), *use(STATE_EFFECTS, effects=effects)).stated == {}
     assert after(*use("add", effects=effects)).stated == {}
 

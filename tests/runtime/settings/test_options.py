@@ -16,7 +16,7 @@ from kestrel_lab.runtime import session as session_module
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges, RunOptions
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
-from kestrel_lab.runtime.options import SessionOptions, SessionUpdate, checked, takes
+from kestrel_lab.runtime.options import SessionOptions, SessionUpdate, check_options, takes_options
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.workspace.macros import WorkspaceMacros
 from kestrel_lab.testing import ScriptedModel
@@ -74,7 +74,7 @@ def test_a_new_option_reaches_the_engine(lab: Lab, monkeypatch: pytest.MonkeyPat
 
     met: list[str] = []
     monkeypatch.setattr(session_module, "RunOptions", Options)
-    monkeypatch.setattr(Session, "start", takes(Changes, Options)(inspect.unwrap(Session.start)))
+    monkeypatch.setattr(Session, "start", takes_options(Changes, Options)(inspect.unwrap(Session.start)))
     monkeypatch.setattr(
         RunContext, "begin", lambda ctx, opening, begin=RunContext.begin: (met.append(ctx.options.color), begin(ctx, opening))[1]
     )
@@ -152,7 +152,7 @@ def test_the_mutant_that_swallows_options_is_seen(lab: Lab) -> None:
 
     assert fork(approv="deny") == "auto"
     with pytest.raises(UnknownOption, match="did you mean 'approve'"):
-        checked(lambda approve="auto": approve)(approv="deny")  # type: ignore[call-arg]
+        check_options(lambda approve="auto": approve)(approv="deny")  # type: ignore[call-arg]
     assert "approve" in inspect.signature(Session.start_fork).parameters  # help and completion see the options
 
 

@@ -7,7 +7,7 @@ import pytest
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
-from kestrel_lab.runtime.settings import expansion_of, load_settings
+from kestrel_lab.runtime.settings import load_settings, mcp_expansion
 
 
 def test_defaults_need_no_file(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_what_is_installed_unasked_is_named_exactly(tmp_path: Path) -> None:
     """A list in a file, or words with commas in the environment; a pattern that could mean more is refused with its place."""
     (tmp_path / "kestrel.toml").write_text('expand = true\nmcp_allow = ["mcp-server-time==2026.10.*"]\n')
     settings = load_settings(tmp_path, {"KESTREL_TRUST": "all"})
-    assert expansion_of(settings) == ExpansionSettings(expand=True, allow=("mcp-server-time==2026.10.*",))
+    assert mcp_expansion(settings) == ExpansionSettings(expand=True, allow=("mcp-server-time==2026.10.*",))
     named = load_settings(tmp_path, {"KESTREL_MCP_ALLOW": "a==1, npm:@b/c==2.0.0", "KESTREL_EXPAND": "off"})
-    assert expansion_of(named) == ExpansionSettings(allow=("a==1", "npm:@b/c==2.0.0"))
+    assert mcp_expansion(named) == ExpansionSettings(allow=("a==1", "npm:@b/c==2.0.0"))
     with pytest.raises(UsageError, match=r"KESTREL_MCP_ALLOW: setting 'mcp_allow': 'mcp-\*' is not NAME==VERSION"):
         load_settings(tmp_path, {"KESTREL_MCP_ALLOW": "mcp-*"})

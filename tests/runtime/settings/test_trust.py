@@ -14,8 +14,8 @@ from kestrel_lab.cli.settings_file import write_setting
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.project_trust import TrustedFiles, brought, told
-from kestrel_lab.runtime.settings import _KNOWN, Settings, load_settings, mcp_servers, weakenings
+from kestrel_lab.runtime.project_trust import TrustedFiles, files_from_repository, ignored_notice
+from kestrel_lab.runtime.settings import _KNOWN, Settings, find_weakenings, load_settings, mcp_servers
 
 WEAK = """
 approve = "auto"
@@ -90,8 +90,8 @@ def test_what_a_project_weakens_is_ignored_until_it_is_trusted(project: Path, en
         "rules": 14,
         "mcp": 22,
     }
-    assert "kestrel.toml is not trusted, so these settings are ignored: approve = auto (line 2), " in told(settings.ignored)
-    assert "\n" not in told(settings.ignored)
+    assert "kestrel.toml is not trusted, so these settings are ignored: approve = auto (line 2), " in ignored_notice(settings.ignored)
+    assert "\n" not in ignored_notice(settings.ignored)
     path = project / "kestrel.toml"
     TrustedFiles.of(env).add(path, _table(path))
     assert load_settings(project, env).ignored == ()
@@ -163,7 +163,7 @@ def test_a_setting_without_an_order_weakens(project: Path, env: dict[str, str], 
     """The mutant: a setting to which somebody forgot to give an order counts as weakening, one that is called harmless does not."""
     plain = _KNOWN["form"]
     (project / "kestrel.toml").write_text('form = "plan"\n')
-    assert weakenings(project / "kestrel.toml", {"form": "plan"}) == []
+    assert find_weakenings(project / "kestrel.toml", {"form": "plan"}) == []
     monkeypatch.setitem(_KNOWN, "form", type(plain)(plain.default, plain.read, plain.meaning))
     assert [one.key for one in load_settings(project, env).ignored] == ["form"]
 
@@ -254,7 +254,7 @@ def test_a_home_that_the_repository_brings_is_not_used(project: Path, env: dict[
         Lab(env=env)
     Lab(home=".kestrel", env=env).close()
     trusted = TrustedFiles.of(env)
-    trusted.add(Path(".kestrel"), brought(Path(".kestrel")))
+    trusted.add(Path(".kestrel"), files_from_repository(Path(".kestrel")))
     Lab(env=env).close()
     (project / ".kestrel" / "more").write_text("x")
     subprocess.run(["git", "add", "-f", ".kestrel/more"], cwd=project, check=True)

@@ -31,11 +31,11 @@ from kestrel_lab.core.errors import (
     StoreError,
     ToolError,
     UsageError,
-    boundary,
+    error_boundary,
 )
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.models.litellm.model import LiteLLMModel
-from kestrel_lab.runtime.supervision.failure_kinds import advice, classify
+from kestrel_lab.runtime.supervision.failure_kinds import classify_failure, failure_advice
 from kestrel_lab.runtime.supervision.health import HealthPolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.testing import conversation
@@ -64,7 +64,7 @@ def wrapped(kind: type[Any], work: Callable[[], Any]) -> BaseException:
     """The same inside an error of ours."""
 
     def inside() -> None:
-        with boundary(kind, "something"):
+        with error_boundary(kind, "something"):
             work()
 
     return raised(inside)
@@ -293,11 +293,11 @@ def test_every_error_has_its_class(tmp_path: Path) -> None:
     rows = list(table(tmp_path))
     assert len(rows) >= 60
     assert len({name for _, name, _ in rows}) == len(rows)
-    found = {name: classify(error) for _, name, error in rows}
+    found = {name: classify_failure(error) for _, name, error in rows}
     assert found == {name: wanted for wanted, name, _ in rows}
     assert {wanted for wanted, _, _ in rows} == {"transient", "dependency", "logic", "budget"}
     for _, name, error in rows:
-        said = advice(error)
+        said = failure_advice(error)
         assert said.endswith("."), name
         assert "\n" not in said, name
 
@@ -322,7 +322,7 @@ def test_every_error_has_its_class(tmp_path: Path) -> None:
 )
 def test_advice_says_what_to_do(error: BaseException, said: str) -> None:
     """Each class has its sentence, and what is known of the error is in it."""
-    assert advice(error) == said
+    assert failure_advice(error) == said
 
 
 def test_an_error_of_somebody_elses_is_not_its_context() -> None:
@@ -334,4 +334,4 @@ def test_an_error_of_somebody_elses_is_not_its_context() -> None:
         except httpx.ConnectError:
             {}["x"]
 
-    assert classify(raised(buggy)) == "logic"
+    assert classify_failure(raised(buggy)) == "logic"

@@ -27,7 +27,7 @@ from kestrel_lab.models.router import Route, RoutedModel
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.runtime.supervision.health import HealthPolicy
-from kestrel_lab.runtime.supervision.model_guard import GuardedModel, guarded, preflight, watch_model
+from kestrel_lab.runtime.supervision.model_guard import GuardedModel, guard_model, wait_for_model, watch_model
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.testing import RecordingListener, ScriptedModel, conversation
 from kestrel_lab.tools.decorator import tool
@@ -193,7 +193,7 @@ Guard = Callable[[Model, RuntimeSupervisor], Model]
 
 def sound(model: Model, supervisor: RuntimeSupervisor) -> Model:
     """The guard as it is."""
-    return guarded(model, supervisor, unheard_event)
+    return guard_model(model, supervisor, unheard_event)
 
 
 async def open_breaker(guard: Guard) -> None:
@@ -279,7 +279,7 @@ def test_errors_of_the_callers_side_do_not_count(error: Exception) -> None:
     """Twenty refusals in a row leave the breaker closed and the state as it was; cancelled calls say nothing either."""
     supervisor = RuntimeSupervisor(QUICK, patience_s=5)
     endpoint = Endpoint([error])
-    model = guarded(endpoint, supervisor, unheard_event)
+    model = guard_model(endpoint, supervisor, unheard_event)
 
     async def scene() -> None:
         for _ in range(20):
@@ -301,7 +301,7 @@ def test_a_cancelled_single_call_frees_its_place() -> None:
     now = 0.0
     supervisor = RuntimeSupervisor(QUICK, patience_s=0, clock=lambda: now)
     endpoint = Endpoint([BUSY, BUSY, "back"])
-    model = guarded(endpoint, supervisor, unheard_event)
+    model = guard_model(endpoint, supervisor, unheard_event)
 
     async def scene() -> str:
         nonlocal now
@@ -339,7 +339,7 @@ def test_a_stream_that_breaks_off_is_not_heard_twice(session: Session, workspace
 def test_a_pause_longer_than_the_patience_is_not_begun() -> None:
     """A provider that asks for more than that ends the call at once."""
     supervisor = RuntimeSupervisor(QUICK, patience_s=FOREVER_S)
-    model = guarded(Endpoint(["ok", ModelError("quota", transient=True, retry_after_s=FOREVER_S + 60)]), supervisor, unheard_event)
+    model = guard_model(Endpoint(["ok", ModelError("quota", transient=True, retry_after_s=FOREVER_S + 60)]), supervisor, unheard_event)
 
     async def scene() -> None:
         await model(REQUEST, unheard)
@@ -353,7 +353,7 @@ def test_scripts_depend_on_nothing() -> None:
     """A script is not watched: its errors are part of the play."""
     supervisor = RuntimeSupervisor()
     script = ScriptedModel(["hi"])
-    assert guarded(script, supervisor, unheard_event) is script
+    assert guard_model(script, supervisor, unheard_event) is script
     assert supervisor.states() == ()
 
 
@@ -384,7 +384,7 @@ def test_what_is_around_several_models_does_not_hide_them(several: str) -> None:
     around = TunedModel(
         model=EscalatingModel(models=(one, other)) if several == "stand-ins" else routes, params=ModelParams(temperature=0.5)
     )
-    kept = guarded(around, supervisor, lambda _: None)
+    kept = guard_model(around, supervisor, lambda _: None)
     assert isinstance(kept, TunedModel)
     assert kept.params.temperature == 0.5
     assert [type(model) for model in kept.model.models] == [GuardedModel, GuardedModel]  # type: ignore[attr-defined]
@@ -436,16 +436,16 @@ def test_the_preflight_of_a_stage(server: ServerProcess) -> None:
     async def scene() -> None:
         for timeout in (0.5, 5, 50):  # a busy machine may not have asked the server within the first
             with pytest.raises(DependencyError, match=r"model openai/any at .* is ") as caught:
-                await preflight(model, supervisor, timeout=timeout)
+                await wait_for_model(model, supervisor, timeout=timeout)
             if "is starting" not in str(caught.value):
                 break
         assert re.search(r"is (degraded|recovering): .*/models does not answer", str(caught.value))
-        await preflight(EscalatingModel(models=(model, script)), supervisor, timeout=PATIENCE_S)
-        await preflight(EscalatingModel(models=(script, model)), supervisor, timeout=PATIENCE_S)
-        gate = asyncio.create_task(preflight(model, supervisor, timeout=PATIENCE_S))
+        await wait_for_model(EscalatingModel(models=(model, script)), supervisor, timeout=PATIENCE_S)
+        await wait_for_model(EscalatingModel(models=(script, model)), supervisor, timeout=PATIENCE_S)
+        gate = asyncio.create_task(wait_for_model(model, supervisor, timeout=PATIENCE_S))
         await asyncio.to_thread(server.start, {"text": "hi"})
         await gate
-        await preflight(EscalatingModel(models=(model, Endpoint([BUSY]))), supervisor, timeout=PATIENCE_S)
+        await wait_for_model(EscalatingModel(models=(model, Endpoint([BUSY]))), supervisor, timeout=PATIENCE_S)
 
     asyncio.run(scene())
 
@@ -469,7 +469,7 @@ def test_the_guard_costs_little() -> None:
         bare = time.thread_time() - began
         began = time.thread_time()
         for _ in range(calls):
-            await guarded(plain, supervisor, unheard_event)(REQUEST, unheard)
+            await guard_model(plain, supervisor, unheard_event)(REQUEST, unheard)
         return bare / calls, (time.thread_time() - began) / calls
 
     best = min(loaded - bare for bare, loaded in (asyncio.run(seconds(2_000)) for _ in range(5)))
@@ -487,5 +487,5 @@ def test_messages_stay_a_live_list() -> None:
             return await super().__call__(request, on_delta)
 
     request = ModelRequest(messages=[Message(role="user", text="hi")])
-    asyncio.run(guarded(Keeps(["ok"]), RuntimeSupervisor(), unheard_event)(request, unheard))
+    asyncio.run(guard_model(Keeps(["ok"]), RuntimeSupervisor(), unheard_event)(request, unheard))
     assert seen[0] is request

@@ -23,13 +23,13 @@ from kestrel_lab.core.events.union import ModelAnswered, Progress
 from kestrel_lab.core.messages import ModelAnswer, ModelParams, ModelRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits, RunStatus
-from kestrel_lab.core.usage import metered, working_time
+from kestrel_lab.core.usage import usage_of_run, working_time
 from kestrel_lab.evals.execution.prepare import TunedModel
 from kestrel_lab.models.litellm.errors import model_error
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.models.retry import with_retries
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.supervision.model_guard import guarded, watch_model
+from kestrel_lab.runtime.supervision.model_guard import guard_model, watch_model
 from kestrel_lab.runtime.supervision.rate_limits import Gate, Throttle, ThrottlePolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.testing import conversation
@@ -337,7 +337,7 @@ def serve_many(kind: type[Throttle] = Throttle) -> None:
         model = with_retries(model_at(server), 3, first_wait_s=0.05)
         throttle: Any = noting(kind)(ThrottlePolicy(), time.monotonic, lambda: 0.0)
         watch_model(model, supervisor).turns.throttle = throttle
-        asyncio.run(all_of(lambda: guarded(model, supervisor, lambda event: None)(REQUEST, lambda piece: None)))
+        asyncio.run(all_of(lambda: guard_model(model, supervisor, lambda event: None)(REQUEST, lambda piece: None)))
     assert throttle.early == 0
     assert server.refused == throttle.refusals
     assert server.refused <= 12
@@ -389,7 +389,7 @@ def test_a_run_waits_and_says_so(tmp_path: Path) -> None:
     waiting, over = [event.text for event in run.events() if isinstance(event, Progress)]
     assert re.fullmatch(r"waiting for own/limited: it asked to slow down once, 5 calls at once, next in [\d.]+ s", waiting)
     assert over == ""
-    assert (working_time(run.records()), metered(run.records()).idle_s) == (run._state.working_s, run._state.meter.idle_s)
+    assert (working_time(run.records()), usage_of_run(run.records()).idle_s) == (run._state.working_s, run._state.meter.idle_s)
     assert run._state.working_s < 2.5 * pause < run._state.meter.idle_s
     (row,) = session.supervisor.states()
     assert (row.state, row.breaker) == ("ready", "closed")
@@ -450,7 +450,7 @@ def test_it_does_not_wait_without_end(retry_after_s: float, patience_s: float, a
     """A pause that is too long, or longer than the patience with an endpoint that answers nobody, is not waited for."""
     model = Refusing(99, retry_after_s)
     with pytest.raises(ModelError, match="too many"):
-        asyncio.run(guarded(model, RuntimeSupervisor(patience_s=patience_s), lambda event: None)(REQUEST, lambda piece: None))
+        asyncio.run(guard_model(model, RuntimeSupervisor(patience_s=patience_s), lambda event: None)(REQUEST, lambda piece: None))
     assert model.asked == asked
 
 

@@ -15,7 +15,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import StepFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.core.plan_shapes import foreseen
+from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.yaml.reader import read_yaml
 from kestrel_lab.evals.suites.json_schemas import NAMES, schema_text
@@ -355,9 +355,9 @@ def test_a_random_workflow_becomes_a_plan(kind: str, session: Session, tmp_path:
         assert list(validator.iter_errors(value)) == []
         plan = load_plan(written(tmp_path, json.dumps(value)), "bees", {"n": "2"})
         nodes = value.get("nodes") or value.get("branches") or value["steps"]
-        assert {node["id"] for node in nodes} <= {step.id for step in foreseen(plan.steps)}
+        assert {node["id"] for node in nodes} <= {step.id for step in all_steps(plan.steps)}
         assert Plan.from_json(plan.as_json()) == plan
-        check_steps(foreseen(plan.steps), session.registry.toolbox, OPERATIONS, session.registry.resolve_model)
+        check_steps(all_steps(plan.steps), session.registry.toolbox, OPERATIONS, session.registry.resolve_model)
 
     law()
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.core.events.union import BudgetWarned
-from kestrel_lab.core.plan_shapes import foreseen
+from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.runtime.execution.steps import check_steps
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
-from kestrel_lab.runtime.workflows.loader import load_plan, read_workflow, shipped
+from kestrel_lab.runtime.workflows.loader import load_plan, read_workflow, shipped_workflows
 from kestrel_lab.testing import ScriptedApprover, load_script
 
 FOLDER = Path(__file__).parents[3] / "scenarios" / "workflows"
@@ -107,14 +107,16 @@ def test_a_report_leads_to_a_better_draft(session: Session, workspace: Path) -> 
     assert (run.report.quality.passed, run.report.quality.issues, len(run.report.quality.frame)) == (True, [], 0)
 
 
-@pytest.mark.parametrize("path", [*(FOLDER / f"{name}.yaml" for name in EXAMPLES), *shipped().values()], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*(FOLDER / f"{name}.yaml" for name in EXAMPLES), *shipped_workflows().values()], ids=lambda path: path.stem
+)
 def test_every_workflow_is_in_order(path: Path, session: Session) -> None:
     """It has the name of its file and a description, and every tool, operation and agent that it names exists."""
     _, entry = read_workflow(path)
     assert (entry.name, bool(entry.description)) == (path.stem, True)
     inputs = {name: "x" for name, given in entry.inputs.items() if "default" not in given.model_fields_set}
     plan = load_plan(path, "a goal", inputs)
-    check_steps(foreseen(plan.steps), session.registry.toolbox, OPERATIONS, session.registry.resolve_model)
+    check_steps(all_steps(plan.steps), session.registry.toolbox, OPERATIONS, session.registry.resolve_model)
 
 
 def test_there_are_six() -> None:

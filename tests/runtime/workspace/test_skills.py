@@ -21,7 +21,7 @@ from kestrel_lab.runtime.settings import load_settings
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools import skills as skills_module
 from kestrel_lab.tools.sandbox.levels import Level
-from kestrel_lab.tools.sandbox.select import choose
+from kestrel_lab.tools.sandbox.select import choose_level
 from kestrel_lab.tools.skills import MOST_FOLDERS, MOST_OFFERED, PLACES, find_skills
 from kestrel_lab.views.run_text import run_text
 from kestrel_lab.views.run_view import view_of
@@ -436,7 +436,7 @@ def test_a_description_stays_on_its_line(session: Session, place: Path) -> None:
 
 def test_scripts_of_ones_own_skill_can_be_run_in_the_sandbox(session: Session, place: Path, home: Path) -> None:
     """The folder of the skill can be read there, the rest of the home cannot, and nothing there can be written."""
-    if choose(session.sandbox, place).level is Level.S0:
+    if choose_level(session.sandbox, place).level is Level.S0:
         pytest.skip("no sandbox works here")
     folder = put(home / ".agents/skills", "mine")
     (folder / "run.sh").write_text('echo it ran; echo x > "$(dirname "$0")/new" || echo not written\n')

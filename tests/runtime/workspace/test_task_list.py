@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kestrel_lab.core.events.union import TaskChanged
-from kestrel_lab.eventlog.checkpoints import packed, restore, written
+from kestrel_lab.eventlog.checkpoints import encode_state, pack_snapshot, restore_state
 from kestrel_lab.eventlog.run_state import RunState, fold
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
@@ -49,7 +49,7 @@ def test_an_agent_plans_and_ticks_off(session: Session, workspace: Path) -> None
     assert [(one.task, one.status) for one in changes] == [("1", "todo"), ("2", "todo"), ("1", "done"), ("2", "doing")]
     state = fold(records)
     assert use(state, "list_tasks") == "1. [done] read (three files)\n2. [doing] write <b>it</b>"
-    assert restore(packed(written(state))).tasks == state.tasks
+    assert restore_state(pack_snapshot(encode_state(state))).tasks == state.tasks
     view = view_of(list(records))
     (row, *_) = [row for row in view.rows.values() if isinstance(row, NoticeRow)]
     assert (row.text, row.items) == ("tasks: 1 of 2 done", ["☑ read: three files", "▶ write <b>it</b>"])

@@ -16,14 +16,14 @@ from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.errors import ApprovalRequired, ConflictError
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered
 from kestrel_lab.core.plan import Plan, Step
-from kestrel_lab.core.plan_shapes import Part, repeated
+from kestrel_lab.core.plan_shapes import Part, loop_plan
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.files.lock import alone_in
+from kestrel_lab.tools.files.lock import lock_directory
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
 
@@ -367,7 +367,7 @@ def test_a_killed_holder_of_the_lock_holds_up_nobody(tmp_path: Path) -> None:
         fd = os.open(tmp_path, os.O_RDONLY)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("kestrel_lab.tools.files.lock.WAIT_S", 0.01)
-            with pytest.raises(TimeoutError, match="another process has held the lock"), alone_in(fd, "f"):
+            with pytest.raises(TimeoutError, match="another process has held the lock"), lock_directory(fd, "f"):
                 pass
         os.close(fd)
         holder.send_signal(signal.SIGKILL)
@@ -389,7 +389,7 @@ def test_rounds_of_a_loop_may_write_what_the_last_one_wrote(session: Session, wo
         Part(Step(id="t", tool="tick", produces=("x",))),
         Part(Step(id="w", tool="write_file", args={"path": "f", "content": "{{x}}"}, consumes=("x",), produces=("y",))),
     ]
-    shape = repeated(body, until='x == "3"', limit=5, result="x")
+    shape = loop_plan(body, until='x == "3"', limit=5, result="x")
     done = asyncio.run(
         session.run(
             "go", plan=Plan(steps=shape.steps, artifacts=shape.artifacts), approve="auto", workspace=workspace, tools=["write_file", tick]
