@@ -16,17 +16,17 @@ TESTS = Path(__file__).parent
 
 ATTACKS: dict[int, tuple[str, ...]] = {
     # a kill between an effect and its result
-    1: ("runtime/test_crash.py::test_killed_at_every_boundary_nothing_is_lost_or_done_twice",),
+    1: ("runtime/resume/test_crash.py::test_killed_at_every_boundary_nothing_is_lost_or_done_twice",),
     # a power cut in a commit
     2: ("eventlog/test_power.py::test_a_power_cut_loses_nothing_acknowledged", "eventlog/test_power.py::test_less_synchronous_is_caught"),
     # two processes resume one run
     3: (
-        "runtime/test_fencing.py::test_of_two_processes_that_resume_a_dead_run_one_wins",
-        "runtime/test_fencing.py::test_a_frozen_session_whose_run_was_taken_writes_nothing",
+        "runtime/resume/test_fencing.py::test_of_two_processes_that_resume_a_dead_run_one_wins",
+        "runtime/resume/test_fencing.py::test_a_frozen_session_whose_run_was_taken_writes_nothing",
     ),
     # a full disk
     4: (
-        "runtime/test_disk_full.py::test_a_run_on_a_full_disk_goes_on_when_there_is_room",
+        "runtime/resume/test_disk_full.py::test_a_run_on_a_full_disk_goes_on_when_there_is_room",
         "eventlog/test_connection.py::test_no_room_loses_nothing_acknowledged",
     ),
     # hostile SQL through our connection
@@ -40,9 +40,9 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "eventlog/test_chain.py::test_without_the_chain_flipped_bits_pass",
         "eventlog/test_chain.py::test_an_edit_is_found_and_named",
         "eventlog/test_chain.py::test_what_cannot_be_found_needs_the_hash_of_the_last_event",
-        "runtime/test_damaged.py::test_a_damaged_run_is_never_gone_on_with",
-        "runtime/test_damaged.py::test_a_damaged_run_is_shown_up_to_there",
-        "runtime/test_damaged.py::test_trusting_a_snapshot_is_caught",
+        "runtime/resume/test_damaged.py::test_a_damaged_run_is_never_gone_on_with",
+        "runtime/resume/test_damaged.py::test_a_damaged_run_is_shown_up_to_there",
+        "runtime/resume/test_damaged.py::test_trusting_a_snapshot_is_caught",
     ),
     # a log on a network disk, or under a SQLite that damages it
     7: (
@@ -55,8 +55,8 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     8: (
         "eventlog/test_store.py::test_a_decision_is_taken_once",
         "eventlog/test_store.py::test_four_processes_race_to_decide",
-        "runtime/test_approvals.py::test_of_two_that_answer_the_first_stands",
-        "runtime/test_approvals.py::test_an_edit_that_does_not_fit_is_asked_again",
+        "runtime/approvals/test_approvals.py::test_of_two_that_answer_the_first_stands",
+        "runtime/approvals/test_approvals.py::test_an_edit_that_does_not_fit_is_asked_again",
     ),
     # keys, environments and kernels read by a command
     9: (
@@ -96,20 +96,20 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     # a sandbox that is missing, forbidden or does not hold
     14: (
         "tools/test_sandbox.py::test_bubblewrap_that_does_not_hold_is_not_relied_on",
-        "runtime/test_sandboxed_calls.py::test_without_a_sandbox_it_is_critical_and_asked",
-        "runtime/test_sandboxed_calls.py::test_leave_in_a_sandbox_is_no_leave_without_one",
-        "runtime/test_mcp_sandbox.py::test_where_no_level_can_be_had_a_server_is_not_started",
+        "runtime/context/test_sandboxed_calls.py::test_without_a_sandbox_it_is_critical_and_asked",
+        "runtime/context/test_sandboxed_calls.py::test_leave_in_a_sandbox_is_no_leave_without_one",
+        "runtime/mcp/test_mcp_sandbox.py::test_where_no_level_can_be_had_a_server_is_not_started",
     ),
     # a page, an issue, a file, a tool's answer that gives orders, and a model that obeys
     15: (
-        "runtime/test_containment.py::test_a_model_that_obeys_everything_does_no_harm",
-        "runtime/test_containment.py::test_without_containment_nearly_all_of_it_happens",
-        "runtime/test_containment.py::test_each_bug_lets_something_through",
+        "runtime/security/test_containment.py::test_a_model_that_obeys_everything_does_no_harm",
+        "runtime/security/test_containment.py::test_without_containment_nearly_all_of_it_happens",
+        "runtime/security/test_containment.py::test_each_bug_lets_something_through",
     ),
     # an address made of private data
     16: (
-        "runtime/test_containment.py::test_a_model_that_obeys_everything_does_no_harm",
-        "runtime/test_containment.py::test_whoever_is_asked_is_told_where_each_argument_comes_from",
+        "runtime/security/test_containment.py::test_a_model_that_obeys_everything_does_no_harm",
+        "runtime/security/test_containment.py::test_whoever_is_asked_is_told_where_each_argument_comes_from",
     ),
     # addresses that mean this machine or its network
     17: (
@@ -127,22 +127,22 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     ),
     # MCP tools that change, hide words, or take another's name
     19: (
-        "runtime/test_mcp.py::test_a_changed_description_needs_a_new_approval",
-        "runtime/test_mcp.py::test_poisoned_tools_are_never_offered",
+        "runtime/mcp/test_mcp.py::test_a_changed_description_needs_a_new_approval",
+        "runtime/mcp/test_mcp.py::test_poisoned_tools_are_never_offered",
     ),
     # MCP servers that flood, babble, hang or die
     20: (
-        "runtime/test_mcp.py::test_an_answer_too_long_fails_its_call_alone",
-        "runtime/test_mcp.py::test_restarts_end_with_their_budget",
-        "runtime/test_mcp.py::test_a_hanging_call_ends_in_time_and_is_taken_back",
-        "runtime/test_mcp.py::test_a_server_that_does_not_start_is_named_and_blocks_nothing_else",
-        "runtime/test_mcp.py::test_answers_are_harmless_text_and_requests_of_the_server_are_refused",
+        "runtime/mcp/test_mcp.py::test_an_answer_too_long_fails_its_call_alone",
+        "runtime/mcp/test_mcp.py::test_restarts_end_with_their_budget",
+        "runtime/mcp/test_mcp.py::test_a_hanging_call_ends_in_time_and_is_taken_back",
+        "runtime/mcp/test_mcp.py::test_a_server_that_does_not_start_is_named_and_blocks_nothing_else",
+        "runtime/mcp/test_mcp.py::test_answers_are_harmless_text_and_requests_of_the_server_are_refused",
     ),
     # an installation that does more than it says, of a version nobody named, under a name that is nearly another
     21: (
         "tools/test_mcp_catalogue.py::test_a_package_that_could_mean_something_else_is_not_installed",
         "tools/test_mcp_catalogue.py::test_a_name_that_is_nearly_a_known_one_is_told",
-        "runtime/test_expansion.py::test_nothing_of_an_installation_can_be_changed_by_who_asks_or_who_answers",
+        "runtime/mcp/test_expansion.py::test_nothing_of_an_installation_can_be_changed_by_who_asks_or_who_answers",
     ),
     # files that are bombs: YAML, templates, conditions
     22: (
@@ -171,7 +171,7 @@ ATTACKS: dict[int, tuple[str, ...]] = {
     ),
     # secrets in what tools say
     26: (
-        "runtime/test_commands_in_runs.py::test_a_secret_is_in_no_log_view_or_answer",
+        "runtime/workspace/test_commands_in_runs.py::test_a_secret_is_in_no_log_view_or_answer",
         "core/test_redaction.py::test_a_secret_is_found_in_every_form",
         "core/test_redaction.py::test_pieces_hide_what_the_whole_hides",
         "core/test_redaction.py::test_without_waiting_a_cut_would_let_it_through",
@@ -184,17 +184,17 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "notebook/test_waiting.py::test_stopping_cancels_the_work_and_says_so",
         "tools/test_shell.py::test_cancelling_kills_the_whole_group",
         "tools/test_sandbox.py::test_nothing_outlives_a_killed_session",
-        "runtime/test_mcp.py::test_no_server_outlives_its_process",
-        "runtime/test_fencing.py::test_a_run_left_by_an_error_is_free_for_another_session_of_the_process",
+        "runtime/mcp/test_mcp.py::test_no_server_outlives_its_process",
+        "runtime/resume/test_fencing.py::test_a_run_left_by_an_error_is_free_for_another_session_of_the_process",
     ),
     # loops and budgets
     28: (
         "runtime/test_life.py::test_a_limit_ends_the_run",
-        "runtime/test_plans.py::test_limits_are_those_of_the_whole_run",
-        "runtime/test_allowance.py::test_turns_are_never_more_than_the_limit",
-        "runtime/test_allowance.py::test_a_turn_counts_from_its_reservation_on",
-        "runtime/test_allowance.py::test_money_passes_the_limit_by_one_call_at_most",
-        "runtime/test_allowance.py::test_without_reservation_the_limits_are_passed",
+        "runtime/execution/test_plans.py::test_limits_are_those_of_the_whole_run",
+        "runtime/context/test_allowance.py::test_turns_are_never_more_than_the_limit",
+        "runtime/context/test_allowance.py::test_a_turn_counts_from_its_reservation_on",
+        "runtime/context/test_allowance.py::test_money_passes_the_limit_by_one_call_at_most",
+        "runtime/context/test_allowance.py::test_without_reservation_the_limits_are_passed",
     ),
     # memory that an attacker wrote
     29: (
@@ -202,7 +202,7 @@ ATTACKS: dict[int, tuple[str, ...]] = {
         "memory/test_memory.py::test_what_is_not_trusted_overrules_nothing_that_is",
     ),
     # text that claims an authority
-    30: ("runtime/test_commands_in_runs.py::test_words_of_a_tool_or_a_model_approve_nothing",),
+    30: ("runtime/workspace/test_commands_in_runs.py::test_words_of_a_tool_or_a_model_approve_nothing",),
 }
 
 GAPS: dict[int, str] = {}

@@ -65,7 +65,7 @@ def walked(history: list[Event]) -> list[str]:
 def test_what_has_settled_is_printed_once_and_in_order(history: list[Event]) -> None:
     """Whatever happens, the same rows are printed as if all of them were walked each time."""
     display, printed = TerminalDisplay(Console(file=io.StringIO())), []
-    with mock.patch.object(terminal, "_settled", lambda row: printed.append(row.id) or ""):
+    with mock.patch.object(terminal, "_row_text", lambda row: printed.append(row.id) or ""):
         for event in history:
             display.tell(event, 1.0)
     assert printed == walked(history)

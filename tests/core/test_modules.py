@@ -35,7 +35,7 @@ def run(folder: Path, code: str, *, how: str = "kernel") -> str:
     """Run `code` with `folder` in front of the path as kernels, scripts, `-m` and variables put it; what was run of it."""
     argv, env = [sys.executable, "-c", f"import kestrel_lab\n{code}"], {"PATH": "/usr/bin:/bin"}
     if how == "script":
-        (folder / "main.py").write_text(f"from kestrel_lab.host.programs import exclude_folder\nkeep_out({str(folder)!r})\n{code}")
+        (folder / "main.py").write_text(f"from kestrel_lab.host.programs import exclude_folder\nexclude_folder({str(folder)!r})\n{code}")
         argv = [sys.executable, "main.py"]
     elif how == "variable":
         env["PYTHONPATH"] = str(folder)

@@ -206,7 +206,7 @@ def test_an_edit_is_found_and_named(name: str, sound: tuple[bytes, dict[str, lis
 
 
 def test_a_snapshot_stands_for_no_event(sound: tuple[bytes, dict[str, list[Record]]], tmp_path: Path) -> None:
-    """An event before the newest snapshot is looked at too. `runtime/test_damaged.py` has the mutant that trusts the snapshot."""
+    """An event before the newest snapshot is looked at too. `runtime/resume/test_damaged.py` has the mutant that trusts the snapshot."""
     store = edited(tmp_path / "k.db", sound[0], EDITS["text"][0])
     assert [one.seq for one in store.checkpoints("r")] == [24]
     assert store.damage("r") == EDITS["text"][1]

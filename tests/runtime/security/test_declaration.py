@@ -216,7 +216,7 @@ def trusts_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trusts_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The deliberate bug: an own tool reaches nobody."""
-    monkeypatch.setattr("kestrel_lab.tools.decorator.unsaid", lambda **_: frozenset({"reads"}))
+    monkeypatch.setattr("kestrel_lab.tools.decorator.undeclared_flow", lambda **_: frozenset({"reads"}))
 
 
 @pytest.mark.parametrize(("bug", "tools"), [(trusts_answers, lambda: (letters, post)), (trusts_calls, lambda: (letters, changed()))])
