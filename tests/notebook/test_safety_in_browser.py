@@ -165,9 +165,7 @@ def test_no_key_is_saved_or_sent(hostile: Seen) -> None:
     assert "widgets" not in json.loads(hostile.saved)["metadata"]
 
 
-_EACH = (
-    "import kestrel_lab.views.html.elements as h\nfrom markupsafe import Markup\nfor e in (h.environment(), h.environment(h._TEMPLATES))"
-)
+_EACH = "import kestrel_lab.views.html.elements as h\nfrom markupsafe import Markup\nfor e in (h.template_environment(), h.template_environment(h._TEMPLATES))"
 """The template environments of the kernel, before anything is shown."""
 CARELESS = {
     "panel": "import kestrel_lab.notebook.panel as p\nw = p._widget_class()\nw._esm = w._esm.replace('textContent', 'innerHTML')",
