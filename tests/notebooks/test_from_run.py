@@ -102,6 +102,7 @@ def test_a_run_becomes_a_notebook_that_gives_the_same_numbers(made: Made, tmp_pa
 
 
 @in_kernel
+@pytest.mark.long
 def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Unchanged data give the same outputs; other data differ exactly where they matter, shown with both. A mutant that compares nothing is caught."""
     lab, run = made([LOAD], [SUM], ["open('out.txt', 'w').write('1')"], "done")
@@ -128,6 +129,7 @@ def test_a_recomputed_output_that_changed_is_noticed(made: Made, tmp_path: Path,
 
 
 @in_kernel
+@pytest.mark.long
 def test_another_kernel_begins_without_variables(made: Made, tmp_path: Path) -> None:
     """A call that ended its kernel is left out and named; where the next one began, variables go, in the notebook and when recomputed."""
     lab, run = made([LOAD], ["import os; os._exit(1)"], ["'rows' in dir()"], "done")

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import sandbox_probes
 from waits import PATIENCE_S, until
@@ -552,7 +553,7 @@ def test_a_program_that_cannot_start_is_an_error(tmp_path: Path) -> None:
 def test_a_launcher_that_was_killed_is_replaced(tmp_path: Path) -> None:
     """The next command has a new one."""
     run_at(Level.S0, tmp_path, "true")
-    own = [int(text) for task in Path("/proc/self/task").iterdir() for text in (task / "children").read_text().split()]
+    own = [child.pid for child in psutil.Process().children()]
     launchers = [child for child in own if b"sandbox.launcher" in Path(f"/proc/{child}/cmdline").read_bytes()]
     assert len(launchers) == 1
     os.kill(launchers[0], signal.SIGKILL)
