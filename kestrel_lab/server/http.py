@@ -165,7 +165,7 @@ class _Site:
             await link.close()
             return _reply(reply)
         self._streams += 1
-        request.state.stream = True  # for `serving`: a stream is quiet, and not idle
+        request.state.stream = True  # for `serve_control`: a stream is quiet, and not idle
 
         def over() -> None:
             self._streams -= 1

@@ -218,7 +218,7 @@ class Budget:
         return isinstance(event, _TELLING)
 
     def shown(self, meter: UsageMeter) -> dict[str, Json]:
-        """Return fields of a `Head`: what is counted, with the fraction used, and the time worked."""
+        """Return fields of a `RunHead`: what is counted, with the fraction used, and the time worked."""
         limits = {name: limit for name, limit in self.limits.items() if isinstance(limit, int | float) and limit > 0}
         counted: list[Json] = []
         if turns := limits.get("cycles"):

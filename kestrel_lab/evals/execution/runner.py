@@ -150,7 +150,7 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
 
 async def start_servers(session: Session, suite: Suite) -> None:
     """Start the MCP servers whose tools the suite names; raises the error of one that does not start."""
-    with suppress(UsageError):  # a name that is unknown is told by `prepare`, with where it is
+    with suppress(UsageError):  # a name that is unknown is told by `prepare_suite`, with where it is
         lists = [*(one.tools for one in suite.scenarios), *(one.tools for one in suite.configs)]
         named = [name for names in lists for name in names or ()]
         for error in (await session.mcp.start_first(session.mcp.unstarted(named))).values():
