@@ -119,6 +119,7 @@ def test_denying_tells_the_model_why(jupyterlab: JupyterLab) -> None:
     assert not (jupyterlab.root / "deny" / "a.txt").exists()
 
 
+@pytest.mark.long
 def test_edited_arguments_are_checked_and_used(jupyterlab: JupyterLab) -> None:
     """Invalid JSON and wrong arguments are explained in the panel; the corrected ones are run."""
     cells = [setup(WRITES), 'r = %kestrel run "write a greeting to a.txt"', PRINT_WHEN_CALLED]
