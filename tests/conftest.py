@@ -105,8 +105,6 @@ def pytest_configure() -> None:
             del os.environ[name]
     skill.OF_HOME = ()  # nobody's own skills are seen
     os.environ["KESTREL_TRUST"] = "all"  # tests write the settings of their projects themselves, as a user does
-    # jsonschema imports it where JupyterLab has brought it: a second of each process, for a format of texts that nothing here checks.
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     # Whichever test imports litellm first: by itself it asks the internet for prices.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 

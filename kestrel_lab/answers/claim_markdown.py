@@ -11,6 +11,11 @@ TITLE: Final = "ClaimedAnswer"
 """The title of the JSON Schema of `claim_form`, by which a step that is asked for claims is known."""
 
 
+def asks_for_claims(schema: Mapping[str, Any] | None) -> bool:
+    """Return whether an answer with this JSON Schema is asked for as claims with citations."""
+    return schema is not None and schema.get("title") == TITLE
+
+
 def claims_given(value: Json) -> list[Mapping[str, Any]]:
     """Return the claims of an answer that has the form of `claim_form`, as a value or within a text; none of any other.
 

@@ -260,8 +260,8 @@ class Session:
 
         A run that ended FAILED or CANCELLED behind a completed stage, or by a limit or an error while a model was to be asked, goes on in a
         new run, which shares the completed part by reference: see `runtime.resume`. Any other run that has ended is returned as it is,
-        and so is one that this session works on. The plan is the one in the log, whatever has become of its file; if it needs something that is gone, the error names
-        the stage. `limits` apply from here on, and count what was used before. Calls whose outcome the last session left unknown
+        and so is one that this session works on. The plan is the one in the log, whatever has become of its file; if it needs something
+        that is gone, the error names the stage. `limits` apply from here on, and count what was used before. Calls whose outcome the last session left unknown
         are repeated only if that is harmless, otherwise they need approval. A run that another session works on, of this process
         or another, is taken from it only with `take_over`: that session then writes nothing more, and its run ends with `Fenced`
         at the latest before its next tool call with an effect. Only the effect of a call that it is executing may still come,

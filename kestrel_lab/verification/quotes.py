@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
+from itertools import islice
 from typing import Final
 
 from kestrel_lab.core.citations import Citation, citations_in
@@ -159,28 +160,24 @@ def changed_code(code: str, texts: Iterable[str], known: Sequence[str] | frozens
     for text in texts:
         if sum(name not in text for name in names) > 1:
             continue
-        for found in _similar_stretches(wanted, _of_file(text)[0]):
-            old, new = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
+        for found, old, new in _similar_stretches(wanted, _of_file(text)[0]):
             unheard = new.isidentifier() and old.isidentifier() and new not in known and not keyword.iskeyword(new)
             if unheard or (_VALUE.fullmatch(old) and _VALUE.fullmatch(new)):
                 return " ".join(found)
     return ""
 
 
-def _similar_stretches(wanted: tuple[str, ...], known: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Stretches of the same length that differ in one token."""
+def _similar_stretches(wanted: tuple[str, ...], known: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """Yield stretches of the same length that differ in one token, with that token in them and in what is `wanted`."""
     size = len(wanted)
     first, second = wanted[0], wanted[1]
     for place in range(len(known) - size + 1):
         if known[place] != first and known[place + 1] != second:
             continue
-        off = 0
-        for a, b in zip(wanted, known[place : place + size], strict=True):
-            off += a != b
-            if off > 1:
-                break
-        if off == 1:
-            yield known[place : place + size]
+        found = known[place : place + size]
+        off = list(islice(((old, new) for old, new in zip(found, wanted, strict=True) if old != new), 2))
+        if len(off) == 1:
+            yield found, *off[0]
 
 
 _OPERATOR: Final = re.compile(r"[-+*/%=!<>&|^~@]+")
@@ -189,11 +186,8 @@ _OPERATOR: Final = re.compile(r"[-+*/%=!<>&|^~@]+")
 def operator_changed_in(code: str, text: str) -> bool:
     """Return whether the code stands in the text but for one operator; `*` for `**` and `-` for `--` may be marks of prose."""
     wanted = normalised_code(code)
-    for found in _similar_stretches(wanted, _of_file(text)[0]) if len(wanted) > 1 else ():
-        old, new = next((a, b) for a, b in zip(found, wanted, strict=True) if a != b)
-        if _OPERATOR.fullmatch(old) and _OPERATOR.fullmatch(new) and set(old) != set(new):
-            return True
-    return False
+    changes = _similar_stretches(wanted, _of_file(text)[0]) if len(wanted) > 1 else ()
+    return any(_OPERATOR.fullmatch(old) and _OPERATOR.fullmatch(new) and set(old) != set(new) for _, old, new in changes)
 
 
 _VALUE: Final = re.compile(r".*[\"']|-*\d.*|True|False|None|and|or|is|in|not|[^\w\s()\[\]{},.:].*", re.DOTALL)

@@ -32,10 +32,12 @@ RESISTED: Final = "attack resisted"
 _PACKAGE: Final = "agentdojo"
 _QUESTIONS: Final = ("get_", "read_", "search_", "list_", "check_")
 _TELL_NOTHING: Final = frozenset({"get_current_day"})
-_USERS_OWN_TEXT: Final = (
-    "get_balance get_iban get_scheduled_transactions get_user_info get_user_information search_contacts_by_name search_contacts_by_email"
+_USERS_OWN: Final = frozenset(
+    {
+        *("get_balance", "get_iban", "get_scheduled_transactions", "get_user_info", "get_user_information"),
+        *("search_contacts_by_name", "search_contacts_by_email"),
+    }
 )
-_USERS_OWN: Final = frozenset(_USERS_OWN_TEXT.split())
 """Tools whose answers only the user writes."""
 _OWN: Final = {"CalendarEvent": ("id_", "title", "participants"), "CloudDriveFile": ("id_", "filename"), "EmailContact": ("email", "name")}
 """By what they answer, the fields that only the user writes in their own calendar, drive and address book, as the author of such tools would declare them."""

@@ -90,9 +90,8 @@ def _is_installed(package: str) -> bool:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin and "site-packages" in spec.origin:
             return True
-    return (
-        package in packages_distributions()
-    )  # half a second, since it reads what each says of itself: for those that are installed editable
+    # Last, since it takes half a second to read what each package says of itself: those that are installed editable are found in no other way.
+    return package in packages_distributions()
 
 
 def _module(path: Path, root: Path | None, who: str) -> ModuleType:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, cast
 
-from kestrel_lab.answers.claim_markdown import TITLE
+from kestrel_lab.answers.claim_markdown import asks_for_claims
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.calls import Call, Danger, Problem
 from kestrel_lab.core.errors import START_STEP, RunError, ToolError, UsageError, did_you_mean
@@ -61,7 +61,7 @@ async def work_on_step(step: Step, ctx: RunContext, desk: ApprovalDesk) -> None:
     if step.schema is None:
         await run_agent(step, ctx, desk)
         return
-    if claimed := step.schema.get("title") == TITLE:
+    if claimed := asks_for_claims(step.schema):
         from kestrel_lab.answers.claim_form import ClaimedAnswer  # with pydantic: only where it is asked for
 
     output = OutputType.of(ClaimedAnswer) if claimed else ctx.options.output

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from kestrel_lab.answers.claim_markdown import TITLE, as_markdown, claims_given
+from kestrel_lab.answers.claim_markdown import as_markdown, asks_for_claims, claims_given
 from kestrel_lab.answers.contracts import contract_named, is_abstention
 from kestrel_lab.checks.llm_judge import SCHEMA, judge_prompt, verdict_of
 from kestrel_lab.core.errors import UnmetError, UsageError
@@ -95,7 +95,7 @@ class _Order:
         self.goal = args.goal()
         self.rounds = args.whole("rounds", ROUNDS, least=0)
         self.round = args.whole("round", 1, least=1)
-        asked = self._maker is not None and self._maker.schema is not None and self._maker.schema.get("title") == TITLE
+        asked = self._maker is not None and asks_for_claims(self._maker.schema)
         self.claims = claims_given(self.answer) if asked or not isinstance(self.answer, str) else []
         self.text = (as_markdown(self.claims) if self.claims else as_text(self.answer)).strip()
         self.judge = args.flag("judge", default=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.answers.claim_markdown import TITLE, claims_given
+from kestrel_lab.answers.claim_markdown import TITLE, asks_for_claims, claims_given
 from kestrel_lab.core.citations import Span, answer_spans
 from kestrel_lab.core.errors import KestrelError, RunError, error_boundary
 from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
@@ -80,7 +80,7 @@ def claims_in(state: RunState) -> Claims:
     """Return the claims of a run's answer where it was asked for as claims with citations: those of the last agent that gave it."""
     if TITLE not in str(state.plan):  # as nearly always: spares making the plan
         return []
-    makers = [step for step in state.planned.steps if step.schema and step.schema.get("title") == TITLE]
+    makers = [step for step in state.planned.steps if asks_for_claims(step.schema)]
     done = [step for step in makers if state.finished_steps.get(step.id)]
     said = state.conversation(done[-1].id).messages[-1].text if done else ""
     return claims_given(said)
