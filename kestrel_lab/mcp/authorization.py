@@ -224,8 +224,13 @@ def _browser(config: ServerConfig, oauth: OAuth, file: TokenFile, person: Callab
         nonlocal listener
         listener = await _Loopback.opened(file.redirect, url)
         text = f"{config.name} ({config.url}) wants a login. Open this address in a browser, log in there, then answer here:\n{url}"
-        if await person().ask(text, (DONE, DECLINE)) != DONE:
-            listener.close()
+        done = False
+        try:
+            done = await person().ask(text, (DONE, DECLINE)) == DONE
+        finally:
+            if not done:  # or nobody can say any more: the run was cancelled
+                listener.close()
+        if not done:
             raise LoginNeededError(f"it wants a login, and nobody is here to log in: kestrel mcp login {config.name}")
 
     async def answered() -> AuthorizationCodeResult:

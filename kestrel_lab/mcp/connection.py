@@ -6,6 +6,7 @@ Everything here runs on one event loop (see `host.background_loop`); one task pe
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -146,6 +147,8 @@ class Connection:
         client = self._open_client()
         await self._list()
         self._check(tool, pin)
+        # Half a character, as of a text that was cut, is in no message: the SDK's error about it would end the connection.
+        args = json.loads(json.dumps(args, ensure_ascii=False).encode("utf-8", "replace"))
         if pin == READ_RESOURCE.pin:
             return await self.resource(str(args.get("uri") or ""), ask)
 

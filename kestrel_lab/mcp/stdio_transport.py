@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import json
 import os
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.tools.sandbox.launcher_client import Launch
-from kestrel_lab.tools.shell.process import Pipe, RunningProcess, readable_pipe, start_program
+from kestrel_lab.tools.shell.process import Pipe, RunningProcess, start_program, start_with_pipes
 
 PIECE = 65_536
 _GRACE_S = 1.0
@@ -55,32 +57,34 @@ class Program:
                 await asyncio.shield(stopping)
 
     async def _stop(self) -> None:
+        # A loop that ends cancels this task too.
         self.stdin.close()
-        with suppress(OSError):  # it never started
-            await self.code(_GRACE_S)
-        self._running.kill()
-        await self._running.gone()
-        for transport in self._transports:
-            transport.close()
+        try:
+            with suppress(OSError):  # it never started
+                await self.code(_GRACE_S)
+        finally:
+            self._running.kill()
+            try:
+                await self._running.gone()
+            finally:
+                for transport in self._transports:
+                    transport.close()
 
 
 async def start_server(launch: Launch, *, limit: int = PIECE) -> Program:
     """Start a server; raises `OSError` for a missing program, at the latest in `Program.code`. `limit` bounds the lines that its streams read."""
     theirs, ours = os.pipe()
-    ends, outputs = [theirs], []
     try:
         loop, unread = asyncio.get_running_loop(), asyncio.StreamReader()
         transport, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(unread), os.fdopen(ours, "wb", 0))
-        stdin = asyncio.StreamWriter(transport, protocol, unread, loop)
-        for _ in range(2):
-            pipe, end = await readable_pipe(limit)
-            ends.append(end)
-            outputs.append(pipe)
-        running = await start_program(launch, *ends)
+        try:
+            running, outputs = await start_with_pipes(partial(start_program, launch, theirs), limit)
+        except BaseException:
+            transport.close()
+            raise
     finally:
-        for end in ends:
-            os.close(end)
-    return Program(running, stdin, outputs)
+        os.close(theirs)
+    return Program(running, asyncio.StreamWriter(transport, protocol, unread, loop), outputs)
 
 
 LONGEST_LINE = 1_000_000
@@ -91,10 +95,14 @@ MOST_HELD = 65_536
 """Characters of the log that may wait because they could be the beginning of a secret."""
 MOST_LOGGED = 2_000_000
 """Bytes of a server's log; a larger one is truncated at the next start."""
-_HEAD = 400
+_HEAD, _LAST = 400, 200
 _END_S = 0.5
 """Seconds a server may take to end after the end of its output."""
-_ID = re.compile(rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")')
+_ID = rb'"id"\s*:\s*(\d{1,15}|"[^"\\]{1,100}")\s*'
+_VERSION = rb'"jsonrpc"\s*:\s*"2.0"\s*'
+_FIRST_ID = re.compile(rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?" + _ID + rb",")
+_LAST_ID = re.compile(rb",\s*" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*$")
+"""The message's own id, before its result or behind it; in the result may be others."""
 
 
 class ServerLog:
@@ -102,7 +110,7 @@ class ServerLog:
 
     def __init__(self, path: Path, redactor: Redactor | None = None) -> None:
         """Append to `path`, readable by its owner only; `redactor` removes secrets."""
-        self._redactor, self._held = redactor or Redactor(), ""
+        self._redactor, self._held, self._line = redactor or Redactor(), "", ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         private_folder(path.parent)
         self.path, self.last = path, ""
@@ -114,10 +122,11 @@ class ServerLog:
     def write(self, piece: bytes) -> None:
         """Append `piece`, as far as there is room."""
         text = self._held + self._decoder.decode(piece)
-        if lines := [line for line in self._redactor.text(text).splitlines() if line.strip()]:
-            self.last = one_line(lines[-1], 200)
+        if lines := [line for line in (self._line + self._redactor.text(text)).splitlines() if line.strip()]:
+            self.last = one_line(lines[-1], _LAST)
         cut = max(self._redactor.settled(text), len(text) - MOST_HELD)
         self._held = text[cut:]
+        self._line = (self._line + self._redactor.text(text[:cut])).rpartition("\n")[2][:_LAST]
         self._keep(text[:cut])
 
     def close(self) -> None:
@@ -205,8 +214,12 @@ class _Incoming:
         if len(line) > LONGEST_LINE:
             return await self._too_long(line[:_HEAD], line[-_HEAD:], len(line))
         try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:
+            try:
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError:  # half a character, as of a text that was cut, is JSON and yet refused
+                whole = json.dumps(json.loads(line.decode("utf-8", "replace")), ensure_ascii=False).encode("utf-8", "replace")
+                message = jsonrpc_message_adapter.validate_json(whole, by_name=False)
+        except (ValueError, RecursionError):
             self._log.write(b"[not a message] " + line[:_HEAD] + b"\n")
             self._garbage += 1
             if self._garbage < MOST_GARBAGE:
@@ -220,7 +233,7 @@ class _Incoming:
         from mcp.shared.message import SessionMessage
         from mcp_types import ErrorData, JSONRPCError
 
-        found = _ID.search(head) or _ID.search(tail)
+        found = _FIRST_ID.match(head) or _LAST_ID.search(tail)
         what = f"the server's answer is too long: {size:,} bytes, at most {LONGEST_LINE:,} are read"
         if found is None:
             return f"it sent a message of {size:,} bytes, at most {LONGEST_LINE:,} are read"

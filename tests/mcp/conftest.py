@@ -1,6 +1,7 @@
 """Sessions with MCP servers, and a server behind OAuth."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -36,13 +37,23 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         session.close()
 
 
+@pytest.fixture(scope="session")
+def guarded_starter() -> Iterator[subprocess.Popen[str]]:
+    """A process that starts servers behind OAuth, which takes a line with port and lives of tokens each; it prints their ids."""
+    with subprocess.Popen([sys.executable, SERVER, "guarded"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
 @pytest.fixture
-def guarded(request: pytest.FixtureRequest) -> Iterator[str]:
+def guarded(request: pytest.FixtureRequest, guarded_starter: subprocess.Popen[str]) -> Iterator[str]:
     """A server behind OAuth, whose tokens live as many seconds as the test says: its address without a path."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    process = subprocess.Popen([sys.executable, SERVER, str(port), str(getattr(request, "param", 3600))])
+    assert guarded_starter.stdin is not None
+    assert guarded_starter.stdout is not None
+    print(port, getattr(request, "param", 3600), file=guarded_starter.stdin, flush=True)
+    process = int(guarded_starter.stdout.readline())
 
     def listens() -> bool:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
@@ -51,5 +62,4 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[str]:
 
     until(listens)
     yield f"http://127.0.0.1:{port}"
-    process.kill()
-    process.wait()
+    os.kill(process, signal.SIGKILL)

@@ -124,3 +124,43 @@ def test_an_address_that_is_no_page_is_declined_unasked(url: str) -> None:
     for said, action in ((DONE, "accept"), (DECLINE, "decline"), ("yes", "decline"), (None, "decline")):
         asked = ElicitRequestURLParams(message="m", url="http://x.example/", elicitation_id="1")
         assert asyncio.run(answer_elicitation("s", asked, Person(said).ask)).action == action
+
+
+ITEMS = {"type": "string", "enum": ["a", "b"]}
+TITLED = [{"const": "a", "title": "First"}, {"const": "b"}, {"title": "nothing"}]
+SHOWN: dict[str, tuple[dict[str, Any], str, tuple[str, ...]]] = {
+    "text": ({"type": "string"}, "it", ()),
+    "told": ({"type": "string", "title": "Name", "description": "Your own.", "format": "email"}, "Name (email): Your own.", ()),
+    "whole number": ({"type": "integer"}, "it (a whole number)", ()),
+    "number": ({"type": "number", "default": 1.5}, "it (a number)", ("1.5",)),
+    "yes": ({"type": "boolean"}, "it", ("yes", "no")),
+    "no first": ({"type": "boolean", "default": False}, "it", ("no", "yes")),
+    "one": (ITEMS | {"default": "b"}, "it", ("b", "a")),
+    "named": (ITEMS | {"enumNames": ["First", "Second"], "default": "b"}, "it", ("Second", "First")),
+    "titled": ({"type": "string", "oneOf": TITLED}, "it", ("First", "b")),
+    "any of titled": ({"type": "string", "anyOf": TITLED, "default": "a"}, "it", ("First", "b")),
+    "several": ({"type": "array", "items": ITEMS, "default": ["b", "a"]}, "it (several, separated by commas; of a, b)", ("b, a",)),
+    "several titled": (
+        {"type": "array", "items": {"anyOf": TITLED}, "default": ["a"]}, "it (several, separated by commas; of First, b)", ("First",),
+    ),
+    "several of anything": ({"type": "array", "items": True}, "it (several, separated by commas; of )", ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", SHOWN)
+def test_a_field_is_shown_with_its_kind_and_its_choices(field: str) -> None:
+    """The default first and no choice twice; of several values only what is suggested is an option, and the choices stand in the question."""
+    about, text, options = SHOWN[field]
+    person = Person()
+    filled(person.ask, it=about)
+    assert person.asked == [(f"s asks: Please.\n{text}", (*options, DECLINE))]
+
+
+def test_an_address_that_can_just_be_read_is_shown() -> None:
+    """With whose it is; one letter more and nobody would read it to its end."""
+    for more, asked in ((0, 1), (1, 0)):
+        person = Person(DONE)
+        url = "https://x.example/".ljust(8_000 + more, "a")
+        result = asyncio.run(answer_elicitation("s", ElicitRequestURLParams(message="m", url=url, elicitation_id="1"), person.ask))
+        assert (len(person.asked), result.action) == (asked, "accept" if asked else "decline")
+        assert all("It belongs to x.example." in text for text, _ in person.asked)

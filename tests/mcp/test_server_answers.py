@@ -18,6 +18,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
+from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.messages import IMAGE_BYTES
 from kestrel_lab.mcp.results import LONGEST, answer_of, text_of
 
@@ -28,6 +29,9 @@ BLOCKS: dict[str, tuple[Any, str, int]] = {
     "image of another kind": (ImageContent(type="image", data=PNG, mime_type="image/tiff"), "[image image/tiff, 6 bytes, not shown]", 0),
     "no image": (
         ImageContent(type="image", data="not base64", mime_type="image/png"), "[image image/png, 7 bytes, not shown: it is not Base64]", 0,
+    ),
+    "letters that are no Base64": (
+        ImageContent(type="image", data=f"#{PNG[1:]}", mime_type="image/png"), "[image image/png, 6 bytes, not shown: it is not Base64]", 0,
     ),
     "audio": (AudioContent(type="audio", data=PNG, mime_type="audio/wav"), "[audio audio/wav, 6 bytes, not shown]", 0),
     "file of text": (
@@ -103,3 +107,14 @@ def test_a_wrapped_value_is_what_it_wraps(text: str, structured: Any, value: Any
     """Nothing, an empty object and one that is too long leave the text as it is."""
     content: list[Any] = [TextContent(type="text", text=text)] if text else []
     assert answer_of(CallToolResult(content=content, structured_content=structured)).value == value
+
+
+def test_structured_content_is_cleaned_through_and_through() -> None:
+    """Hidden characters are shown in names and in values, however deep; what is as long as a result may be is kept."""
+    hidden = {"a\u200bb": [{"c": "x\u202ey"}, 1, None]}
+    shown = answer_of(CallToolResult(content=[], structured_content=hidden)).value
+    assert "\u200b" not in str(shown) and "\u202e" not in str(shown) and str(shown).count("1, None") == 1
+    longest = {"a": "w" * (LONGEST - len('{"a":""}')), "b": ""}
+    for size, kept in ((0, True), (1, False)):
+        value = {**longest, "a": longest["a"][: LONGEST - len(dumps({"a": "", "b": ""})) + size]}
+        assert (len(dumps(value)), answer_of(CallToolResult(content=[], structured_content=value)).value == value) == (LONGEST + size, kept)

@@ -266,7 +266,7 @@ def _arguments(given: Mapping[str, Json]) -> tuple[str, ...]:
                 wanted = one_line(_text(one.get("valueHint") or one.get("name")), 40)
                 raise ValueError(f"it needs the argument {wanted}, which only you can give")
             value = WORKSPACE
-        if not value and not (one.get("type") == "named" and one.get("isRequired") is True):
+        if not value:
             continue
         flag = _text(one.get("name")) if one.get("type") == "named" else ""
         words += [word for word in (flag, value) if word]

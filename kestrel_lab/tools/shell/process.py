@@ -141,7 +141,7 @@ class _Group:
 
 async def _follow(begin: Callable[[int, int], Awaitable[RunningProcess]], stdout: Sink, stderr: Sink, timeout_s: float) -> ProcessEnd:
     started = time.monotonic()
-    program, pipes = await _start(begin)
+    program, pipes = await start_with_pipes(begin)
     try:
         readers = [asyncio.ensure_future(_drain(pipe, sink)) for pipe, sink in zip(pipes, (stdout, stderr), strict=True)]
         stopped = await _wait(program, readers, timeout_s)
@@ -159,12 +159,18 @@ Pipe = tuple[asyncio.ReadTransport, asyncio.StreamReader]
 """The end of a pipe from which this process reads."""
 
 
-async def _start(begin: Callable[[int, int], Awaitable[RunningProcess]]) -> tuple[RunningProcess, list[Pipe]]:
+async def start_with_pipes(
+    begin: Callable[[int, int], Awaitable[RunningProcess]], limit: int = _PIECE
+) -> tuple[RunningProcess, list[Pipe]]:
+    """Start a program with pipes for its output and its errors; where that fails or is cancelled, none of them stays open.
+
+    `limit` bounds the lines that are read from them.
+    """
     pipes: list[Pipe] = []
     ends: list[int] = []
     try:
         for _ in range(2):
-            pipe, end = await readable_pipe()
+            pipe, end = await _readable_pipe(limit)
             pipes.append(pipe)
             ends.append(end)
         program = await begin(*ends)
@@ -178,12 +184,16 @@ async def _start(begin: Callable[[int, int], Awaitable[RunningProcess]]) -> tupl
     return program, pipes
 
 
-async def readable_pipe(limit: int = _PIECE) -> tuple[Pipe, int]:
+async def _readable_pipe(limit: int) -> tuple[Pipe, int]:
     """Open a pipe that, unlike those of asyncio, can be closed while a stray process still holds it; returns both its ends."""
     reading, writing = os.pipe()
-    reader = asyncio.StreamReader(limit=limit)
-    loop = asyncio.get_running_loop()
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", 0))
+    try:
+        reader = asyncio.StreamReader(limit=limit)
+        loop = asyncio.get_running_loop()
+        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", 0))
+    except BaseException:
+        os.close(writing)
+        raise
     return (transport, reader), writing
 
 

@@ -73,6 +73,14 @@ def call(number, name, args, meta):
             )
             time.sleep(0.15)
         say(number, "done")
+    elif name == "huge" and args.get("text") == "id behind":
+        send(
+            {
+                "result": {"structuredContent": {"id": number + 1, "text": "x" * 3_000_000, "last": {"id": 0}}},
+                "jsonrpc": "2.0",
+                "id": number,
+            }
+        )
     elif name == "huge":
         say(number, "x" * 3_000_000)
     elif name == "endless":

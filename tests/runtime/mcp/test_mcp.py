@@ -312,6 +312,20 @@ def test_an_answer_too_long_fails_its_call_alone(make: Make) -> None:
         ask(session, "h:garbage")
 
 
+def test_an_answer_that_is_too_long_is_that_of_its_call(make: Make) -> None:
+    """Servers in JavaScript write the id behind the result, in which may be other ids."""
+    session = make(h=hostile(timeout_s=PATIENCE_S))
+    with pytest.raises(ToolError, match="too long: 3,000,"):
+        ask(session, "h:huge", text="id behind")
+
+
+def test_half_a_character_goes_both_ways(make: Make) -> None:
+    """A text cut within a surrogate pair is an answer, not silence until the time is up; and it is sent to a server without ending the connection."""
+    session = make(h=hostile(timeout_s=PATIENCE_S))
+    assert ask(session, "h:echo", text="half \ud83d") == "half ?"
+    assert ask(session, "h:echo", text="whole") == "whole"
+
+
 def test_answers_are_harmless_text_and_requests_of_the_server_are_refused(make: Make) -> None:
     """Escapes and bidirectional marks are shown, not sent; a server that wants a model or says no result gets an error."""
     session = make(h=hostile())
