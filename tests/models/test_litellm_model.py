@@ -249,7 +249,7 @@ def test_other_providers_get_their_own_protocol(serve: Serve) -> None:
 
 
 def test_a_process_sees_nothing_but_the_answer(serve: Serve, tmp_path: Path) -> None:
-    """Making a model loads no litellm; calling it prints nothing and takes no settings from a `.env` file nearby."""
+    """Making a model loads no litellm; calling it prints nothing, leaves no socket open, and takes no settings from a `.env` file nearby."""
     (tmp_path / ".env").write_text("KESTREL_TEST_PLANTED=1\n")
     code = (
         "import asyncio, os, sys\n"
@@ -261,8 +261,8 @@ def test_a_process_sees_nothing_but_the_answer(serve: Serve, tmp_path: Path) -> 
         "    asyncio.run(model(ModelRequest(messages=[Message(role='user', text='x')]), lambda piece: None))\n"
         "assert 'KESTREL_TEST_PLANTED' not in os.environ\n"
     )
-    base = serve(Reply(text="x")).api_base
-    done = subprocess.run([sys.executable, "-c", code, base], capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False)
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", code, serve(Reply(text="x")).api_base]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 

@@ -16,6 +16,7 @@ import pytest
 from replay_server import Body, ReplayServer
 
 from kestrel_lab.core.messages import ImagePart, Message, ModelAnswer, ModelRequest, ThinkingDelta, ThinkingPart, ToolRequest, ToolSpec
+from kestrel_lab.models.litellm.library import litellm_library
 from kestrel_lab.models.litellm.model import LiteLLMModel
 
 pytestmark = [
@@ -56,10 +57,11 @@ def model_at(server: ReplayServer, family: str) -> LiteLLMModel:
 def one_loop() -> Iterator[None]:
     """One event loop for all calls: litellm drops the connections of a loop that has ended in the next one."""
     global _runner
+    litellm = litellm_library()
+    gc.collect()
+    gc.freeze()  # else each collection below walks through all that litellm holds, half a second long
     with asyncio.Runner() as _runner:
         yield
-        import litellm
-
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             _runner.run(litellm.close_litellm_async_clients())

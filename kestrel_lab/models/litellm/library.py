@@ -6,8 +6,11 @@ import asyncio
 import os
 import threading
 import warnings
+from collections.abc import AsyncGenerator
 from functools import cache
+from inspect import isawaitable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 _begun = threading.Event()
 
@@ -52,3 +55,29 @@ def load_in_background() -> bool:
     # A daemon: a process that ends meanwhile does not wait for it.
     threading.Thread(target=litellm_library, name="kestrel loads litellm", daemon=True).start()
     return True
+
+
+_CLOSERS: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = WeakKeyDictionary()
+
+
+async def close_clients_with_loop() -> None:
+    """Have the HTTP clients that litellm keeps for the running event loop closed when that loop ends; without this their sockets stay open."""
+    loop = asyncio.get_running_loop()
+    if loop not in _CLOSERS:
+        # `asyncio.run` and others close the asynchronous generators of a loop that ends: the only notice of it that there is.
+        _CLOSERS[loop] = closer = _close_clients_at_end()
+        await anext(closer)
+
+
+async def _close_clients_at_end() -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        kept = litellm_library().in_memory_llm_clients_cache
+        ending = f"-{id(asyncio.get_running_loop())}"  # litellm ends its keys so
+        for key in [key for key in kept.cache_dict if key.endswith(ending)]:
+            client = kept.cache_dict[key]
+            kept.delete_cache(key)
+            if isawaitable(closing := client.close()):
+                await closing
+        await asyncio.sleep(0)  # a transport closes a moment later

@@ -17,7 +17,7 @@ from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.models.chat_format import Dialect, messages_to_wire, response_format, tools_to_wire
 from kestrel_lab.models.litellm.cost import usage_of
 from kestrel_lab.models.litellm.errors import model_error
-from kestrel_lab.models.litellm.library import import_litellm, is_loaded, litellm_library
+from kestrel_lab.models.litellm.library import close_clients_with_loop, import_litellm, is_loaded, litellm_library
 from kestrel_lab.models.litellm.response import Response, join_blocks
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class LiteLLMModel:
     async def __call__(self, request: ModelRequest, on_delta: OnDelta) -> ModelAnswer:
         """Answer; text goes to `on_delta` as it comes, or whole if the request does not stream. Raises `ModelError`."""
         await import_litellm()
+        await close_clients_with_loop()
         litellm = litellm_library()
         incoming = Response(on_delta, signed=dialect_of(self.name).signed_thinking)
         try:
