@@ -74,11 +74,8 @@ class CommandPattern:
         known = self._harmless()
         if self._allows(command, known) or not self._allows(command, {}):
             return ""
-        for covered in (any, all):
-            for word in command[1:]:
-                if not covered(one.covers(word) for one in known.values()):
-                    return "an unknown word" if word is None else word
-        return ""
+        word = min(command[1:], key=lambda word: sum(one.covers(word) for one in known.values()))
+        return "an unknown word" if word is None else word
 
     def _harmless(self) -> dict[int, Harmless]:
         """Return what each `...` stands for, by its place; one that is not there stands for any word."""
@@ -162,7 +159,7 @@ def _has_option(command: Command, name: str, value: str | None) -> Match:
     known = [word for word in command[1:] if word is not None]
     letters = {letter for word in known if word[:1] == "-" and word[:2] != "--" for letter in word[1:].partition("=")[0]}
     letters |= {
-        letter for word in known for letter, meant in MEANS.items() if len(word) > 3 and f"--{meant}".startswith(word.partition("=")[0])
+        letter for word in known for letter, meant in MEANS.items() if len(word) > 2 and f"--{meant}".startswith(word.partition("=")[0])
     }
     letters |= {other for letter in letters & set(MEANS) for other, meant in MEANS.items() if meant == MEANS[letter]}
     joined = name_of(command[0] or "") not in WORDS_BEHIND_ONE_DASH
@@ -218,7 +215,7 @@ def _matches_to_end(pattern: tuple[str, ...], command: Command, *, unknown_anywh
 
 
 def _same_word(wanted: str, word: str, *, short: bool) -> bool:
-    return wanted != MORE and (fnmatchcase(word, wanted) or (short and len(word) > 1 and wanted.startswith(word)))
+    return wanted != MORE and (fnmatchcase(word, wanted) or (short and word != "" and wanted.startswith(word)))
 
 
 def _same_program(pattern: str, word: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from kestrel_lab.core.calls import Call, Danger
@@ -83,10 +84,15 @@ class Policy:
         ruling = self.rules(call)
         if ruling is None:
             verdict: Verdict = "allow" if call.danger <= self.allow and not call.in_kernel else self.otherwise
-            return Ruling(verdict, f"policy {self.text}", f"the approval policy is {self.text!r}", "policy")
+            return _ruling_by_danger(verdict, self.text)
         if ruling.verdict == "ask" and self.otherwise == "deny":
             return Ruling("deny", ruling.by, f"{ruling.why}; and the approval policy is {self.text!r}, nobody is asked")
         return ruling
+
+
+@lru_cache(maxsize=32)
+def _ruling_by_danger(verdict: Verdict, policy: str) -> Ruling:
+    return Ruling(verdict, f"policy {policy}", f"the approval policy is {policy!r}", "policy")
 
 
 def danger_named(name: str) -> Danger:

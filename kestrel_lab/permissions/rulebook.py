@@ -9,7 +9,7 @@ from typing import Any
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.permissions.command_patterns import CommandPattern, Match
-from kestrel_lab.permissions.policy import Ruling
+from kestrel_lab.permissions.policy import Ruling, no_rules
 from kestrel_lab.permissions.rule import Rule, read_rules, read_rules_file
 from kestrel_lab.shell_syntax.parser import read_line
 from kestrel_lab.views.html.table_view import TableView
@@ -36,6 +36,8 @@ class Rulebook(TableView):
     def within(self, root: Path) -> Callable[[Call], Ruling | None]:
         """Return the rulings on calls of a run that works in `root`."""
         place = str(root)
+        if not self.rules:
+            return no_rules
         return lambda call: self.ruling(call, place)
 
     def ruling(self, call: Call, root: str) -> Ruling | None:
@@ -44,8 +46,6 @@ class Rulebook(TableView):
         A call that may be what a rule forbids, which only running it would tell, is asked about. A command that no
         sandbox would hold in is allowed by no rule.
         """
-        if not self.rules:
-            return None
         mine = [rule for rule in self.rules if rule.names(call.target)]
         found = [(rule, rule.concerns(call, root)) for rule in mine if rule.verdict != "allow"]
         for rule, match in found:

@@ -180,7 +180,9 @@ def _of_trap(rest: Command) -> tuple[list[Command], list[str]]:
 
 
 def _of_alias(rest: Command) -> tuple[list[Command], list[str]]:
-    return _of_eval(tuple(None if word is None else word.partition("=")[2] for word in rest))
+    """Each definition is a program of its own."""
+    programs = [word.partition("=")[2] for word in rest if word is not None]
+    return [UNKNOWN] if None in rest else [], [program for program in programs if program]
 
 
 def _of_watch(rest: Command) -> tuple[list[Command], list[str]]:

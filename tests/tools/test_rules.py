@@ -62,13 +62,17 @@ def place(tmp_path: Path) -> Path:
         ("*.pem", "a/b/k.pem", "allow", "deny"),
         ("*.pem", "k.pem.txt", "-", "-"),
         ("docs/**", "docs/a\0b", "-", "-"),
+        ("docs/**", {"of": "docs/a.md"}, "-", "ask"),
+        ("docs/**", 3, "-", "-"),
+        ("*.pem", "../k.pem", "-", "-"),
+        ("**", "..", "-", "-"),
         ("/etc/**", "/etc/passwd", "allow", "deny"),
         ("/etc/**", "/usr/../etc/passwd", "allow", "deny"),
     ],
 )
-def test_paths_are_compared_by_where_they_lead(pattern: str, path: str, allow: str, deny: str, place: Path) -> None:
-    """To be allowed a path must fit as it is written and where it leads; to be forbidden, either is enough."""
-    one = call(path=path.replace("ROOT", str(place)).replace("NAME", place.name))
+def test_paths_are_compared_by_where_they_lead(pattern: str, path: Any, allow: str, deny: str, place: Path) -> None:
+    """To be allowed a path must fit as it is written and where it leads; to be forbidden, either is enough. A table may hold any path."""
+    one = call(path=path.replace("ROOT", str(place)).replace("NAME", place.name) if isinstance(path, str) else path)
     assert (said(read_rulebook([rule(path=pattern)]), one, place), said(read_rulebook([rule("deny", path=pattern)]), one, place)) == (
         allow,
         deny,
@@ -123,7 +127,13 @@ def test_addresses_are_compared_by_their_parts(pattern: str, url: str, allow: st
         ("release-*", "release-3", True),
         ("<= 3", 3, True),
         ("<= 3", 3.5, False),
+        ("<= 3", 3.0, True),
+        ("< 3", 3, False),
+        ("< 3", 2.5, True),
         ("> -1", 0, True),
+        ("> 3", 3, False),
+        (">= 3", 3, True),
+        (">= 3", 2, False),
         ("<= 3", "3", False),
         ("<= 3", True, False),
         (3, 3, True),
@@ -140,6 +150,12 @@ def test_other_values(pattern: Any, value: Any, fits: bool) -> None:
     for verdict in ("allow", "deny"):
         assert said(read_rulebook([rule(verdict, args={"x": pattern})]), call(x=value)) == (verdict if fits else "-")
         assert said(read_rulebook([rule(verdict, args={"y": pattern})]), call(x=value)) == "-"
+
+
+def test_a_rule_reads_as_it_was_written() -> None:
+    """Its patterns by argument, texts in their own case, and yes and no as TOML has them."""
+    (one,) = read_rulebook([rule("ask", "bash", command="ls", args={"branch": "Main", "dry": True, "count": 3})])
+    assert str(one) == "ask bash `ls`, branch `Main`, dry `true`, count `3`"
 
 
 def test_arguments_of_other_names_and_tools_of_servers() -> None:
@@ -216,6 +232,8 @@ def test_rules_and_the_level_of_danger(tmp_path: Path) -> None:
         ("[[rules]]\ntool='b'\nverdict='deny'\ncommand=\"'a\"", 'the pattern "\'a" cannot be read: no closing quotation'),
         ("[[rules]]\ntool='b'\nverdict='allow'\ncommand='eval ...'", "eval can do anything"),
         ("[[rules]]\ntool='b'\nverdict='deny'\ncommand=[]", "key 'command' must be a pattern, or a list of some"),
+        ("[[rules]]\ntool='b'\nverdict='deny'\ncommand=' '", "key 'command' must be a pattern, or a list of some"),
+        ("[[rules]]\ntool='b'\nverdict='deny'\npath=['a', 3]", "key 'path' must be a pattern, or a list of some"),
         ("[[rules]]\ntool='b'\nverdict='deny'\nurl='a b://'", "is not a pattern of an address"),
         ("[[rules]]\ntool='b'\nverdict='deny'\npath='[z-a]'", "key 'path': the pattern '[z-a]' cannot be read"),
         ("[[rules]]\ntool='b'\nverdict='deny'\nargs=3", "key 'args' must be a table"),

@@ -96,6 +96,13 @@ FORBIDDEN = [
     ("curl -X POST", "curl u -X POST"),
     ("git push origin main", "git push -v origin --tags main"),
     ("rm -rf", "rm --rec --forc x"),
+    ("rm -rf", "rm --r --f x"),
+    ("rm -f x", "rm x -f"),
+    ("tar -xz", "tar -x -z a.tgz"),
+    ("git push --mirror", "git push --mirr"),
+    ("git remote add", "git remote --odd=1 add x"),
+    ("ip link", "ip l set eth0 down"),
+    ("nmcli device", "nmcli d"),
     ("rm -r", "rm -R x"),
     ("git push --force", "git push -f"),
     ("pip install", "uv --offline pip install x"),
@@ -122,6 +129,9 @@ OTHERS = [
     ("uv pip install", "pip install x"),
     ("kubectl delete", "kubectl -n delete get pods"),
     ("git push --force", "git push --follow-tags"),
+    ("git push --mirror", "git push -- x"),
+    ("rm -rf", "rm -- x"),
+    ("ip link", "ip '' set eth0 down"),
 ]
 
 
@@ -233,4 +243,7 @@ def test_why_an_option_is_not_covered_is_said() -> None:
     told = book("allow", "git diff ...").unclear(call("git diff --stat --output=x"))
     assert "`git diff ...` does not cover --output=x" in told
     assert "does not cover -c" in book("allow", "git ... log ...").unclear(call("git -c a=b log --oneline"))
-    assert book("allow", "git diff ...").unclear(call("git status")) == ""
+    assert "does not cover --ext-diff" in book("allow", "git diff ... -- ...").unclear(call("git diff -w --ext-diff -- x"))
+    assert "does not cover an unknown word" in book("allow", "git diff ...").unclear(call("git diff --stat $x"))
+    for line in ("git status", "git status --output=x"):
+        assert book("allow", "git diff ...").unclear(call(line)) == ""
