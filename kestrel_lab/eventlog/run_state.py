@@ -405,7 +405,7 @@ class RunState:
                 conversation.error = str(event.error.get("message", event.text))
                 conversation.problem = str(event.error.get("kind", ""))
                 conversation.passing = bool(event.error.get("transient"))
-        if conversation.requests and not conversation.open_requests:
+        if conversation.requests and len(conversation.answers) >= len(conversation.requests) and not conversation.open_requests:
             conversation.messages += [
                 Message(
                     role="tool",

@@ -290,5 +290,11 @@ END;
 """
 """A person may undo a call after the run has ended, in any session."""
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH)
+_EIGHTH = """
+CREATE INDEX notes_by_replacement ON notes(replaced_by) WHERE replaced_by <> '';
+CREATE INDEX note_links_by_target ON note_links(target);
+"""
+"""A note that is forgotten is looked up among those that it replaces and those that link to it."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH)
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -432,7 +432,7 @@ def _record(run_id: str, row: tuple[Any, ...]) -> Record:
     seq, eid, at, kind, body = row
     try:
         return Record(run_id=run_id, seq=seq, eid=eid, at=at, event=decode_event(kind, body))
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:  # the body of a damaged row may be of any type
         raise StoreError(f"event {seq} of run {run_id} cannot be read: {error}. See: kestrel doctor") from error
 
 

@@ -121,7 +121,7 @@ def _one_value_differs(new: str, old: str) -> bool:
         return False
     if {*left, *right} <= _LANGUAGES:
         return ours[a - 1 : a] == ["in"] and bool(_BINDING.search(new))
-    return _are_exclusive(" ".join(left), " ".join(right), " ".join(ours[:a]) + " ", last=b == len(ours) and d == len(theirs))
+    return _are_exclusive(" ".join(left), " ".join(right), " ".join(ours[:a]) + " ", last=b == len(ours))
 
 
 def adds_words(new: str, old: str) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 
 from kestrel_lab.language.words import COMMON, NEGATIONS, name_parts
 
@@ -56,6 +57,8 @@ class Entity:
     """`path`, `symbol`, `package`, `command`, `error`, `quoted`, `date`, `version`, `number`, `url` or `name`."""
     name: str
     """In lower case, as notes about it are found."""
+    written: str = field(default="", compare=False)
+    """As the text has it, where capitals part its words."""
 
 
 def find_entities(text: str) -> tuple[Entity, ...]:
@@ -68,8 +71,9 @@ def find_entities(text: str) -> tuple[Entity, ...]:
     free = text
     for kind, pattern in _FOUND:
         for match in pattern.finditer(free):
-            name = match[0].strip(" .,;:").removesuffix("()").lower()
-            found[Entity(kind, _without_prose(name) if kind == "command" else name)] = None
+            written = match[0].strip(" .,;:").removesuffix("()")
+            written = _without_prose(written) if kind == "command" else written
+            found[Entity(kind, written.lower(), written)] = None
         free = pattern.sub(lambda match: " " * len(match[0]), free)
     found |= dict.fromkeys(_names(free))
     return tuple(found)[:MOST]
@@ -77,7 +81,7 @@ def find_entities(text: str) -> tuple[Entity, ...]:
 
 def entities_text(found: tuple[Entity, ...]) -> str:
     """Return entities as text for a full-text index: each name, and the words it is made of."""
-    named = dict.fromkeys(word for entity in found for word in (entity.name, *name_parts(entity.name)))
+    named = dict.fromkeys(word for entity in found for word in (entity.name, *name_parts(entity.written or entity.name)))
     return " ".join(named)
 
 
@@ -85,21 +89,20 @@ def _quoted_entities(text: str) -> Iterator[Entity]:
     for match in _QUOTED.finditer(text):
         inner = next((group for group in match.groups() if group is not None), "").strip()
         if inner:
-            yield Entity("quoted", inner.lower())
+            yield Entity("quoted", inner.lower(), inner)
 
 
 def _without_prose(command: str) -> str:
     """Return a command without the sentence that goes on after it."""
-    kept = command.split()
-    ends = [at for at, word in enumerate(kept) if word in COMMON]
-    return " ".join(kept[: ends[0]] if ends and ends[0] else kept)
+    first, *others = command.split()  # `make` and `go` are common words too
+    return " ".join([first, *takewhile(lambda word: word not in COMMON, others)])
 
 
 def _names(text: str) -> Iterator[Entity]:
     """Yield people, places and products: capitalised words that are not just the beginning of a sentence."""
     for match in _NAME.finditer(text):
         name = match[0].lower()
-        if name in COMMON or name in NEGATIONS or len(name) < 2:
+        if name in COMMON or name in NEGATIONS:
             continue
         first = name.split()[0]
         if first in COMMON:

@@ -120,6 +120,7 @@ class NoteTable:
 
         Notes that a deleted note had replaced are replaced by its own replacement, or valid again.
         """
+        done = []
         for note in notes:
             sql = f"""
             INSERT OR IGNORE INTO notes_forgotten VALUES (?, ?);
@@ -133,12 +134,16 @@ class NoteTable:
             DELETE FROM note_links WHERE source = (SELECT number FROM notes WHERE id = ?);
             DELETE FROM note_links WHERE target = (SELECT number FROM notes WHERE id = ?);
             INSERT OR IGNORE INTO note_links SELECT newer.number, older.number, 'replaces' FROM notes AS one
-              JOIN notes AS newer ON newer.id = one.replaced_by JOIN notes AS older ON older.replaced_by = one.id WHERE one.id = ?;
-            UPDATE notes SET replaced_by = coalesce((SELECT replaced_by FROM notes AS one WHERE one.id = ?), '') WHERE replaced_by = ?;
+              JOIN notes AS newer ON newer.id = one.replaced_by JOIN notes AS older ON older.replaced_by = one.id AND older.replaced_by <> ''
+              WHERE one.id = ?;
+            UPDATE notes SET replaced_by = coalesce((SELECT replaced_by FROM notes AS one WHERE one.id = ?), '')
+              WHERE replaced_by = ? AND replaced_by <> '';
             DELETE FROM notes WHERE id = ?;
             {_CHANGED}
             """
-            self.store.execute(sql, (note.id, time.time(), *(note.id,) * 13), f"note {note.id}").result()
+            done.append(self.store.execute(sql, (note.id, time.time(), *(note.id,) * 13), f"note {note.id}"))
+        for each in done:
+            each.result()
 
     def forgotten(self, note_id: str) -> bool:
         """Return whether a note of that id was forgotten."""

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from kestrel_lab.cli.main import main
+from kestrel_lab.core.notes import Note
 from kestrel_lab.lab import Lab
+from kestrel_lab.runtime.workspace.memory import Notes
 
 Kestrel = Callable[..., tuple[int, str, str]]
 
@@ -103,3 +105,12 @@ def test_hostile_notes_are_shown_as_text(tmp_path: Path) -> None:
         assert "\x1b" not in repr(shown)
     assert "<script" not in drawing.save(tmp_path / "m.html").read_text()
     lab.close()
+
+
+def test_a_long_list_shows_the_newest_and_says_how_many_more_there_are() -> None:
+    """Ten thousand notes would be megabytes in a saved notebook."""
+    notes = Notes(tuple(Note(text=f"Fact {number}.", id=f"n{number}") for number in range(1_200)), "here")
+    assert "and 1,000 more: choose with --select" in repr(notes)
+    assert (len(notes), "Fact 199." in repr(notes), "Fact 200." in repr(notes)) == (1_200, True, False)
+    assert len(notes._repr_html_()) < 200_000
+    assert "more:" not in repr(Notes(notes[:200], "here"))

@@ -1,5 +1,6 @@
 """What is changed behind the log's back is found, and the first event that is wrong is named."""
 
+import hashlib
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from kestrel_lab.core.events.union import (
     StateTransition,
 )
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.eventlog import hash_chain
 from kestrel_lab.eventlog.hash_chain import START, Damage, chain_hash
 from kestrel_lab.eventlog.store import SessionStore
 
@@ -348,3 +350,34 @@ def test_a_row_that_cannot_be_read_is_left_out_of_the_list(sound: tuple[bytes, d
     with pytest.raises(StoreError, match="the row of run 'r'"):
         store.run("r")
     store.close()
+
+
+def test_the_hash_of_an_event_is_that_of_its_columns_and_their_lengths() -> None:
+    """As logs have it since they have hashes: whoever changes this finds every log of before damaged."""
+    told = b"6:before1:r2:123:eid3:1.54:type-2:{}1:4"
+    assert chain_hash(b"before", "r", 12, "eid", 1.5, "type", None, "{}", 4) == hashlib.sha256(told).digest()
+    told = b"0:1:r1:11:e3:0.01:t3:ref2:\xc3\xa9-"
+    assert chain_hash(START, "r", 1, "e", -0.0, "t", "ref", "é", None) == hashlib.sha256(told).digest()
+
+
+def test_a_log_is_checked_page_by_page(
+    sound: tuple[bytes, dict[str, list[Record]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many events are read at once, and whether the last page is full: the sound one is sound, and what is wrong is found."""
+    store = edited(tmp_path / "k.db", sound[0], "UPDATE events SET at = at + 1 WHERE run_id = 'r' AND seq = 24")
+    for size in (1, 3, 8, 24, 500):
+        monkeypatch.setattr(hash_chain, "PAGE", size)
+        assert (store.damage("f"), store.damage("old")) == (None, None)
+        damage = store.damage("r")
+        assert damage is not None and (damage.seq, damage.row) == (24, False)
+    store.close()
+
+
+def test_a_count_that_is_no_number_is_damage(sound: tuple[bytes, dict[str, list[Record]]], tmp_path: Path) -> None:
+    """Of the row, behind all events; without the number of its last event nobody knows that it has them all."""
+    row = "its row is not what was written"
+    for column, events, whole in (("epoch", row, True), ("last_seq", "it is missing", False)):
+        store = edited(tmp_path / f"{column}.db", sound[0], "DROP TRIGGER runs_claim", f"UPDATE runs SET {column} = 'many' WHERE id = 'r'")
+        assert store.damage("r") == Damage(run_id="r", seq=25, what=events, row=whole)
+        assert store.damage("f") == Damage(run_id="r", seq=17, what=row, row=True)
+        store.close()

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ import apsw
 import pytest
 from waits import PATIENCE_S
 
-from kestrel_lab.core.errors import StorageFull, StoreError
+from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StorageFull, StoreError
 from kestrel_lab.core.events.union import Progress, RunStarted
-from kestrel_lab.eventlog.connection import connect_log, process_name, rewrite_database
+from kestrel_lab.eventlog.connection import connect_log, may_damage, process_name, rewrite_database, store_error
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
@@ -197,3 +198,100 @@ def test_a_cleaning_that_is_refused_at_once_is_tried_again(tmp_path: Path, monke
     store.close()
     assert BusyAtFirst.refused == 1
     assert not any(b"swordfish" in file.read_bytes() for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("sqlite", "damages"),
+    [
+        ("3.51.3", False), ("3.51.2", True), ("3.51.0", True), ("3.52.0", False), ("4.0.0", False), ("3.50.7", False), ("3.50.8", False),
+        ("3.50.6", True), ("3.44.6", False), ("3.44.5", True), ("3.45.9", True), ("3.49.9", True), ("3.43.9", True),
+    ],
+)  # fmt: skip
+def test_a_version_that_may_damage_a_log_is_not_used(sqlite: str, damages: bool, tmp_path: Path) -> None:
+    """Those before the mend and those that it was not brought back to; the log is not even made."""
+    assert may_damage(sqlite) == damages
+    if damages:
+        with pytest.raises(StoreError, match=f"SQLite {sqlite} has a fault that can damage a log.*pip install --upgrade apsw"):
+            connect_log(tmp_path / "k.db", sqlite)
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (apsw.FullError("full"), StorageFull, "no room on the disk for the log .*: free some space"),
+        (apsw.CantOpenError("no"), StoreError, "nothing can be written in .*: choose another home folder"),
+        (apsw.ReadOnlyError("no"), StoreError, "nothing can be written in .*: choose another home folder"),
+        (OSError("no"), StoreError, "nothing can be written in .*: choose another home folder"),
+        (apsw.CorruptError("bad"), StoreError, "move it away, or choose another home folder"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_what_is_wrong_with_a_place_is_told_apart(
+    error: Exception, kind: type[StoreError], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk wants room, a place that cannot be written another one, and a broken file to be out of the way."""
+
+    def refuse(_: str) -> None:
+        raise error
+
+    monkeypatch.setattr(apsw, "Connection", refuse)
+    with pytest.raises(StoreError, match=told) as raised:
+        connect_log(tmp_path / "k.db")
+    assert type(raised.value) is kind
+
+
+def test_each_refusal_of_the_database_has_its_error() -> None:
+    """Whoever waits can tell a full disk, a second answer, a run that was taken and a rule that was broken apart."""
+    unwritten = apsw.IOError("disk I/O error")
+    unwritten.extendedresult = apsw.SQLITE_IOERR_WRITE
+    unread = apsw.IOError("disk I/O error")
+    unread.extendedresult = apsw.SQLITE_IOERR_READ
+    for error, kind, told in (
+        (apsw.FullError("full"), StorageFull, "no room on the disk for it; free some space, then resume: nothing acknowledged was lost"),
+        (unwritten, StorageFull, "no room on the disk for it; free some space, then resume: nothing acknowledged was lost"),
+        (unread, StoreError, "the log refused it: disk I/O error"),
+        (apsw.ConstraintError("E_DECIDED"), AlreadyDecided, "this question was answered before; the first answer stands"),
+        (apsw.ConstraintError("E_FENCED"), Fenced, "it was not written: the run belongs to another session now, and nothing more of this one will be"),
+        (apsw.ConstraintError("E_NOT_ASKED"), StoreError, "this question was never asked: nothing to decide"),
+        (apsw.ConstraintError("E_RUN_TERMINAL"), IllegalTransition, "the log refused it: E_RUN_TERMINAL"),
+        (apsw.ConstraintError("E_ILLEGAL_TRANSITION: x"), IllegalTransition, "the log refused it: E_ILLEGAL_TRANSITION: x"),
+        (apsw.BusyError("locked"), StoreError, "the log refused it: another process is in the middle of writing to it; if that one is stopped, end it"),
+        (apsw.ConstraintError("E_SEQ_GAP"), StoreError, "the log refused it: E_SEQ_GAP"),
+    ):  # fmt: skip
+        found = store_error(error, "it")
+        assert (type(found), str(found)) == (kind, told)
+
+
+def test_several_that_open_a_new_log_at_once_find_it_whole(tmp_path: Path) -> None:
+    """Whoever comes second finds the tables that the first one made, and goes on."""
+    at_once = threading.Barrier(8)
+    problems: list[Exception] = []
+
+    def open_log() -> None:
+        at_once.wait()
+        try:
+            connect_log(tmp_path / "k.db").close()
+        except Exception as error:  # noqa: BLE001  # shown by the test
+            problems.append(error)
+
+    threads = [threading.Thread(target=open_log) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+def test_a_reader_may_ask_whether_others_have_written(tmp_path: Path) -> None:
+    """Full-text search does so; no other setting can be read or changed, and no table of SQLite itself."""
+    connect_log(tmp_path / "k.db").close()
+    raw = apsw.Connection(str(tmp_path / "k.db"))
+    raw.execute("ANALYZE")
+    raw.close()
+    connection = connect_log(tmp_path / "k.db")
+    assert isinstance(connection.execute("PRAGMA data_version").fetchall()[0][0], int)
+    for refused in ("PRAGMA user_version", "PRAGMA synchronous", "DELETE FROM sqlite_stat1", "CREATE TABLE x(y)"):
+        with pytest.raises(apsw.AuthError):
+            connection.execute(refused)
+    connection.close()

@@ -284,6 +284,13 @@ def test_a_compacted_context_is_shown_shorter() -> None:
     assert (talk.summary, talk.upto, talk.cycles, "w" in state.conversations) == ("so far", 3, 2, False)
 
 
+def test_a_result_that_was_compacted_is_shown_short() -> None:
+    """The conversation itself keeps it whole."""
+    shorter = ContextCompacted(step="s", window=9, before=8, after=4, results={"c": "short"})
+    talk = after(STARTED, StepStarted(step="s", goal="look"), says("c"), answered(text="long"), shorter).conversation("s")
+    assert ([one.text for one in talk.sent], talk.messages[-1].text) == (["be brief", "look", "", "short"], "long")
+
+
 def test_what_a_run_takes_over_from_the_one_that_it_follows() -> None:
     """Notes and long results at once, messages and versions of files with the first words of its agent."""
     earlier: dict[str, Any] = {
@@ -332,3 +339,65 @@ def test_a_step_has_spent_what_its_sub_agents_have() -> None:
     state = after(STARTED, *begun, *paid("s"), *paid("s/1"), *paid("s/1/1"), *paid("t"), *paid("s", cached=True))
     assert [state.spent(name).get("tokens") for name in ("s", "s/1", "s/1/1", "t")] == [9, 6, 3, 3]
     assert (state.spent("s")["cost_usd"], state.spent("s")["seconds"]) == (1.5, 12.0)
+
+
+def test_what_an_answer_brings_along_is_kept_with_it() -> None:
+    """Images go with the result to the model, values are kept for macros and checks, and those of a call that failed are none."""
+    picture: dict[str, Any] = {"media_type": "image/png", "blob": "b1"}
+    state = after(STARTED, StepStarted(step="s", goal="look"), says("a", "b", "c", "d"))
+    talk = state.conversation("s")
+    for number, event in enumerate((
+        answered(call="a", text="one", value=[1], images=[picture]),
+        answered(call="b", text="two", given=True, value=[2]),
+        answered(call="c", text="three", value=[3], error={"kind": "failed"}),
+    )):  # fmt: skip
+        state.apply(event, 5.0 + number)
+    assert (talk.values, [image.blob for image in talk.images["a"]], list(talk.images)) == ({"a": [1], "b": "two"}, ["b1"], ["a"])
+    state.apply(answered(call="d", text="four"), 9.0)
+    assert [[image.blob for image in message.images] for message in talk.messages[3:]] == [["b1"], [], [], []]
+    assert (talk.values, talk.images) == ({}, {})
+
+
+def test_a_model_goes_on_with_its_own_session_and_thoughts() -> None:
+    """A session borrowed from the parent of a fork is its own once it was answered in; without one the last one counts."""
+    parent = [STARTED, StepStarted(step="s", goal="look"), ModelAnswered(call="m", step="s", model="m", text="x", session="s1")]
+    forked = after(*parent, RunForked(parent="r", at=3, model="m"))
+    talk = forked.conversation("s")
+    assert (talk.session, talk.borrowed) == ("s1", True)
+    forked.apply(ModelAnswered(call="m", step="s", model="m", text="y", thinking=[{"text": "hm", "signature": "g"}]), 5.0)
+    assert (talk.session, talk.borrowed, [part.text for part in talk.messages[-1].thinking]) == ("s1", True, ["hm"])
+    forked.apply(ModelAnswered(call="m", step="s", model="m", text="z", session="s2"), 6.0)
+    assert (talk.session, talk.borrowed, talk.messages[-1].thinking) == ("s2", False, ())
+    forked.apply(answered(session="s3"), 7.0)
+    forked.apply(answered(), 8.0)
+    assert talk.session == "s3"
+
+
+def test_a_step_says_its_goal_once_and_messages_of_before_are_known_as_such() -> None:
+    """Not again when it is given another try, and nothing where it has none; what was said in earlier runs is marked."""
+    state = after(STARTED, StepStarted(step="s", goal="look"), says(text="x"), StepStarted(step="s", goal="look"), StepStarted(step="t"))
+    assert [message.role for message in state.conversation("s").messages] == ["system", "user", "assistant"]
+    assert state.conversation("t").messages == []
+    earlier: dict[str, Any] = {"messages": [{"role": "user", "text": "before"}]}
+    state = after(RunStarted(goal="g", workspace="/w", model="m", earlier=earlier))
+    step = state.planned.steps[0].id
+    state.apply(StepStarted(step=step, goal="g"), 1.0)
+    assert [(message.text, message.earlier) for message in state.conversation(step).messages] == [("before", True), ("g", False)]
+
+
+def test_a_call_takes_the_time_of_its_step_and_a_sub_agents_call_that_of_its_own() -> None:
+    """The call that delegates is not counted beside what it delegates."""
+    delegated = StepStarted(step="s/1", goal="g", parent="s", call="c1")
+    state = after(STARTED, StepStarted(step="s", goal="g"), delegated, answered(seconds=2.0), answered(call="c1", seconds=9.0))
+    assert state.conversation("s").used == {"seconds": 2.0}
+
+
+def test_artifacts_of_added_steps_join_those_of_the_plan() -> None:
+    """A plan that was given none has those; where nothing is added it stays as it is."""
+    first = {"steps": [{"id": "a", "goal": "x"}], "artifacts": {"out": {"path": "o"}}}
+    more: list[Any] = [{"id": "b", "goal": "y"}]
+    added: dict[str, Any] = {"two": {"path": "t"}}
+    assert after(STARTED, PlanProposed(plan=first), PlanExtended(step="a", steps=more)).plan == {**first, "steps": [*first["steps"], *more]}
+    both = after(STARTED, PlanProposed(plan=first), PlanExtended(step="a", steps=more, artifacts=added)).plan
+    assert both["artifacts"] == {"out": {"path": "o"}, "two": {"path": "t"}}
+    assert "artifacts" not in after(STARTED, PlanProposed(plan={"steps": []}), PlanExtended(step="a", steps=more)).plan

@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -132,6 +133,21 @@ def test_a_log_with_an_unknown_event_is_refused_when_read(tmp_path: Path) -> Non
     with pytest.raises(StoreError, match="teleported"):
         store.records("new")
     assert len(store.records("old")) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("body", ["5", "null", "[]", "{"])
+def test_a_body_of_another_type_is_told(tmp_path: Path, body: str) -> None:
+    """A body that a flipped bit made a number, or no object, is an event that cannot be read."""
+    store = SessionStore(tmp_path / "k.db")
+    store.create_run("r", RunStarted(goal="g", workspace="/w", model="m"))
+    store.flush()
+    raw = apsw.Connection(str(store.path))
+    raw.execute("DROP TRIGGER events_update; PRAGMA ignore_check_constraints = on")
+    raw.execute("UPDATE events SET body = ?", (body,))
+    raw.close()
+    with pytest.raises(StoreError, match=r"event 1 of run r cannot be read.*kestrel doctor"):
+        store.records("r")
     store.close()
 
 

@@ -1,9 +1,11 @@
 """Texts kept whole beside the log: under a hash, within bounds, read in pieces."""
 
+import hashlib
 import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,47 @@ def test_a_kept_text_that_was_changed_is_told(tmp_path: Path) -> None:
     path.write_bytes(content)
     assert store.path(name) == path
     assert store.path("../" + name) is None
+
+
+def test_bytes_are_kept_under_their_hash(tmp_path: Path) -> None:
+    """As they are, whatever they are; nothing at all has no name and no file."""
+    store = ResultStore(tmp_path / "r")
+    content = bytes(range(256))
+    assert store.keep_bytes(content) == hashlib.sha256(content).hexdigest()[:32]
+    assert (store.path(store.keep_bytes(content)) or Path()).read_bytes() == content
+    assert (store.keep_bytes(b""), store.keep("")) == ("", ("", 0))
+    assert len(list((tmp_path / "r").iterdir())) == 1
+
+
+def test_room_is_made_until_a_tenth_is_free(tmp_path: Path) -> None:
+    """What just fits stays; one more, and those that were not used for longest go; so does what a writer left that was killed a day ago."""
+    for number in range(10):
+        ResultStore(tmp_path, room_bytes=1_000).keep(str(number) * 100)
+    assert len(list(tmp_path.iterdir())) == 10
+    for number, path in enumerate(sorted(tmp_path.iterdir(), key=lambda path: path.read_text())):
+        os.utime(path, (number, number))
+    fresh, old = tmp_path / ".fresh.part", tmp_path / ".old.part"
+    for part, age in ((fresh, 3_600), (old, 90_000)):
+        part.write_text("x" * 5_000)
+        os.utime(part, (time.time() - age,) * 2)
+    ResultStore(tmp_path, room_bytes=1_000).keep("n" * 100)
+    assert {path.read_text()[0] for path in tmp_path.glob("*.txt")} == {*"23456789n"}
+    assert (fresh.exists(), old.exists()) == (True, False)
+
+
+def test_a_text_that_failed_once_is_given_up(tmp_path: Path) -> None:
+    """With one warning, however much more of it comes, also where it fails at the very end; nothing is left of it."""
+    (tmp_path / "file").write_text("")
+    spool = ResultStore(tmp_path / "file").spool()
+    with pytest.warns(UserWarning, match="not kept whole"):
+        spool.feed(b"piece")
+    spool.feed(b"piece")  # a warning would be an error
+    assert (spool.total, spool.close()) == (10, ("", 0))
+
+    class NoPlace(ResultStore):
+        def settle(self, temporary: Path, name: str, size: int) -> None:
+            raise OSError("no room")
+
+    with pytest.warns(UserWarning, match="not kept whole: no room"):
+        assert NoPlace(tmp_path / "r").keep("text") == ("", 0)
+    assert list((tmp_path / "r").iterdir()) == []

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kestrel_lab import Lab, tool
-from kestrel_lab.core.errors import Damaged
+from kestrel_lab.core.errors import Damaged, StoreError
 from kestrel_lab.core.events.union import ModelCalled, RunStarted
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.eventlog import shared_conversation
+from kestrel_lab.eventlog.shared_conversation import conversation_reference, full_conversation
+from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.testing import ScriptedModel
 
 TURNS = 20
@@ -176,3 +181,95 @@ def test_a_shared_event_that_is_gone_is_named(lab: Lab, model: Asked, tmp_path: 
     assert again.store.damage(last.id) is not None
     assert again.get(last.id).damage is not None
     again.close()
+
+
+def earlier_values() -> st.SearchStrategy[dict[str, Any]]:
+    """What may have been said before a run, from so few words that two have much in common."""
+    value = (
+        st.lists(st.sampled_from("ab"), max_size=4) | st.dictionaries(st.sampled_from("xyz"), st.just([1]), max_size=3) | st.just("text")
+    )
+    return st.dictionaries(st.sampled_from(["messages", "files", "recalled"]), value, max_size=3)
+
+
+def first_events_log(*rows: tuple[str, bytes | None, str]) -> Any:
+    """A function that reads the first events of these runs: their ids, hashes and bodies."""
+    connection = apsw.Connection(":memory:")
+    connection.execute("CREATE TABLE events(run_id, seq, hash, body)")
+    connection.executemany("INSERT INTO events VALUES (?, 1, ?, ?)", rows)
+    return lambda sql, bindings: connection.execute(sql, tuple(bindings)).fetchall()
+
+
+@given(st.lists(earlier_values(), min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_each_run_is_read_with_what_it_was_given(said: list[dict[str, Any]]) -> None:
+    """However little of it is new: what each run of a conversation was given comes back from what the log keeps of it."""
+    rows: list[tuple[str, bytes | None, str]] = []
+    kept = base = said[0]
+    for number, earlier in enumerate(said):
+        read = first_events_log(*rows)
+        kept = conversation_reference(read, f"r{number - 1}", base, earlier) if number else earlier
+        assert full_conversation(read, f"r{number}", kept) == earlier
+        rows.append((f"r{number}", b"h", json.dumps({"earlier": kept})))
+        base = earlier
+
+
+def test_only_what_is_new_is_kept() -> None:
+    """Of a list what follows the common beginning, of a table its new keys; what was changed or is neither is kept whole."""
+    base = {"messages": [1, 2, 3], "files": {"a": "1"}, "same": {"a": "1"}, "changed": {"a": "1"}, "text": "t", "gone": [1]}
+    earlier = {
+        "messages": [1, 2, 4, 5], "files": {"a": "1", "b": "2"}, "same": {"a": "1"}, "changed": {"a": "2"}, "text": "t", "new": [1],
+    }  # fmt: skip
+    assert conversation_reference(first_events_log(("r", b"\x01", "{}")), "r", base, earlier) == {
+        "since": "r",
+        "hash": "01",
+        "kept": {"messages": 2, "files": 1, "same": 1},
+        "added": {"messages": [4, 5], "files": {"b": "2"}, "same": {}, "changed": {"a": "2"}, "text": "t", "new": [1]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "base"),
+    [([("r", None, "{}")], {"messages": [1]}), ([], {"messages": [1]}), ([("r", b"h", "{}")], {})],
+    ids=["from before events had hashes", "not in this log", "nothing was said before"],
+)
+def test_what_cannot_be_held_against_a_hash_is_kept_whole(rows: list[Any], base: dict[str, Any]) -> None:
+    """A run whose first event has no hash, or is not there, shares nothing with those that follow it."""
+    assert conversation_reference(first_events_log(*rows), "r", base, {"messages": [1, 2]}) == {"messages": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ('{"earlier": {"since": "r", "kept": {}, "added": {}}}', "run r is not in the log"),
+        ("{earlier: {}}", "event 1 of run r cannot be read"),
+    ],
+    ids=["a circle", "no JSON"],
+)
+def test_a_conversation_that_makes_no_sense_is_told(body: str, told: str) -> None:
+    """It is neither followed for ever nor taken for an empty one."""
+    with pytest.raises(StoreError, match=f"{told}.*kestrel doctor"):
+        full_conversation(first_events_log(("r", b"h", body)), "s", {"since": "r", "kept": {}, "added": {}})
+    assert full_conversation(first_events_log(("r", b"h", "[1]")), "s", {"since": "r", "kept": {}, "added": {"a": 1}}) == {"a": 1}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(
+    "change",
+    ["DELETE FROM events", "UPDATE events SET hash = NULL", "UPDATE events SET hash = zeroblob(32)", "UPDATE events SET at = at + 1"],
+)
+def test_any_change_of_what_is_shared_is_damage_of_what_follows(change: str, number: int, tmp_path: Path) -> None:
+    """In the run before and in the one before that: the follow-up names it; with nothing changed there is none."""
+    store = SessionStore(tmp_path / "k.db")
+    for at in range(3):
+        earlier: dict[str, Any] = {"messages": [f"m{one}" for one in range(at + 1)]}
+        store.create_run(f"r{at}", RunStarted(goal="g", workspace="/w", model="m", follows=f"r{at - 1}" if at else "", earlier=earlier))
+        store.flush()
+    assert store.damage("r2") is None
+    raw = apsw.Connection(str(store.path))
+    raw.execute("DROP TRIGGER events_delete; DROP TRIGGER events_update")
+    raw.execute(f"{change} WHERE run_id = 'r{number}' AND seq = 1")
+    raw.close()
+    damage = store.damage("r2")
+    assert damage is not None
+    assert (damage.run_id, damage.seq, damage.row) == ("r2", 1, False) and damage.what.endswith(f"written in run r{number}")
+    store.close()

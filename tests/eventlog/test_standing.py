@@ -1,10 +1,12 @@
 """Where a run stands by its log and its owner: every state and every owner, and what becomes of a run that nobody works on."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import psutil
 import pytest
+from waits import until
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import RunFinished, RunStarted
@@ -109,3 +111,27 @@ def test_a_run_that_was_taken_in_this_moment_is_not_cancelled(tmp_path: Path) ->
     before = store.records("r")
     assert not cancel_in_log(store, "r") and store.records("r") == before
     store.close()
+
+
+def test_a_process_that_is_over_is_not_alive_before_its_parent_knows() -> None:
+    """A zombie works on nothing; one of somebody else, of which nothing can be seen, may."""
+    with subprocess.Popen(["true"]) as process:
+        owner = Owner(process=f"{HOST}:{process.pid}", began=psutil.Process(process.pid).create_time(), session="s")
+        until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE)
+        assert not owner.alive
+
+
+def test_a_process_that_may_not_be_looked_at_may_be_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is somebody else's: nobody takes its run away."""
+
+    def refused(_: int) -> None:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil, "Process", refused)
+    assert Owner(process=f"{HOST}:1", began=1.0, session="s").alive
+
+
+def test_an_owner_of_the_first_version_is_not_taken_apart() -> None:
+    """`host:pid` and nothing more, whatever else stands there."""
+    for text in ("h:7", "h:7:s", "", "h"):
+        assert Owner.parse(text) == Owner(process=text)

@@ -13,10 +13,12 @@ import pytest
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StoreError, UsageError
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Progress, RunStarted
+from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Progress, RunForked, RunStarted, StateTransition
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial, stored_trials
 from kestrel_lab.eventlog.owner import Owner
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.eventlog.run_status import decided_runs
 from kestrel_lab.eventlog.store import SessionStore
 
 STARTED = RunStarted(goal="count", workspace="/w", model="scripted", model_kind="scripted")
@@ -458,4 +460,91 @@ def test_what_waits_for_the_disk_is_counted(tmp_path: Path) -> None:
     store.append("r", Progress(text="last"), urgent=True).result(PATIENCE_S)
     store.flush()
     assert (store.backlog, len(heard)) == (0, said)
+    store.close()
+
+
+def test_a_log_lies_on_a_disk_of_this_machine(tmp_path: Path) -> None:
+    """Unless whoever opens it takes the risk."""
+    with pytest.raises(UsageError):
+        SessionStore(tmp_path / "k.db", filesystem=lambda _: "nfs4")
+    SessionStore(tmp_path / "k.db", network=True, filesystem=lambda _: "nfs4").close()
+
+
+def test_events_have_the_time_that_their_run_was_told(tmp_path: Path) -> None:
+    """The one that was given, else now; a fork's first events have one time, and each event is of the run that recorded it."""
+    store = SessionStore(tmp_path / "k.db")
+    assert store.create_run("r", STARTED, at=5.0) == 5.0
+    now = store.create_run("other", STARTED)
+    store.transition("r", RunStatus.EXECUTING, source=RunStatus.PLANNING).result()
+    forked = store.fork_run("f", RunForked(parent="r", at=2, model="m"), RunStatus.EXECUTING, Progress(text="x"))
+    store.flush()
+    assert [record.at for record in store.records("other")] == [now]
+    assert [record.at for record in store.records("f", after=2)] == [forked, forked]
+    assert ([store.origin("f", seq) for seq in (1, 2, 3, 4)], store.run("r").created_at) == (["r", "r", "f", "f"], 5.0)
+    store.close()
+
+
+def test_who_is_late_is_told_so_also_when_the_run_has_ended(tmp_path: Path) -> None:
+    """A run may end with the first answer; what nobody answered in time is refused by the end of the run. Calls without a name of the question too."""
+    store = SessionStore(tmp_path / "k.db")
+    store.create_run("r", STARTED)
+    for call in "cd":
+        store.append("r", ApprovalAsked(call=call, step="s", tool="t", args={}, danger="HIGH", key="k"))
+    store.decide("r", ApprovalGiven(call="c", granted=True, by="ann", how="click"))
+    store.transition("r", RunStatus.CANCELLED).result()
+    with pytest.raises(AlreadyDecided, match="first answer stands"):
+        store.decide("r", ApprovalGiven(call="c", granted=False, by="bob", how="command"))
+    with pytest.raises(IllegalTransition):
+        store.decide("r", ApprovalGiven(call="d", granted=False, by="bob", how="command"))
+    assert store.decision("r", "d") is None
+    store.close()
+
+
+def test_a_run_waits_for_a_process_once_all_is_decided(tmp_path: Path) -> None:
+    """It is still said to wait for a person, and asks nothing."""
+    store = SessionStore(tmp_path / "k.db")
+    for run_id, answered in (("open", "a"), ("decided", "ab")):
+        store.create_run(run_id, STARTED)
+        store.append(run_id, StateTransition(source="PLANNING", target="EXECUTING"))
+        for call in "ab":
+            store.append(run_id, ApprovalAsked(call=call, step="s", tool="t", args={}, danger="HIGH", key="k", question=call))
+        store.append(run_id, StateTransition(source="EXECUTING", target="WAITING_APPROVAL"))
+        for call in answered:
+            store.decide(run_id, ApprovalGiven(call=call, granted=True, by="ann", how="click"))
+    store.create_run("new", STARTED)
+    store.flush()
+    assert decided_runs(store) == {"decided"}
+    store.close()
+
+
+def test_a_snapshot_is_of_what_this_store_appended(tmp_path: Path) -> None:
+    """Behind its last event; there is none of a run that another one works on."""
+    store = SessionStore(tmp_path / "k.db")
+    store.create_run("r", STARTED)
+    assert store.image("r", RunState()) is None
+    store.append("r", Progress(text="x")).result()
+    image = store.image("r", store.state("r"))
+    assert image is not None
+    assert (image.seq, image.eid) == (2, store.records("r")[-1].eid)
+    store.close()
+
+
+def test_reads_one_after_the_other_use_one_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening one takes longer than most reads."""
+    store = SessionStore(tmp_path / "k.db")
+    made: list[Path] = []
+    monkeypatch.setattr("kestrel_lab.eventlog.store.connect_log", made.append)
+    for _ in range(10):
+        assert store.query("SELECT 1") == [(1,)]
+    assert made == []
+    store.close()
+
+
+def test_an_append_gives_the_number_of_its_event(tmp_path: Path) -> None:
+    """Also of several that share a commit, of two runs."""
+    store = SessionStore(tmp_path / "k.db")
+    for run_id in ("r", "other"):
+        store.create_run(run_id, STARTED)
+    numbers = [store.append(run_id, Progress(text=str(number))) for number in range(3) for run_id in ("r", "other")]
+    assert [number.result(PATIENCE_S) for number in numbers] == [2, 2, 3, 3, 4, 4]
     store.close()

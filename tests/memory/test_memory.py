@@ -5,6 +5,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -303,6 +304,28 @@ OLD = (
     ("r1", {"text": "Roofs are red.", "kind": "preference", "evidence": "are red"}),
     ("r2", {"text": "run tests with make.", "kind": "fact", "evidence": ""}),
 )
+
+
+def test_a_note_is_forgotten_without_reading_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No statement of it goes through a table of notes or links, also in a log that was made before they had the indexes for it."""
+    monkeypatch.setattr(connection_module, "MIGRATIONS", MIGRATIONS[:7])
+    connection_module.connect_log(tmp_path / "kestrel.db").close()
+    monkeypatch.undo()
+    memory = NoteMemory(SessionStore(tmp_path / "kestrel.db"), embedder=lambda: None)
+    note = memory.keep(Note(text="Cats sleep."), HERE)
+    run, statements = memory.table.store.execute, []
+
+    def executed(sql: str, bindings: tuple[object, ...], what: str) -> Future[None]:
+        statements.extend(sql.split(";"))
+        return run(sql, bindings, what)
+
+    monkeypatch.setattr(memory.table.store, "execute", executed)
+    memory.forget(note.id, HERE)
+    raw = apsw.Connection(str(tmp_path / "kestrel.db"))
+    plans = {sql: [str(row[-1]) for row in raw.execute(f"EXPLAIN QUERY PLAN {sql}", (None,) * sql.count("?"))] for sql in statements[:-1]}
+    assert len(plans) > 10
+    read = [row for plan in plans.values() for row in plan if row.startswith("SCAN") and "VIRTUAL" not in row]
+    assert {row.split()[1] for row in read} <= {"CONSTANT", "notes_version"}
 
 
 def test_notes_of_older_logs_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from kestrel_lab.language.words import stem
 from kestrel_lab.memory import vector_search
 from kestrel_lab.memory.deduplicate import compare_notes
 from kestrel_lab.memory.embeddings import MODEL, SentenceVectors, default_embedder, note_embedder, verified_content
-from kestrel_lab.memory.entities import MOST, find_entities
+from kestrel_lab.memory.entities import MOST, entities_text, find_entities
 from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.memory.query import MemoryQueryEngine, Weights
 from kestrel_lab.memory.table import NoteTable
@@ -59,12 +59,39 @@ def store(tmp_path: Path) -> Iterator[SessionStore]:
         ("needs Python 3.12 and numpy>=2.1", {("version", "3.12"), ("package", "numpy>=2.1")}),
         ("see https://example.org/a/b.html?x=1", {("url", "https://example.org/a/b.html?x=1")}),
         ('grep with {"pattern":"a b","limit":3} of 8 GB', {("quoted", "a b"), ("number", "3"), ("number", "8 gb")}),
+        ("run make test with care", {("command", "make test")}),
+        ("Ann met Bob. Berlin is big.", {("name", "bob"), ("name", "berlin")}),
+        ("USA first. The Orkney trip", {("name", "usa"), ("name", "orkney")}),
         ("", set()),
     ],
 )
 def test_what_a_text_names(text: str, wanted: set[tuple[str, str]]) -> None:
     """Paths, symbols, errors, commands, packages, quotes, dates, versions, people and places are told from mere words."""
     assert wanted <= {(entity.kind, entity.name) for entity in find_entities(text)}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Testing takes long.", set()),  # the form of the word is why it begins the sentence
+        ("Tom sleeps.", set()),
+        ("all of them: Tom slept.", set()),
+        ("All day Tom slept.", {"tom"}),
+        ("Testing began. And so Testing went on.", {"testing"}),  # twice
+        ("Testing Board met.", {"testing board"}),
+        ("He did Not go, The end.", set()),
+        ("The Hague", {"hague"}),
+    ],
+)
+def test_a_capital_makes_a_name_unless_the_sentence_begins_there(text: str, names: set[str]) -> None:
+    """Names are capitalised words; one at the beginning of a sentence counts by its form, its length, and whether it comes again."""
+    assert {entity.name for entity in find_entities(text) if entity.kind == "name"} == names
+
+
+@pytest.mark.parametrize("text", ["use readFile here", "use ReadFile here", "`readFile`", "src/readFile.py", "use read_file here"])
+def test_a_note_is_found_by_the_words_of_a_name(text: str) -> None:
+    """The words of a name in capitals, such as `readFile`, are in the index beside it; the capitals that part them are read first."""
+    assert {"read", "file"} <= set(entities_text(find_entities(text)).split())
 
 
 @given(st.text(max_size=300))
@@ -124,6 +151,24 @@ def test_a_stem_is_never_empty(word: str) -> None:
         ("The fast tests need no network.", "The slow tests need no network.", "near"),
         ("Run the migration before the deploy.", "Run the migration after the deploy.", "contradicts"),
         ("The cook of hut A buys bread, milk, eggs and salt", "The cook of hut A buys bread, milk, eggs and rice", "near"),
+        ("No.", "Not.", "other"),  # no word that says anything
+        ("Never push images from laptops", "Push images from laptops nightly", "near"),
+        ("Never push big images from laptops", "Push big images from laptops nightly", "contradicts"),  # four of five words
+        ("roof is red", "roof is blue", "contradicts"),
+        ("The fast tests run alone.", "The slow tests run alone.", "near"),
+        ("Fast tests run alone.", "Slow tests run alone.", "contradicts"),
+        ("The build server is called alba baku cali", "The build server is called dover essen faro", "contradicts"),  # up to half of it
+        ("The build server is called alba baku cali gaza", "The build server is called dover essen faro hilo", "other"),
+        (
+            "The main build server of the team is called a1 b1 c1 d1",
+            "The main build server of the team is called e1 f1 g1 h1",
+            "contradicts",
+        ),
+        (
+            "The main build server of the team is called a1 b1 c1 d1 i1",
+            "The main build server of the team is called e1 f1 g1 h1 j1",
+            "other",
+        ),
     ],
 )
 def test_how_notes_stand_to_each_other(new: str, old: str, relation: str) -> None:
