@@ -27,6 +27,8 @@ class Capabilities:
     """Its tool calls and their results are told."""
     approvals: bool = False
     """It asks before a risky call and waits for the answer. Of one that does not, a person is asked once, before it begins."""
+    edits: bool = False
+    """An approval can put other arguments in place of the program's."""
     resume: Resume = ""
     cost: bool = False
     """It reports what it spent in US dollars."""
@@ -71,6 +73,8 @@ class Permission:
 
     request: ToolRequest
     danger: Danger = Danger.HIGH
+    lasting: bool = False
+    """Whether the program takes a yes for the later calls of that kind too: it offers no yes for this one only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,7 +171,7 @@ class TurnParts:
             calls=tuple(self.calls.values()),
             usage=known.usage,
             model=known.model,
-            finish="tool_calls" if self.calls else "stop",
+            finish="tool_calls" if self.calls else known.finish,
         )
         self.text, self.calls = "", {}
         return Turn(answer=whole, session=session, counted=counted)

@@ -199,11 +199,13 @@ class _Talk:
         if self._parts.calls:
             self._flush()
         danger = DANGERS.get(tool_call.kind or self._kinds.get(known, ""), Danger.HIGH)
-        question = _Question(Permission(request=request, danger=danger), asyncio.get_running_loop().create_future())
+        by_kind = {one.kind: one for one in reversed(options)}
+        lasting = "allow_once" not in by_kind and "allow_always" in by_kind
+        question = _Question(Permission(request=request, danger=danger, lasting=lasting), asyncio.get_running_loop().create_future())
         self.told.put_nowait(question)
         decided = await question.answer
-        word = "allow_once" if decided.granted else "reject_once"
-        option = next((one for one in options if one.kind == word), None)
+        word = "allow" if decided.granted else "reject"
+        option = by_kind.get(f"{word}_once", by_kind.get(f"{word}_always"))
         if option is None:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=option.option_id))

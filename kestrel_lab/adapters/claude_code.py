@@ -7,6 +7,7 @@ SDK for Python sends and answers them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from kestrel_lab.adapters.adapter import Capabilities, Decision, Note, Permission, Task, Told, ToolDone
@@ -21,6 +22,8 @@ _DANGERS: Final = {
     **dict.fromkeys(("Edit", "Write", "MultiEdit", "NotebookEdit"), Danger.MEDIUM),
 }
 """Danger of its tools; any other, Bash above all, is HIGH."""
+_FINISHES: Final = {"max_tokens": "length", "model_context_window_exceeded": "length", "refusal": "refusal"}
+"""Words of its provider for an answer that is not whole; other reasons end a turn as it should."""
 
 
 def _arguments(task: Task, model: str) -> Sequence[str]:
@@ -94,7 +97,8 @@ class _Reader(Reader):
                 self.parts.text += part["text"]
             elif part["type"] == "tool_use":
                 self.parts.calls[part["id"]] = ToolRequest(id=part["id"], name=part["name"], args=dict(part["input"]))
-        self._answer = ModelAnswer(model=str(message.get("model") or ""), usage=_usage(message.get("usage") or {}))
+        finish = _FINISHES.get(str(message.get("stop_reason")), "stop")
+        self._answer = ModelAnswer(model=str(message.get("model") or ""), usage=_usage(message.get("usage") or {}), finish=finish)
         self._place = f"{self.session}@{line.get('uuid') or ''}"
 
     def idle(self) -> Iterable[Told]:
@@ -103,10 +107,12 @@ class _Reader(Reader):
 
     def _turn(self, usage: Usage) -> Told:
         self._used += usage
-        return self.parts.turn(ModelAnswer(model=self._answer.model, usage=usage), self._place)
+        return self.parts.turn(replace(self._answer, usage=usage), self._place)
 
     def _result(self, line: Mapping[str, Any]) -> Iterable[Told]:
         self.ended = True
+        if finish := _FINISHES.get(str(line.get("stop_reason"))):  # a streamed answer begins before it is known
+            self._answer = replace(self._answer, finish=finish)
         cost = line.get("total_cost_usd")
         whole = _usage(line.get("usage") or {})
         # The parts of an answer come with what was used when it began; only the end has the sums.
@@ -160,7 +166,7 @@ def _text(content: Any) -> str:
 CLAUDE_CODE: Final = AgentProgram(
     name="claude-code",
     executable="claude",
-    capabilities=Capabilities(streams=True, approvals=True, resume="any", cost=True, images=True),
+    capabilities=Capabilities(streams=True, approvals=True, edits=True, resume="any", cost=True, images=True),
     arguments=_arguments,
     reader=_Reader,
     state=(".claude", ".claude.json"),

@@ -14,6 +14,9 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import ModelAnswer, ToolRequest
 
+_FINISHES: Final = {"length": "length", "content-filter": "content_filter"}
+"""Words for an answer that is not whole; other reasons end a turn as it should."""
+
 
 def _arguments(task: Task, model: str) -> Sequence[str]:
     prompt = task.said(resumed=bool(task.session))
@@ -56,7 +59,7 @@ class _Reader(Reader):
                 cost_usd=float(cost or 0.0),
                 unpriced=int(cost is None),
             )
-            yield self.parts.turn(ModelAnswer(usage=usage), session)
+            yield self.parts.turn(ModelAnswer(usage=usage, finish=_FINISHES.get(str(part.get("reason")), "stop")), session)
             yield from done
         elif kind == "error":
             error = line.get("error") or {}

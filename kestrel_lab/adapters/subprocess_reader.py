@@ -133,7 +133,7 @@ class ProgramAdapter:
     def _understood(self, reader: Reader, line: Mapping[str, Any]) -> Iterator[Told | Permission]:
         try:
             yield from reader.take(line)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, AttributeError, IndexError, ValueError, OverflowError) as error:
             msg = f"{self.name} wrote a line that cannot be understood ({type(error).__name__}: {error}): {one_line(json.dumps(line), 200)}"
             raise ModelError(msg) from error
 

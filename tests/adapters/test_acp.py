@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,31 @@ def test_an_acp_agent_is_a_runner(tmp_path: Path, agent: str, granted: bool) -> 
     assert (results[2].error is None, len(of(events, ToolCalled))) == (granted, 3 if granted else 2)
     assert [(question.tool, question.args["path"], question.danger) for question in asked] == [("delete", "a", "HIGH")]
     assert (run.usage.cost_usd, "".join(delta.text for delta in of(events, ModelDelta))) == (0.5, f"I look.{'gone' if granted else 'kept'}")
+
+
+@pytest.mark.parametrize("granted", [True, False])
+@pytest.mark.parametrize("offered", [("always",), ("always", "once")])
+def test_an_agent_that_offers_only_lasting_answers_gets_one(tmp_path: Path, agent: str, granted: bool, offered: tuple[str, ...]) -> None:
+    """The person, who is told what a yes means there, is taken at their word; an answer for one call goes before one for all."""
+    source = tmp_path / "agent" / "agent.py"
+    options = ", ".join(
+        f"PermissionOption(option_id='{a[0]}{b}', name='{a}', kind='{a}_{b}')" for b in offered for a in ("allow", "reject")
+    )
+    text = re.sub(r"options = \[.*\]", f"options = [{options}]", source.read_text())
+    text = text.replace('option_id", "") == "y"', 'option_id", "").startswith("a")').replace(
+        '"gone" if', 'repr(answer.outcome) + "gone" if'
+    )
+    source.write_text(text.replace('else "kept"', 'else repr(answer.outcome) + "kept"'))
+    asked: list[ApprovalAsked] = []
+
+    async def approver(question: ApprovalAsked) -> ApprovalGiven:
+        asked.append(question)
+        return ApprovalGiven(call=question.call, granted=granted, by="ann", how="click")
+
+    run, events = asyncio.run(ran(tmp_path, agent, approver=approver))
+    assert run.status == "COMPLETE", run.reason
+    assert f"option_id='{'a' if granted else 'r'}{offered[-1]}'" in of(events, ModelAnswered)[-1].text
+    assert ["every later call" in question.preview for question in asked] == [len(offered) == 1]
 
 
 def test_an_agent_that_dies_says_why(tmp_path: Path, agent: str) -> None:

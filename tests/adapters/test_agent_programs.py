@@ -342,3 +342,53 @@ def test_an_unknown_runner_is_no_model(tmp_path: Path) -> None:
     """A misspelt runner is answered with the nearest one; it is not looked for among models."""
     with Lab(home=tmp_path / "home") as lab, pytest.raises(UsageError, match="there is no runner 'claude-cod'; did you mean 'claude-code'"):
         lab.run_sync("go", runner="claude-cod", workspace=tmp_path)
+
+
+def asking(args: dict[str, Any], asked: list[ApprovalAsked]) -> Any:
+    """A person, or a script in their place, who allows each call with these arguments."""
+
+    async def approver(question: ApprovalAsked) -> ApprovalGiven:
+        asked.append(question)
+        return ApprovalGiven(call=question.call, granted=True, by="ann", how="click", args=args)
+
+    return approver
+
+
+def test_edited_arguments_reach_a_program_that_takes_them(place: Place) -> None:
+    """Claude Code runs the command that a person put in place of its own, although no tool of ours has its name."""
+    place.plays("claude-code", stream_of("claude-code"))
+    run, events = asyncio.run(ended(place, "claude-code", approve="ask", approver=asking({"command": "true"}, [])))
+    assert run.status == "COMPLETE", run.reason
+    sent = heard(place.workspace)[-1]["response"]["response"]  # type: ignore[index]
+    assert sent == {"behavior": "allow", "updatedInput": {"command": "true"}} and of(events, ToolCalled)[1].args == {"command": "true"}
+
+
+def test_arguments_that_cannot_be_edited_are_refused(place: Place) -> None:
+    """Of a program that takes none the person reads so and is asked again; the same answer again is a denial, not a loop without end."""
+    asked: list[ApprovalAsked] = []
+    place.plays("codex", stream_of("codex"))
+    run, _ = asyncio.run(ended(place, "codex", approve="ask", approver=asking({"goal": "other"}, asked)))
+    assert len(asked) == 2 and "takes no other arguments" in asked[1].why
+    assert run.status == "FAILED" and "not allowed to begin" in run.reason and not (place.workspace / "heard.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "says"),
+    [
+        ("opencode", {"type": "step_finish", "sessionID": "s", "part": {"reason": "length", "tokens": {}}}, "cut off"),
+        ("claude-code", {"type": "result", "subtype": "success", "result": "Half", "stop_reason": "max_tokens"}, "cut off"),
+        ("claude-code", {"type": "result", "subtype": "success", "result": "Half", "stop_reason": "refusal"}, "refused"),
+    ],
+)
+def test_an_answer_that_is_cut_off_says_so(place: Place, name: str, line: dict[str, Any], says: str) -> None:
+    """A program that tells how its answer ended is believed."""
+    place.plays(name, [{"type": "text", "sessionID": "s", "part": {"text": "Half"}}, line] if name == "opencode" else [line])
+    run, _ = asyncio.run(ended(place, name))
+    assert run.answer == "Half" and says in run.reason
+
+
+def test_a_number_that_is_none_is_an_error_of_the_program(place: Place) -> None:
+    """The run fails with the line in its reason; nothing else escapes."""
+    place.plays("codex", [{"type": "turn.completed", "usage": {"input_tokens": "many"}}])
+    run, _ = asyncio.run(ended(place, "codex"))
+    assert run.status == "FAILED" and "cannot be understood" in run.reason

@@ -107,6 +107,7 @@ class _Work:
         args = {"goal": self._step.goal or self._step.work}
         danger = Danger.HIGH if self._choice.wanted else Danger.CRITICAL
         call = Call(id=f"{self._step.id}.start", kind="tool", target=self._adapter.name, args={**args}, step=self._step.id, danger=danger)
+        self._desk.of_programs[call.id] = False
         given = await self._desk.decide(replace(call, sandbox=self._level))
         if given is not None and not given.granted:
             raise ToolError(f"{self._adapter.name} was not allowed to begin" + (f": {given.reason}" if given.reason else ""))
@@ -230,6 +231,9 @@ class _Work:
         known = self._ours.get(request.id)
         name = known.id if known is not None else f"{self._step.id}.{self._talk.cycles}.sub.{request.id}"  # of a sub-agent's call
         call = self._call(name, request.name, self._ctx.redactor.json(request.args), asked.danger)
+        self._desk.of_programs[name] = self._adapter.capabilities.edits
+        if asked.lasting:
+            self._desk.lasting.add(name)
         given = self._given.pop(call.key, None) or await self._desk.decide(call)
         if given is not None and not given.granted:
             self._denied.add(name)
