@@ -96,7 +96,7 @@ def test_readings(text: str, start: str, precision: str) -> None:
         ("blorp", "cannot read 'blorp'"),
         ("15", "cannot read '15'"),
         ("Wednesday", "today is a Wednesday"),
-        ("the 31st", "cannot read"),
+        ("the 31st", "November has no day 31"),
         ("Friday the 13th", "2026-11-13 is not on the side of the future"),
         ("this morning", "a part of a day has no clock time"),
         ("3/4/2027", "2027-03-04 00:00 or 2027-04-03 00:00"),
@@ -324,3 +324,48 @@ def test_a_date_in_part_is_not_taken_from_the_other_side_in_any_language() -> No
     for text, day in (("il y a 3 jours", "2026-11-15"), ("13 novembre 2026", "2026-11-13"), ("hier", "2026-11-17")):
         assert parse_relative(text, NOON, language="fr").start.date().isoformat() == day
     assert parse_relative("vendredi 13", NOON, language="fr", prefer="past").start.date().isoformat() == "2026-11-13"
+
+
+@pytest.mark.parametrize(
+    ("text", "today", "prefer", "day"),
+    [
+        ("the 1st", "2026-03-27", "future", "2026-04-01"),
+        ("the 1st", "2026-01-31", "future", "2026-02-01"),  # February has no 31st: such a today hid that the day was over
+        ("the 31st", "2026-04-01", "past", "2026-03-31"),
+        ("the 31st", "2026-01-31", "future", "2026-01-31"),
+        ("January 31", "2026-01-31", "future", "2026-01-31"),
+        ("the second", "2026-12-31", "future", "2027-01-02"),
+    ],
+)
+def test_a_day_without_its_month_lies_on_the_preferred_side(text: str, today: str, prefer: str, day: str) -> None:
+    """The coming or the last such day, never one on the other side."""
+    now = datetime.fromisoformat(today).replace(hour=12, tzinfo=ZoneInfo("Europe/Vienna"))
+    assert f"{parse_relative(text, now, prefer=prefer).start:%Y-%m-%d}" == day  # type: ignore[arg-type]
+
+
+def test_another_language_does_not_read_a_past_day_as_the_coming_one_at_the_end_of_a_month() -> None:
+    """A reading that jumps by more than a day when a day passes is no distance from today."""
+    now = datetime(2026, 1, 31, 12, tzinfo=ZoneInfo("Europe/Vienna"))
+    with pytest.raises(UsageError, match="not on the side of the future"):
+        parse_relative("le 30", now, language="fr")
+    assert parse_relative("il y a 3 jours", now, language="fr").start.day == 28
+
+
+def test_times_at_the_end_of_the_calendar_and_unknown_zones_are_refused_in_words() -> None:
+    """An `OverflowError` and a list of all zones say nothing to do next."""
+    for call in (
+        lambda: normalize_timezone("9999-12-31T23:59+00:00", "Asia/Tokyo"),
+        lambda: normalize_timezone("0001-01-01T00:00", "America/New_York", from_zone="UTC"),
+        lambda: time_arithmetic("9999-12-31T23:30+00:00", "+1 hour", zone="Europe/Vienna"),
+    ):
+        assert "leaves the years 1 to 9999" in outcome(call)
+    assert len(outcome(lambda: normalize_timezone("2026-11-18T12:00Z", "Mars/Phobos"))) < 1_200  # not all 597 names
+
+
+def test_a_time_that_clocks_skip_or_repeat_is_refused_with_texts_that_can_be_read() -> None:
+    """What the refusal advises can be given back as it is."""
+    now = datetime(2018, 11, 3, 10, tzinfo=ZoneInfo("America/Sao_Paulo"))
+    said = outcome(lambda: parse_relative("tomorrow 0:30", now))
+    assert "write 2018-11-03T23:30:00-03:00 or 2018-11-04T01:30:00-02:00" in said
+    assert parse_relative("2018-11-04T01:30:00-02:00", now).start.hour == 1
+    assert parse_relative("tomorrow 24:00", now).interpretation == "tomorrow, at 24:00"

@@ -15,7 +15,17 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.tools.timeparse.durations import Offset, move_day, read_offset, vague_word
 from kestrel_lab.tools.timeparse.normalize import MONTH_NAMES, MONTHS, WEEKDAY_NAMES, WEEKDAYS, lazy_pattern, ordinal
-from kestrel_lab.tools.timeparse.types import Question, Reading, Span, calendar_day, one_day, refuse_expression, time_range, whole_months
+from kestrel_lab.tools.timeparse.types import (
+    Question,
+    Reading,
+    Span,
+    calendar_day,
+    month_start,
+    one_day,
+    refuse_expression,
+    time_range,
+    whole_months,
+)
 from kestrel_lab.tools.timeparse.zones import at_clock, day_start
 
 Rule = Callable[["re.Match[str]", Question], Span]
@@ -136,6 +146,17 @@ def _bare_month(found: re.Match[str], asked: Question) -> Span:
         return whole_months(today.year, month, 1, f"{name} of this year", "no year was given: this month was taken")
     year = today.year + ((month < today.month) if asked.prefer == "future" else -(month > today.month))
     return whole_months(year, month, 1, f"the {asked.side} {name}", f"no year was given: the {asked.side} {name} was taken")
+
+
+@_rule(r"(?:the )?(?P<number>\d{1,2})(?:st|nd|rd|th)")
+def _bare_day_of_month(found: re.Match[str], asked: Question) -> Span:
+    number, today, step = int(found["number"]), asked.today, 1 if asked.prefer == "future" else -1
+    first = month_start(today.year, today.month + step * ((number - today.day) * step < 0))
+    day = first + timedelta(days=number - 1)
+    if day.month != first.month:
+        refuse_expression(asked.text, f"{MONTH_NAMES[first.month - 1]} has no day {number}", "the full date, year first")
+    which = f"the {asked.side} {ordinal(number)} of a month"
+    return one_day(day, which, f"no month was given: {which} was taken")
 
 
 @_rule(r"q(?P<quarter>[1-4])(?:[\s,/-]*(?P<year>\d{4}))?")
@@ -275,6 +296,8 @@ def read_day(text: str, asked: Question) -> Span | None:
         refuse_expression(text, f"{day} is a {WEEKDAY_NAMES[day.weekday()]}", f"either the date or the weekday, such as {day}")
     if whole_year:
         return one_day(day, "a date", relative=False)
+    if (day.month, day.day) == (asked.today.month, asked.today.day):
+        return one_day(asked.today, "that day of this year", "no year was given: today was taken")
     return one_day(day, f"the {asked.side} such day", f"the date was not given in full: the {asked.side} one was taken")
 
 
@@ -333,12 +356,12 @@ def _every_number_counts(asked: Question, language: str, order: str, moment: dat
 
 
 def _on_the_preferred_side(asked: Question, language: str, order: str, moment: datetime) -> None:
-    """Refuse a date without its year or month that was taken from the other side: it stays while days pass and moves with the years."""
+    """Refuse a date without its year or month that was taken from the other side: it does not move with the days but with the years."""
     days = (moment.date() - asked.today).days
     if not re.search(r"\d", asked.text) or (days >= 0 if asked.prefer == "future" else days <= 0):
         return
     tomorrow, later = (_read_by(asked, language, order, 24 * 60 * passed) for passed in (1, 366))
-    if tomorrow is not None and tomorrow[0] == moment and later != tomorrow:
+    if tomorrow is None or (tomorrow[0] - moment != timedelta(days=1) and later != tomorrow):
         refuse_expression(asked.text, f"{moment:%Y-%m-%d} is not on the side of the {asked.prefer}", "the full date, year first")
 
 

@@ -11,7 +11,7 @@ from decimal import Decimal
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.tools.timeparse.normalize import canonical_text, lazy_pattern
 from kestrel_lab.tools.timeparse.types import Reading, month_start
-from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, offset_name, zone_named, zone_of
+from kestrel_lab.tools.timeparse.zones import Choice, Zone, at_clock, day_start, offset_name, on_clocks, zone_named, zone_of
 
 _UNITS = {
     "year": ("y", "yr", "yrs", "year", "years"),
@@ -133,7 +133,7 @@ def move_moment(moment: datetime, offset: Offset, zone: Zone, choice: Choice | N
 
     Raises `UsageError` beyond the years 1 to 9999, and as `at_clock` does where the clock time is skipped or comes twice.
     """
-    here, notes = moment.astimezone(zone.rules), tuple[str, ...]()
+    here, notes = on_clocks(moment, zone), tuple[str, ...]()
     if offset.months or offset.days or offset.weekdays:
         day, notes = move_day(here.date(), offset)
         if day != here.date():
@@ -206,7 +206,7 @@ def read_moment(text: str, zone: Zone | None, choice: Choice | None = None) -> t
         return found, zone, notes
     if zone is None:
         return moment, zone_of(moment, "the time itself"), ()
-    there = moment.astimezone(zone.rules)
+    there = on_clocks(moment, zone)
     if there.utcoffset() != moment.utcoffset():
         was, now = offset_name(moment.utcoffset() or timedelta()), offset_name(there.utcoffset() or timedelta())
         raise UsageError(f"{text!r} is at {was}, but {zone.name} was then at {now}: leave out the one that is wrong")
@@ -267,7 +267,7 @@ def normalize_timezone(time: str | datetime, to_zone: str, *, from_zone: str | N
     """
     target = zone_named(to_zone, "the arguments")
     moment, source, notes = _given_time(time, zone_named(from_zone, "the arguments") if from_zone is not None else None)
-    there = moment.astimezone(UTC).astimezone(target.rules)
+    there = on_clocks(moment, target)
     if target.short:
         at_clock(there.date(), there.time(), target)  # refuses CET in July
         notes += (f"{target.short} was read as {target.name}",)
@@ -282,4 +282,4 @@ def normalize_timezone(time: str | datetime, to_zone: str, *, from_zone: str | N
 def _given_time(time: str | datetime, zone: Zone | None, choice: Choice | None = None) -> tuple[datetime, Zone, tuple[str, ...]]:
     if isinstance(time, str) or time.tzinfo is None:
         return read_moment(time if isinstance(time, str) else time.isoformat(), zone, choice)
-    return (time, zone_of(time, "the time itself"), ()) if zone is None else (time.astimezone(zone.rules), zone, ())
+    return (time, zone_of(time, "the time itself"), ()) if zone is None else (on_clocks(time, zone), zone, ())

@@ -248,7 +248,7 @@ def _reading_at(span: Span, clock: Clock, asked: Question, notes: tuple[str, ...
     if not span.is_day:
         refuse_expression(asked.text, f"{span.said} is a {span.precision}, no day", "a day with the time of day")
     moment, said = at_clock(span.first + timedelta(days=clock.next_day), clock.at, asked.zone, asked.disambiguate)
-    what = f"{span.said}, at {clock.at:%H:%M:%S}".removesuffix(":00")
+    what = f"{span.said}, at {'24:00' if clock.next_day else clock.at.isoformat('seconds').removesuffix(':00')}"
     return _moment_reading(moment, what, clock.precision, asked, *span.notes, *notes, *said)
 
 

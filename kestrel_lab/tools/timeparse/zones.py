@@ -198,13 +198,21 @@ def at_clock(day: date, clock: time, zone: Zone, choice: Choice | None = None) -
     early, late = sorted((_real_moment(first, zone), _real_moment(second, zone)), key=lambda moment: moment.astimezone(UTC))
     if before > after:
         what = f"{wall:%H:%M} is shown twice on {day} in {zone.name}, where clocks are turned back: at {early.isoformat()} and at {late.isoformat()}"
-        advice = "say which with disambiguate: earlier or later"
+        advice = "write one of these, or disambiguate: earlier or later"
     else:
         what = f"{wall:%H:%M} does not exist on {day} in {zone.name}, where clocks are put forward"
-        advice = f"write {early:%H:%M} or {late:%H:%M}, or disambiguate: earlier or later"
+        advice = f"write {early.isoformat()} or {late.isoformat()}, or disambiguate: earlier or later"
     if choice is None:
         raise UsageError(f"{what}; {advice}")
     return (early if choice == "earlier" else late), (f"{what}; the {choice} was asked for",)
+
+
+def on_clocks(moment: datetime, zone: Zone) -> datetime:
+    """Return `moment` as clocks of `zone` show it; `UsageError` where that is beyond the years 1 to 9999."""
+    try:
+        return moment.astimezone(UTC).astimezone(zone.rules)
+    except (OverflowError, ValueError):
+        raise UsageError(f"{moment.isoformat()} leaves the years 1 to 9999 in {zone.name}") from None
 
 
 def day_start(day: date, zone: Zone) -> datetime:
