@@ -61,8 +61,8 @@ test-long: $(VENV)/.dev $(VENV)/conformance/.done browser ## Run the long tests:
 
 test-all: test test-long ## Run every test
 
-mutants: $(VENV)/.dev ## Change the package in a sample of places and see which changes the tests notice; SEED=, NUMBER=, ONLY= choose
-	@$(BIN)/python -m bench.mutants --out $(ARTIFACTS)/mutants $(if $(SEED),--seed $(SEED)) $(if $(NUMBER),--number $(NUMBER)) $(if $(ONLY),--only $(ONLY))
+mutants: $(VENV)/.dev ## Change the package in a sample of places and see which changes the tests notice; SEED=, NUMBER=, ONLY=, MODULES= choose
+	@$(BIN)/python -m bench.mutants --out $(ARTIFACTS)/mutants $(if $(SEED),--seed $(SEED)) $(if $(NUMBER),--number $(NUMBER)) $(if $(ONLY),--only $(ONLY)) $(if $(MODULES),--modules '$(MODULES)')
 
 messages: $(VENV)/.dev ## Write docs/messages.md, the list of what a person reads
 	@$(BIN)/python -m bench.messages

@@ -1,36 +1,39 @@
 """Change the package in a sample of places and see which changes the tests notice: `python -m bench.mutants --out FOLDER`.
 
-A mutant is the package with one comparison, condition, boolean, sum or return value changed. The ten test files nearest to the
-changed module run on it, in a copy of the project: of their tests those that ran the changed statement when nothing was changed
-(`bench.reached`), the quickest first. What was found is kept in FOLDER/mutants.jsonl, so a run that was stopped goes on; remove that after
-the package or its tests have changed. mutmut and cosmic-ray make every mutant of a project and run one command on each; neither
-draws a sample of the whole nor picks the tests of a module.
+A mutant is a function of the package with one comparison, condition, boolean, sum or return value changed. The ten test files nearest
+to its module are asked: of their tests those that ran the changed statement when nothing was changed, the quickest first. pytest collects the
+tests once, and each mutant is tried in a fork of that process, in which the function is given the changed code: a fifth of a second
+for most. What tests start in another process is the package as it is, so a mutant that only such tests would notice counts as missed.
+mutmut and cosmic-ray make every mutant of a project; neither draws a sample of the whole nor picks the tests of a module.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import gc
 import json
 import os
 import random
 import re
-import shutil
 import signal
-import subprocess
 import sys
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
 from hashlib import sha256
+from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock
+from types import CodeType, FunctionType
+from typing import Any
 
+import coverage
 import pytest
 
-from bench.reached import CHOSEN, FAILED, WRITTEN
 from kestrel_lab.evals.stats.intervals_and_tests import wilson_interval
 
 ROOT = Path(__file__).parents[1]
@@ -51,9 +54,12 @@ COMPARED = {
     ast.IsNot: "is",
 }
 COUNTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "*"}
-ENDED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
-NEAREST = 3
-"""So many test files are tried first, by themselves: most mutants are caught there."""
+NEAREST = 10
+"""So many test files are asked about a module."""
+ENOUGH_S = 20.0
+"""Tests of one mutant that take longer together are not all run."""
+SLOWER = 3
+"""So many times the seconds that its tests take otherwise a mutant may take, and half a minute more, before it is out of time."""
 
 
 @dataclass(frozen=True)
@@ -133,9 +139,20 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of the package that a file imports, as dotted names; names imported of a package may be modules."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    """The modules of the package that a file imports, as dotted names; names imported of a package may be modules.
+
+    A file that imports modules of a package by their names, as the table of operations does, imports those that it names.
+    """
+    text = path.read_text()
+    found = {
+        f"{package}.{name}"
+        for package in re.findall(r'import_module\(f"(kestrel_lab[\w.]*)\.\{', text)
+        for name in re.findall(r'"(\w+)"', text)
+    }
+    todo: list[ast.AST] = [ast.parse(text)]
+    while todo:
+        node = todo.pop()
+        todo.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))  # where no import can stand
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kestrel_lab"):
             found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
@@ -150,7 +167,7 @@ class Covering:
         self._tests = {path: imported(path) for path in sorted((ROOT / "tests").rglob("test_*.py"))}
         self._modules = {dotted(path): imported(path) for path in sorted(PACKAGE.rglob("*.py"))}
 
-    def of(self, module: str, most: int = 10) -> list[str]:
+    def of(self, module: str, most: int = NEAREST) -> list[str]:
         """So many test files: a module that is always used through another one is tested by the tests of that."""
         wanted = {dotted(PACKAGE / module)}
         steps: dict[Path, int] = {}
@@ -188,111 +205,185 @@ def ran(mutant: Mutant) -> range | None:
     return range(max(node.lineno for node in inside), last + 1) if inside else None
 
 
-class Copy:
-    """A copy of the project in which tests run."""
-
-    def __init__(self, folder: Path) -> None:
-        shutil.rmtree(folder, ignore_errors=True)
-        ignored = shutil.ignore_patterns(".git", ".venv", "out", "*_cache", "__pycache__", "node_modules")
-        shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
-        # tests that fail without a repository would seem to notice anything
-        subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
-        self.folder = folder.absolute()
-
-    def pytest(self, *given: str, seconds: float, **environment: str) -> int:
-        """Run tests, and return the exit code. Raises `subprocess.TimeoutExpired` when they do not end in time."""
-        plugins = ("no:cacheprovider", "pytest_timeout", "_hypothesis_pytestplugin", "bench.reached")  # others take longer than most tests
-        command = [sys.executable, "-m", "pytest", "-q", *(f"-p{name}" for name in plugins), "-m", "not long and not browser"]
-        alone = {"PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-        env = {**os.environ, **alone, **environment}
-        quiet = subprocess.DEVNULL
-        with subprocess.Popen(
-            [*command, *given], cwd=self.folder, env=env, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
-        ) as process:
-            try:
-                return process.wait(seconds)
-            finally:
-                try:
-                    os.killpg(process.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+@cache
+def functions(module: str) -> dict[str, list[CodeType]]:
+    """The code of each function of a module as it stands in its file, by qualified name."""
+    path = PACKAGE / module
+    return codes(compile(path.read_bytes(), str(path), "exec", dont_inherit=True))
 
 
-class Reached:
-    """Which tests of a file ran which lines of the unchanged package: recorded when it is asked for again, and kept in a folder.
+def codes(code: CodeType) -> dict[str, list[CodeType]]:
+    """The code of what is defined in `code`, by qualified name, in its order."""
+    found: dict[str, list[CodeType]] = defaultdict(list)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            found[inner.co_qualname].append(inner)
+            for name, more in codes(inner).items():
+                found[name] += more
+    return found
 
-    To record a file takes longer than to run it once. A record is made again when the test file or the module in question has changed.
+
+def swap(mutant: Mutant, live: Sequence[FunctionType]) -> bool:
+    """Give the functions of its module the changed code; `False` where none has the changed statement."""
+    path = PACKAGE / mutant.module
+    old, new = functions(mutant.module), codes(compile(mutant.made(path.read_bytes()), str(path), "exec", dont_inherit=True))
+    changed = False
+    for function in live:
+        name, line = function.__code__.co_qualname, function.__code__.co_firstlineno
+        for was, now in zip(old.get(name, ()), new.get(name, ()), strict=True):
+            if was.co_firstlineno == line and not same(was, now):
+                function.__code__ = now
+                changed = True
+    return changed
+
+
+def same(one: CodeType, other: CodeType) -> bool:
+    """Whether two codes do the same, wherever they stand."""
+    if (one.co_code, one.co_names, len(one.co_consts)) != (other.co_code, other.co_names, len(other.co_consts)):
+        return False
+    return all(
+        same(left, right) if isinstance(left, CodeType) and isinstance(right, CodeType) else (type(left), left) == (type(right), right)
+        for left, right in zip(one.co_consts, other.co_consts, strict=True)
+    )
+
+
+class Trials:
+    """A plugin of pytest that tries mutants instead of running the tests.
+
+    `share` of `shares` is which part of the tests it records, and which of the mutants it tries: others do the rest at the same time.
     """
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        self._folder = folder
-        self._asked = set[str]()
-        self._locks: defaultdict[str, Lock] = defaultdict(Lock)
+    def __init__(self, mutants: Sequence[Mutant], covering: Covering, out: Path, share: int, shares: int) -> None:
+        self._mutants, self._covering, self._out, self._share, self._shares = mutants, covering, out, share, shares
+        self._failed: list[str] = []
 
-    def tests(self, file: str, module: str, lines: range | None, copy: Copy) -> dict[str, float] | None:
-        """The tests that may notice a change of these lines, and how long each takes; `None` while nothing is recorded: any of the file.
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a test that failed."""
+        if report.failed:
+            self._failed.append(report.nodeid)
 
-        Those that start Python may run any line; those that fail anyway notice nothing.
-        """
-        kept = self._folder.absolute() / f"{file.replace('/', '.')}.json"
-        now = [sha256(path.read_bytes()).hexdigest() for path in (ROOT / file, PACKAGE / module)]
-        with self._locks[file]:
-            if not kept.exists() or [(found := json.loads(kept.read_text()))["file"], found["modules"].get(module, now[1])] != now:
-                if file not in self._asked:
-                    self._asked.add(file)
-                    return None
-                copy.pytest(file, seconds=1800, **{WRITTEN: str(kept)})
-            found = json.loads(kept.read_text())
-            names, of_module = list(found["seconds"]), found["lines"].get(module, {})
-        chosen = set(names)
-        if lines is not None:
-            chosen = {*found["anywhere"], *(names[at] for line in lines for at in of_module.get(str(line), ()))}
-        return {name: found["seconds"][name] for name in chosen - set(found["failed"])}
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Record what the tests run, then try each mutant in a process of its own."""
+        items = {item.nodeid: item for item in session.items}
+        digest = sha256(json.dumps([*items]).encode())
+        for path in sorted([*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]):
+            digest.update(path.read_bytes())
+        places = [self._out / f"reached-{digest.hexdigest()[:12]}-{share}-{self._shares}.json" for share in range(self._shares)]
+        mine = [item for item in session.items if int(sha256(str(item.path).encode()).hexdigest(), 16) % self._shares == self._share]
+        if not places[self._share].exists():
+            os.waitpid(self._fork(lambda: self._record(mine, places[self._share])), 0)
+        while not all(place.exists() for place in places):
+            time.sleep(1)
+        reached = [json.loads(place.read_text()) for place in places]
+        for mutant in self._mutants:
+            import_module(dotted(PACKAGE / mutant.module))
+        gc.unfreeze()
+        live: dict[str, list[FunctionType]] = defaultdict(list)
+        for one in gc.get_objects():
+            if isinstance(one, FunctionType) and one.__code__.co_filename.startswith(str(PACKAGE)):
+                live[str(Path(one.__code__.co_filename).relative_to(PACKAGE))].append(one)
+        gc.freeze()
+        for number, mutant in enumerate(self._mutants):
+            if number % self._shares == self._share:
+                end = self._tried(mutant, live[mutant.module], items, reached)
+                with (self._out / "ends.jsonl").open("a") as file:
+                    file.write(json.dumps([number, end]) + "\n")
+                if end != "caught":
+                    print(f"{end:7} {described(mutant)}", file=sys.__stderr__, flush=True)
+        return True
 
-
-def tried(mutant: Mutant, files: list[str], copy: Copy, reached: Reached, seconds: float) -> str:
-    """`caught`, `missed`, or `time` when its tests did not end in time."""
-    place = copy.folder / "kestrel_lab" / mutant.module
-    source, lines = (PACKAGE / mutant.module).read_bytes(), ran(mutant)
-    for some in (files[:NEAREST], files[NEAREST:]):
-        tests = {file: reached.tests(file, mutant.module, lines, copy) for file in some}
-        taken = {name: time for by_name in tests.values() for name, time in (by_name or {}).items()}
-        chosen = [*sorted(taken, key=lambda name: taken[name]), *(file for file in some if tests[file] is None)]
-        put(place, mutant.made(source))
+    def _fork(self, work: Any) -> int:
+        """Do `work` in a process of its own, which ends with what it returns, and with 1 where it fails. Returns the id of the process."""
+        if pid := os.fork():
+            return pid
+        status = 1
         try:
-            if chosen and notice(chosen, copy, seconds):
-                return "caught"
-        except subprocess.TimeoutExpired:
-            return "time"
+            os.setsid()
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for number in range(3):
+                os.dup2(nowhere, number)
+            status = int(work() or 0)
         finally:
-            put(place, source)
-    return "missed"
+            os._exit(status)
+
+    def _run(self, items: Sequence[pytest.Item], begun: Any = lambda _: None) -> Iterator[pytest.Item]:
+        """Run tests one after the other, and yield each when it has ended."""
+        for item, following in pairwise([*items, None]):
+            assert item is not None
+            begun(item)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            yield item
+
+    def _record(self, items: Sequence[pytest.Item], place: Path) -> None:
+        """Write how long each test takes, which fail as the package is, and which lines each runs."""
+        watch = coverage.Coverage(data_file=None, config_file=False, source=[str(PACKAGE)])
+        watch.set_option("run:disable_warnings", ["module-not-imported", "no-data-collected", "trace-changed", "already-imported"])
+        seconds: dict[str, float] = {}
+        watch.start()
+        since = time.monotonic()
+        for item in self._run(items, lambda item: watch.switch_context(item.nodeid)):
+            seconds[item.nodeid], since = time.monotonic() - since, time.monotonic()
+        watch.stop()
+        data = watch.get_data()
+        names = {name: at for at, name in enumerate(seconds)}
+        lines: dict[str, dict[int, list[int]]] = {}
+        for path in data.measured_files():
+            ran_by = data.contexts_by_lineno(path)
+            lines[str(Path(path).relative_to(PACKAGE))] = {line: [names[test] for test in tests if test] for line, tests in ran_by.items()}
+        part = place.with_suffix(".part")
+        part.write_text(json.dumps({"seconds": seconds, "failed": self._failed, "lines": lines}))
+        part.rename(place)
+
+    def _tried(self, mutant: Mutant, live: Sequence[FunctionType], items: dict[str, pytest.Item], reached: Sequence[dict[str, Any]]) -> str:
+        """`caught`, `missed`, or `time` when its tests did not end in time."""
+        files, statement = {*self._covering.of(mutant.module)}, ran(mutant)
+        assert statement is not None
+        near: dict[str, float] = {}
+        for part in reached:
+            of_module, names = part["lines"].get(mutant.module, {}), [*part["seconds"]]
+            tests = {names[at] for line in statement for at in of_module.get(str(line), ())} - {*part["failed"]}
+            near |= {test: part["seconds"][test] for test in tests if test in items and test.partition("::")[0] in files}
+        chosen, takes = list[pytest.Item](), 0.0
+        for test in sorted(near, key=lambda test: near[test]):
+            if not chosen or takes + near[test] <= ENOUGH_S:
+                chosen.append(items[test])
+                takes += near[test]
+        if not chosen:
+            return "missed"
+        said = self._out / f"failed-{self._share}.txt"
+
+        def notice(tests: Sequence[pytest.Item]) -> bool:
+            noticed = swap(mutant, live) and any(self._failed for _ in self._run(tests))
+            said.write_text(self._failed[0] if self._failed else "")
+            return noticed
+
+        # On a busy machine a test may fail once that the change has nothing to do with: it has to fail twice.
+        said.write_text("")
+        end = self._end(lambda: notice(chosen), takes)
+        while end == "caught" and (name := said.read_text()) and (again := self._end(lambda: notice([items[name]]), takes)) != "caught":
+            chosen.remove(items[name])
+            end = again if again == "time" else self._end(lambda: notice(chosen), takes)
+        return end
+
+    def _end(self, work: Any, takes: float) -> str:
+        """Return `caught` where `work` fails, `missed` where it does not, and `time` where it takes much longer than `takes`."""
+        until, pid = time.monotonic() + SLOWER * takes + 30, self._fork(work)
+        while time.monotonic() < until:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                return "caught" if status else "missed"
+            time.sleep(0.005)
+        os.killpg(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        return "time"
 
 
-def notice(chosen: list[str], copy: Copy, seconds: float) -> bool:
-    """Whether one of these tests or test files fails twice: on a busy machine a test may fail once that the change has nothing to do with."""
-    order, failed = copy.folder / "chosen.json", copy.folder / "failed.txt"
-    doubtful = list[str]()
-    while True:
-        order.write_text(json.dumps({"run": chosen, "but": doubtful}))
-        failed.write_text("")
-        files = dict.fromkeys(name.partition("::")[0] for name in chosen)
-        if copy.pytest("-x", *files, seconds=seconds, **{CHOSEN: str(order), FAILED: str(failed)}) in ENDED:
-            return False
-        if not (name := failed.read_text().partition("\n")[0]):  # the module cannot even be imported
-            return True
-        order.write_text(json.dumps({"run": [name], "but": []}))
-        if copy.pytest(name.partition("::")[0], seconds=seconds, **{CHOSEN: str(order), FAILED: str(failed)}) not in ENDED:
-            return True
-        doubtful.append(name)
-
-
-def put(place: Path, source: bytes) -> None:
-    """Replace a module, and forget what it was compiled to: two changes in one second look alike. The others stay compiled."""
-    place.write_bytes(source)
-    for compiled in (place.parent / "__pycache__").glob(f"{place.stem}.*"):
-        compiled.unlink()
+def described(mutant: Mutant) -> str:
+    """Where a mutant is and what it changes."""
+    source = (PACKAGE / mutant.module).read_bytes()
+    was, now = (" ".join(text.split())[:80] for text in (source[mutant.start : mutant.end].decode(), mutant.text))
+    return f"{mutant.module}:{mutant.line} {mutant.kind}: {was} -> {now}"
 
 
 def table(results: list[tuple[Mutant, str]], seed: int) -> str:
@@ -320,49 +411,38 @@ def table(results: list[tuple[Mutant, str]], seed: int) -> str:
 def main() -> None:
     """Make mutants, try them and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.mutants", description="See which changes of the package its tests notice.")
-    parser.add_argument(
-        "--out", type=Path, default=Path("out/mutants"), help="folder for what was found and for copies (default: %(default)s)"
-    )
+    parser.add_argument("--out", type=Path, default=Path("out/mutants"), help="folder for what was found (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=14, help="of the sample (default: %(default)s)")
-    parser.add_argument("--number", type=int, default=100, help="mutants of each of the two groups (default: %(default)s)")
+    parser.add_argument("--number", type=int, default=200, help="mutants of each of the two groups (default: %(default)s)")
     parser.add_argument("--only", choices=GOALS, help="one group alone")
-    parser.add_argument("--seconds", type=float, default=180, help="for the tests of one mutant (default: %(default)s)")
+    parser.add_argument("--modules", help="all mutants of these modules instead of a sample, such as 'permissions/*'")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants at once (default: %(default)s)")
     given = parser.parse_args()
-    made = [mutant for path in sorted(PACKAGE.rglob("*.py")) for mutant in mutants_of(path)]
+    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if fnmatch(str(path.relative_to(PACKAGE)), given.modules or "*")]
+    made = [mutant for path in paths for mutant in mutants_of(path) if ran(mutant) is not None]
     sample: list[Mutant] = []
     for group in (given.only,) if given.only else GOALS:
         of_group = [mutant for mutant in made if mutant.group == group]
-        sample += random.Random(given.seed).sample(of_group, min(given.number, len(of_group)))
-    kept = given.out / "mutants.jsonl"
-    given.out.mkdir(parents=True, exist_ok=True)
-    known: dict[str, str] = (
-        {json.dumps(row["mutant"]): row["end"] for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
-    )
-    covering, reached, copies = Covering(), Reached(given.out / "reached"), SimpleQueue[Copy]()
-    for number in range(given.jobs):
-        copies.put(Copy(given.out / f"copy{number}"))
-
-    def end_of(mutant: Mutant) -> str:
-        key = json.dumps(asdict(mutant))
-        if key in known:
-            return known[key]
-        copy = copies.get()
-        try:
-            end = tried(mutant, covering.of(mutant.module), copy, reached, given.seconds)
-        finally:
-            copies.put(copy)
-        with kept.open("a") as file:
-            file.write(json.dumps({"mutant": asdict(mutant), "end": end}) + "\n")
-        print(f"{end:7} {mutant.module}:{mutant.line} {mutant.kind}: {' '.join(mutant.text.split())[:90]}", flush=True)
-        return end
-
-    with ThreadPoolExecutor(given.jobs) as pool:
-        results = list(zip(sample, pool.map(end_of, sample), strict=True))
-    print(f"\n{table(results, given.seed)}\nMissed:")
-    for mutant, end in results:
-        if end == "missed":
-            print(f"  {mutant.module}:{mutant.line} {mutant.kind}: {' '.join(mutant.text.split())[:100]}")
+        sample += of_group if given.modules else random.Random(given.seed).sample(of_group, min(given.number, len(of_group)))
+    out, covering = given.out.absolute(), Covering()
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "ends.jsonl").unlink(missing_ok=True)
+    files = sorted({file for module in {mutant.module for mutant in sample} for file in covering.of(module)})
+    plugins = ("no:cacheprovider", "pytest_timeout", "_hypothesis_pytestplugin")  # others take longer than most tests
+    asked = ["-qq", "--no-header", *(f"-p{name}" for name in plugins), "-m", "not long and not browser", f"--rootdir={ROOT}", *files]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    os.chdir(ROOT)
+    jobs = []
+    for share in range(given.jobs):
+        if not (pid := os.fork()):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            os._exit(pytest.main(asked, plugins=[Trials(sample, covering, out, share, given.jobs)]))
+        jobs.append(pid)
+    statuses = [os.waitpid(pid, 0)[1] for pid in jobs]
+    if any(statuses):
+        sys.exit("the tests could not be collected: run them first")
+    ends = dict(json.loads(line) for line in (out / "ends.jsonl").read_text().splitlines())
+    print(f"\n{table([(mutant, ends[number]) for number, mutant in enumerate(sample)], given.seed)}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -37,9 +39,46 @@ def place(path: Path, node: ast.AST | None = None) -> str:
     return f"{path.relative_to(ROOT)}" + (f":{node.lineno}" if isinstance(node, ast.stmt) else "")
 
 
-def parsed(path: Path) -> ast.Module:
-    """What a file says. It is not kept: all of the code would be millions of objects."""
-    return ast.parse(path.read_text(encoding="utf-8"))
+@dataclass(frozen=True)
+class Code:
+    """What the rules ask of a file. Its tree is not kept: those of all files would be millions of objects."""
+
+    documented: bool
+    defined: list[tuple[str, str, bool, bool]]
+    """Each class and function, methods of public classes included, what is nested in functions not: place, name, class or not, documented or not."""
+    members: dict[str, list[str]]
+    """The public methods and class attributes of each public class at the top."""
+    imports: list[str]
+    """The modules of this package that it imports when it runs; what only a type checker reads is left out."""
+    git: list[str]
+    """Where a list, a tuple or a call begins with git."""
+
+
+@cache
+def parsed(path: Path) -> Code:
+    """What a file says, read once for all rules."""
+    module = ast.parse(path.read_text(encoding="utf-8"))
+    defined = [
+        (f"{place(path, node)} {node.name}", node.name, isinstance(node, ast.ClassDef), overload(node) or bool(ast.get_docstring(node)))
+        for node in definitions(module)
+    ]
+    members = {node.name: public_members(node) for node in module.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
+    imports: list[str] = []
+    git: list[str] = []
+    todo: list[ast.AST] = [module] if PACKAGE in path.parents else []  # tests import what they like, and start git
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kestrel_lab."):
+            imports.append(node.module)
+        elif isinstance(node, ast.List | ast.Tuple | ast.Call):
+            first = node.args[:1] if isinstance(node, ast.Call) else node.elts[:1]
+            if first and isinstance(first[0], ast.Constant) and str(first[0].value).split(" ", 1)[0] == "git":
+                git.append(f"{place(path)}:{node.lineno}")
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            todo.extend(node.orelse)
+        else:
+            todo.extend(ast.iter_child_nodes(node))
+    return Code(bool(ast.get_docstring(module)), defined, members, imports, git)
 
 
 def definitions(module: ast.Module) -> Iterator[Definition]:
@@ -54,31 +93,33 @@ def definitions(module: ast.Module) -> Iterator[Definition]:
                 todo.append(node)
 
 
+def overload(node: Definition) -> bool:
+    """Whether a definition is one of several signatures of a function."""
+    return any(getattr(mark, "id", "") == "overload" for mark in node.decorator_list)
+
+
+def public_members(node: ast.ClassDef) -> list[str]:
+    """The names that a class defines, without those that begin with an underscore."""
+    named = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+    named |= {target.id for one in node.body if isinstance(one, ast.Assign) for target in one.targets if isinstance(target, ast.Name)}
+    return sorted(name for name in named if not name.startswith("_"))
+
+
+def silent(files: list[Path], asked: Callable[[str], bool]) -> list[str]:
+    """The files, and the classes and functions of those names, that have no docstring."""
+    codes = [(path, parsed(path)) for path in files]
+    modules = [place(path) for path, code in codes if not code.documented]
+    return modules + [shown for _, code in codes for shown, name, _, documented in code.defined if asked(name) and not documented]
+
+
 def test_everything_public_states_its_contract() -> None:
     """Each module, public class and public function has a docstring; special methods say what their class says."""
-    silent = []
-    for path in MODULES:
-        module = parsed(path)
-        if not ast.get_docstring(module):
-            silent.append(place(path))
-        for node in definitions(module):
-            overload = any(getattr(mark, "id", "") == "overload" for mark in node.decorator_list)
-            if not node.name.startswith("_") and not overload and not ast.get_docstring(node):
-                silent.append(f"{place(path, node)} {node.name}")
-    assert silent == []
+    assert silent(MODULES, lambda name: not name.startswith("_")) == []
 
 
 def test_every_test_states_its_claim() -> None:
     """Each test function has a docstring, and each test module one that says what it is about."""
-    silent = []
-    for path in TESTS:
-        module = parsed(path)
-        if not ast.get_docstring(module):
-            silent.append(place(path))
-        for node in definitions(module):
-            if node.name.startswith("test_") and not ast.get_docstring(node):
-                silent.append(f"{place(path, node)} {node.name}")
-    assert silent == []
+    assert silent(TESTS, lambda name: name.startswith("test_")) == []
 
 
 def test_files_stay_small() -> None:
@@ -110,16 +151,12 @@ _WIDE = {"SessionStore": 26, "RunContext": 23}
 
 def test_classes_stay_small() -> None:
     """No public class defines more than 20 public members; for those that users hold what they inherit counts, too (attributes of an instance do not)."""
-    wide = {}
-    for path in MODULES:
-        for node in parsed(path).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                named = {one.name for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
-                named |= {
-                    target.id for one in node.body if isinstance(one, ast.Assign) for target in one.targets if isinstance(target, ast.Name)
-                }
-                if (count := sum(not name.startswith("_") for name in named)) > _WIDE.get(node.name, 20):
-                    wide[f"{place(path, node)} {node.name}"] = count
+    wide = {
+        f"{place(path)} {name}": len(members)
+        for path in MODULES
+        for name, members in parsed(path).members.items()
+        if len(members) > _WIDE.get(name, 20)
+    }
     assert wide == {}
     for held in (kestrel_lab.Run, kestrel_lab.Lab, Session):
         members = [name for name in dir(held) if not name.startswith("_") and not inspect.ismemberdescriptor(getattr(held, name))]
@@ -133,12 +170,10 @@ def test_names_say_what_a_thing_is() -> None:
     for path in MODULES:
         if words.search(re.sub(r"_", " ", path.stem)):
             vague.append(place(path))
-        for node in definitions(parsed(path)):
-            spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", node.name).replace("_", " ").lower()
-            if (isinstance(node, ast.ClassDef) and words.search(spaced)) or re.search(
-                r"(?<![a-z])(manager|helper|util|impl)s?(?![a-z])", spaced
-            ):
-                vague.append(f"{place(path, node)} {node.name}")
+        for shown, name, is_class, _ in parsed(path).defined:
+            spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).replace("_", " ").lower()
+            if (is_class and words.search(spaced)) or re.search(r"(?<![a-z])(manager|helper|util|impl)s?(?![a-z])", spaced):
+                vague.append(shown)
     assert vague == []
 
 
@@ -250,7 +285,7 @@ def test_imports_run_downhill() -> None:
     uphill = []
     for path in MODULES:
         own = ".".join(path.relative_to(ROOT).with_suffix("").parts[:2])
-        for target in imported(path) if own in level else ():
+        for target in parsed(path).imports if own in level else ():
             other = ".".join(target.split(".")[:2])
             if other in level and other != own and level[other] <= level[own]:
                 uphill.append(f"{place(path)} imports {target}")
@@ -258,32 +293,11 @@ def test_imports_run_downhill() -> None:
     assert uphill == []
 
 
-def imported(path: Path) -> Iterator[str]:
-    """The modules of this package that a module imports when it runs; what only a type checker reads is left out."""
-    tree = parsed(path)
-    typing_only = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("kestrel_lab.") and node not in typing_only:
-            yield node.module
-
-
 def test_git_is_started_in_one_place_only() -> None:
     """Only `host/git.py` has git started: whoever starts it otherwise lets a repository's settings start programs."""
-    started = [
-        place(path, node)
-        for path in MODULES
-        if path != PACKAGE / "host" / "git.py"
-        for node in ast.walk(parsed(path))
-        if isinstance(node, ast.List | ast.Tuple | ast.Call)
-        for first in (node.args[:1] if isinstance(node, ast.Call) else node.elts[:1])
-        if isinstance(first, ast.Constant) and (str(first.value) == "git" or str(first.value).startswith("git "))
-        if path.relative_to(PACKAGE).parts[0] != "shell_syntax"  # which only reads command lines
-    ]
+    readers = PACKAGE / "shell_syntax"  # which only reads command lines
+    files = [path for path in MODULES if path != PACKAGE / "host" / "git.py" and readers not in path.parents]
+    started = [where for path in files for where in parsed(path).git]
     assert started == []
 
 
@@ -291,6 +305,24 @@ def test_each_home_of_a_public_name_exists() -> None:
     """The lazy table and `__all__` name the same things, and each is where the table says."""
     assert set(kestrel_lab._HOMES) | {"__version__"} == set(kestrel_lab.__all__)
     assert all(hasattr(import_module(home), name) for name, home in kestrel_lab._HOMES.items())
+
+
+def test_each_module_that_a_text_names_exists() -> None:
+    """A docstring, comment or page that sends the reader to a module of the package sends them to one that is there."""
+    packages = "|".join(sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()))
+    named = re.compile(rf"`(?:kestrel_lab\.)?((?:{packages})(?:\.[a-z_]+)+)`")
+    pages = [path for path in (ROOT / "docs").rglob("*.md") if "reference" not in path.parts]
+    missing = [
+        f"{place(path)}: {name}"
+        for path in (*MODULES, *pages, *ROOT.glob("*.md"))
+        for name in named.findall(path.read_text(encoding="utf-8"))
+        if name.rpartition(".")[2] not in {"json", "md", "py", "yaml"}  # a file of the user
+        and not (PACKAGE / name.replace(".", "/")).is_dir()
+        and not (PACKAGE / name.replace(".", "/")).with_suffix(".py").is_file()
+        # the last part may be a name in the module
+        and not (PACKAGE / name.rpartition(".")[0].replace(".", "/")).with_suffix(".py").is_file()
+    ]
+    assert missing == []
 
 
 def test_no_text_names_a_package_registry() -> None:

@@ -1,12 +1,16 @@
 """The tool that changes the package and sees which changes the tests notice."""
 
 import ast
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bench import mutants
-from bench.mutants import Copy, Covering, Mutant, Reached, mutants_of, notice, put, table
+from bench.mutants import PACKAGE, ROOT, Covering, Mutant, mutants_of, swap, table
+from kestrel_lab.core.sanitize import one_line
 
 SOURCE = """\
 from typing import TYPE_CHECKING
@@ -58,15 +62,7 @@ def test_the_tests_of_a_module_are_those_that_import_it_or_what_imports_it() -> 
     assert "tests/runtime/approvals/test_approvals.py" in covering.of("runtime/approvals/decide.py")
     assert "tests/runtime/mcp/test_mcp.py" in covering.of("mcp/connection.py")
     assert len(covering.of("mcp/connection.py", 4)) == 4
-
-
-def test_what_a_changed_module_was_compiled_to_is_forgotten(tmp_path: Path) -> None:
-    """A change of the same length in the same second would not be seen; what others were compiled to stays."""
-    (cache := tmp_path / "__pycache__").mkdir()
-    for name in ("m.cpython-311.pyc", "more.cpython-311.pyc"):
-        (cache / name).touch()
-    put(tmp_path / "m.py", b"x = 2")
-    assert ((tmp_path / "m.py").read_text(), [path.name for path in cache.iterdir()]) == ("x = 2", ["more.cpython-311.pyc"])
+    assert covering.of("runtime/operations/tree_of_thoughts.py")[0] == "tests/runtime/operations/test_thoughts.py"  # imported by its name
 
 
 def test_the_table_counts_by_group_and_leaves_out_what_ran_out_of_time() -> None:
@@ -108,76 +104,74 @@ def test_the_tests_of_a_change_are_those_that_ran_its_statement(tmp_path: Path, 
     }
 
 
+def test_a_function_is_given_the_changed_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the function that has the changed statement."""
+    made = [mutant for mutant in mutants_of(PACKAGE / "core/sanitize.py") if mutant.kind == "return"]
+    for function in (one_line, table):
+        monkeypatch.setattr(function, "__code__", function.__code__)
+    assert [mutant for mutant in made if swap(mutant, [table])] == []
+    assert one_line("a") == "a"
+    assert len([mutant for mutant in made if swap(mutant, [one_line])]) == 1
+    assert one_line("a") is None
+
+
 TESTS = """\
-import subprocess
-import sys
-
-from kestrel_lab.core.sanitize import one_line
-
-
-def test_here():
-    assert one_line("a", 3)
-
-
-def test_elsewhere():
-    subprocess.run([sys.executable, "-c", ""], check=True)
-
-
-def test_nothing():
-    pass
-
-
-def test_broken():
-    assert not one_line("a", 3)
-"""
-
-
-def test_the_recorder_says_which_tests_ran_a_line(tmp_path: Path) -> None:
-    """A test that starts Python may run any line; one that fails anyway is chosen for none."""
-    (tmp_path / "test_it.py").write_text(TESTS)
-    reached, lines = Reached(tmp_path / "reached"), range(1, 10_000)
-
-    class Here(Copy):
-        def __init__(self) -> None:
-            self.folder = Path(mutants.ROOT)
-
-    file = str(tmp_path / "test_it.py")
-    assert reached.tests(file, "core/sanitize.py", lines, Here()) is None  # to record it takes longer than to run it once
-    of = [reached.tests(file, "core/sanitize.py", some, Here()) or {} for some in (lines, range(0), None)]
-    names = [{name.rpartition("::")[2] for name in tests} for tests in of]
-    assert names == [{"test_here", "test_elsewhere"}, {"test_elsewhere"}, {"test_here", "test_elsewhere", "test_nothing"}]
-
-
-FLAKY = """\\
 from pathlib import Path
 
+from kestrel_lab.core.sanitize import one_line, shown_folder
 
-def test_once():
-    seen = Path(__file__).with_name("seen")
-    assert seen.exists() or seen.touch()
-
-
-def test_never():
-    raise AssertionError
+BUSY = Path(__file__).with_name("busy")
 
 
-def test_always():
-    pass
+def test_that_notices():
+    assert one_line("a") == "a"
+
+
+def test_that_fails_once_for_another_reason():
+    assert shown_folder("x") or True
+    if BUSY.exists():
+        BUSY.unlink()
+        raise AssertionError
+
+
+def test_that_fails_anyway():
+    assert not one_line("a")
+
+
+"""
+
+DRIVER = """\
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.mutants import PACKAGE, Trials, mutants_of
+from kestrel_lab.core.sanitize import one_line, shown_folder
+
+
+class Covering:
+    def of(self, module):
+        return ["test_it.py"]
+
+
+def first(function):
+    start = function.__code__.co_firstlineno
+    return next(one for one in mutants_of(PACKAGE / "core/sanitize.py") if one.line >= start and one.kind == "return")
+
+
+here = Path.cwd()
+trials = Trials([first(one_line), first(shown_folder)], Covering(), here, 0, 1)
+record = trials._record
+trials._record = lambda items, place: (record(items, place), (here / "busy").touch())[0]
+sys.exit(pytest.main(["-qq", "-pno:cacheprovider", "--rootdir=.", "test_it.py"], plugins=[trials]))
 """
 
 
 def test_a_change_is_noticed_by_a_test_that_fails_twice(tmp_path: Path) -> None:
-    """One that fails once, as happens on a busy machine, is left out, and the others are asked."""
-    (tmp_path / "test_it.py").write_text(FLAKY)
-    for name in ("bench", "kestrel_lab"):
-        (tmp_path / name).symlink_to(mutants.ROOT / name)
-
-    class Here(Copy):
-        def __init__(self) -> None:
-            self.folder = tmp_path
-
-    names = ["test_it.py::test_once", "test_it.py::test_always"]
-    assert not notice(names, Here(), 600)
-    (tmp_path / "seen").unlink()
-    assert notice([*names, "test_it.py::test_never"], Here(), 600)
-    assert (tmp_path / "failed.txt").read_text() == "test_it.py::test_never\n" * 2
+    """One that fails anyway is not asked; one that fails once, as happens on a busy machine, notices nothing."""
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "drive.py").write_text(DRIVER)
+    subprocess.run([sys.executable, "drive.py"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT), "PATH": ""}, check=True, capture_output=True)
+    assert [json.loads(line) for line in (tmp_path / "ends.jsonl").read_text().splitlines()] == [[0, "caught"], [1, "missed"]]
+    assert not (tmp_path / "busy").exists()
