@@ -28,8 +28,8 @@ decides which of these an escaping error becomes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.json_types import Json
@@ -215,16 +215,19 @@ def most_severe(errors: Iterable[BaseException]) -> BaseException:
     return first
 
 
-@contextmanager
-def error_boundary(kind: type[RunError], what: str) -> Iterator[None]:
+class error_boundary:  # noqa: N801  # used as a function; a generator would cost each model call five times as much
     """Turn any error that escapes from foreign code into a `kind` that names `what` it was."""
-    try:
-        yield
-    except KestrelError:
-        raise
-    except Exception as error:
-        message = f"{what} failed: {type(error).__name__}: {error}"
-        raise kind(message) from error
+
+    def __init__(self, kind: type[RunError], what: str) -> None:
+        self._kind, self._what = kind, what
+
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
+        """Raise the error in place of a foreign one."""
+        if isinstance(error, Exception) and not isinstance(error, KestrelError):
+            raise self._kind(f"{self._what} failed: {type(error).__name__}: {error}") from error
 
 
 def _flatten(error: BaseException) -> Iterator[BaseException]:
@@ -236,8 +239,9 @@ def _flatten(error: BaseException) -> Iterator[BaseException]:
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
-    """A clause that helps a reader who mistyped `word`: the closest option, or all of them."""
+    """A clause that helps a reader who mistyped `word`: the closest option, or up to 40 of them."""
     known = sorted(options)
     if close := get_close_matches(word, known, n=1, cutoff=0.5):
         return f"did you mean {close[0]!r}?"
-    return "known: " + (", ".join(known) if known else "none")
+    more = f" and {len(known) - 40} more" if len(known) > 40 else ""
+    return "known: " + (", ".join(known[:40]) + more if known else "none")

@@ -31,7 +31,7 @@ class Step:
     operation: str = ""
     """Name of an operation to carry out, with `args`; one may grow more steps, see `Plan.grown`."""
     args: dict[str, Json] = field(default_factory=dict)
-    """Arguments of the call or the operation; `{{name}}` in them stands for an artifact, see `core.template`."""
+    """Arguments of the call or the operation; `{{name}}` in them stands for an artifact, see `core.expressions.templates`."""
     depends_on: tuple[str, ...] = ()
     produces: tuple[str, ...] = ()
     """Names under which others may consume what this step answers."""

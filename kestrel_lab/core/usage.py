@@ -30,6 +30,7 @@ from kestrel_lab.core.events.union import (
 from kestrel_lab.core.run_types import RunStatus
 
 E = TypeVar("E")
+_SESSION_BEGINS = (RunResumed, RunForked)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -82,7 +83,7 @@ class UsageMeter:
         """Take in an event that happened `at` seconds since 1970."""
         last = at if self.last_at is None else self.last_at
         until = max(last, at)  # a decision is taken in once it is on disk, maybe after later events; and clocks jump
-        if isinstance(event, RunResumed | RunForked):
+        if isinstance(event, _SESSION_BEGINS):
             self.away_s += until - last
             last = until = self.idle_until = at  # a session begins its own clock
         self.last_at = until

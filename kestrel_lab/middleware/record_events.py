@@ -92,7 +92,7 @@ class RecordAnswer(Struct, frozen=True):
                 changed=result.changed,
                 before={**result.before},
                 images=self._kept_images(result.images) if result.images else [],
-                value=result.value if self.keeps(call) or not (cut or isinstance(result.value, str)) else None,
+                value=result.value if not (cut or isinstance(result.value, str)) or self.keeps(call) else None,
             )
         )
 

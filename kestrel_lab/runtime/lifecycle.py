@@ -113,7 +113,7 @@ _ENDINGS = {
     "length": "the answer is cut off: the model reached its output limit (parameter max_tokens)",
     "content_filter": "the provider's content filter withheld the answer or the rest of it",
     "refusal": "the model refused",
-    "empty": "the answer is empty: the model said nothing, also when it was asked again",
+    "empty": "the answer is empty: the model said nothing",
 }
 
 

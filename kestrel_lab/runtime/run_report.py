@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,7 @@ from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import VisibleStatus, visible_status
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.context.images import images_html
 from kestrel_lab.runtime.execution.artifacts import answer_value, answering_steps
 from kestrel_lab.runtime.execution.stages import STAGE_COLUMNS, stage_row
 from kestrel_lab.runtime.operations.quality import Quality, quality_of
@@ -63,7 +65,9 @@ class RunReport:
         head = f"<p><small>hash of the last event: <code>{self.head}</code></small></p>" if self._damage is None else ""
         evidence = self.evidence
         claims = evidence.page_html() if claims_in(self._state) or any(one.cited for one in evidence) else ""
-        body = f"{self._damage_html()}{run_html(self.view(), limit=None)}{claims}{head}"
+        body = (
+            f"{self._damage_html()}{run_html(self.view(), limit=None)}{images_html(self._events(), self._store, sys.maxsize)}{claims}{head}"
+        )
         target.write_text(html_page(f"Run {self._id}: {one_line(self._goal, 60)}", body), encoding="utf-8")
         return target
 
@@ -226,7 +230,7 @@ class RunReport:
         return run_text(self.view()) + ("" if self._damage is None else f"\nDAMAGED: {self._damage}")
 
     def _repr_html_(self) -> str:
-        return self._damage_html() + run_html(self.view())
+        return self._damage_html() + run_html(self.view()) + images_html(self._events(), self._store)
 
     @property
     def _goal(self) -> str:

@@ -17,7 +17,7 @@ from kestrel_lab.evals.commits.worktrees import temporary_worktree
 from kestrel_lab.evals.git import code_version, commits_in, nearest_baseline
 from kestrel_lab.evals.suite import GitCheckout, Scenario, Suite
 from kestrel_lab.evals.suites.repository_checkouts import checkout_folder, make_checkout
-from kestrel_lab.host.git import Repository, git_program, run_git
+from kestrel_lab.host.git import Repository, git_program, run_git, run_git_outside
 from kestrel_lab.retrieval.explain import explain_rank
 from kestrel_lab.retrieval.indexing.file_list import files_of
 from kestrel_lab.retrieval.indexing.git_history import head_of
@@ -196,3 +196,50 @@ def test_git_is_never_found_where_agents_work(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(UsageError, match="install git"):
         git_program(folder)
     assert (run_git(folder, "ls-files").returncode, trapped()) == (127, [])
+
+
+def test_calls_see_the_logs_heads_and_ignored_names_of_a_repository(tmp_path: Path) -> None:
+    """What a person sees: the reflog, names of heads such as ORIG_HEAD, and what `info/exclude` ignores; in a worktree those of its own."""
+    folder = repository(tmp_path / "repo")
+    (folder / "b.py").write_text("b\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "second")
+    git(folder, "reset", "-q", "--hard", "HEAD~1")
+    (folder / ".git" / "info").mkdir(exist_ok=True)
+    (folder / ".git" / "info" / "exclude").write_text("*.tmp\n")
+    (folder / "x.tmp").write_text("")
+    for words in (
+        ("reflog",),
+        ("rev-parse", "ORIG_HEAD"),
+        ("rev-parse", "HEAD@{1}"),
+        ("status", "--short"),
+        ("log", "-g", "--oneline", "main"),
+    ):
+        assert run_git(folder, *words).stdout.decode().strip() == git(folder, *words).strip(), words
+    assert run_git(folder, "rev-parse", "ORIG_HEAD").returncode == 0
+
+
+def test_a_git_file_is_read_whole_or_is_none(tmp_path: Path) -> None:
+    """It has to say `gitdir:` and nothing before; a folder without objects or refs is no repository."""
+    folder = repository(tmp_path / "repo")
+    place = tmp_path / "place"
+    place.mkdir()
+    for text, found in ((f"gitdir: {folder / '.git'}\n", True), (f"x gitdir: {folder / '.git'}\n", False), ("gitdir: \n", False)):
+        (place / ".git").write_text(text)
+        assert (Repository.around(place) is not None) is found, text
+    for missing in ("objects", "refs", "HEAD"):
+        part = repository(tmp_path / missing) / ".git" / missing
+        shutil.rmtree(part) if part.is_dir() else part.unlink()
+        assert Repository.around(tmp_path / missing) is None, missing
+
+
+def test_without_git_a_call_outside_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its exit code and its words, as any failure."""
+    assert (
+        run_git_outside(tmp_path, "hash-object", "--stdin", stdin=b"a").stdout.decode().strip()
+        == "2e65efe2a145dda7ee51d1741299f848e5bf752e"
+    )
+    assert run_git_outside(tmp_path, "rev-parse", "HEAD").returncode not in (0, 127)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    ended = run_git_outside(tmp_path, "version")
+    assert (ended.returncode, b"install git" in ended.stderr) == (127, True)

@@ -99,3 +99,11 @@ def test_the_check_notices_a_search_that_knows_no_workspace(closed: Path) -> Non
     finally:
         programs._workspaces.update(known)
         programs._found.clear()
+
+
+def test_a_relative_folder_of_the_path_is_never_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nobody's workspace is: it is another one wherever the process stands."""
+    program = plant(tmp_path / "bin", "lonely")
+    monkeypatch.chdir(tmp_path)
+    assert find_program("lonely", path="bin") is None
+    assert find_program("lonely", path=os.pathsep.join(["missing", "bin", str(program.parent)])) == str(program)

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from kestrel_lab.evals.execution.prepare import TunedModel
 from kestrel_lab.evals.suite import Config
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.models.cassettes.recorder import answer_content, answer_of, request_content
+from kestrel_lab.runtime.context.images import images_html
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import ToolContext
@@ -130,7 +132,13 @@ def test_images_of_a_user_are_beside_the_goal(session: Session, workspace: Path)
     sent = next(message for message in model.asked[0][1] if message.role == "user")
     assert [base64.b64decode(image.data) for image in sent.images] == [PNG, PNG]
     assert base64.b64encode(PNG).decode() not in str([record.event for record in run.records()])
-    for wrong in (["no.png"], ["notes.txt"], [ImagePart(media_type="image/png", blob="x")]):
+    (workspace / "text.png").write_text("not a picture")
+    (workspace / "photo.png").write_bytes(b"\xff\xd8\xff\xe0 a JPEG under another name")
+    asyncio.run(session.run("go", model=model, workspace=workspace, images=["photo.png"]))
+    assert model.asked[-1][1][-1].images[0].media_type == "image/jpeg"  # providers refuse an image of another type than is said
+    with pytest.raises(UsageError, match=r"images=\['a.png'\]"):
+        asyncio.run(session.run("go", model=model, workspace=workspace, images="a.png"))
+    for wrong in (["no.png"], ["notes.txt"], ["text.png"], [ImagePart(media_type="image/png", blob="x")]):
         with pytest.raises(UsageError):
             asyncio.run(session.run("go", model=model, workspace=workspace, images=wrong))
 
@@ -149,6 +157,10 @@ def test_images_of_a_tool_are_beside_its_result(session: Session, workspace: Pat
     (answered,) = [record.event for record in run.records() if isinstance(record.event, ToolAnswered)]
     name = ImagePart.of(PNG, "image/png").blob
     assert answered.images == [{"media_type": "image/png", "blob": name}]
+    saved, page = run._repr_html_(), run.report(workspace / "run.html").read_text()
+    assert all(f'src="data:image/png;base64,{base64.b64encode(PNG).decode()}"' in html for html in (saved, page))
+    assert "images not shown here, as they are large: 1" in images_html([answered], session.store, most=10)
+    assert images_html([replace(answered, images=[{"media_type": 'image/png" onload="x', "blob": name}])], session.store) == ""
     result = model.asked[1][1][-1]
     assert (result.role, base64.b64decode(result.images[0].data)) == ("tool", PNG)
     session.store.results.path(name).unlink()
@@ -160,3 +172,4 @@ def test_images_of_a_tool_are_beside_its_result(session: Session, workspace: Pat
 
     asyncio.run(forked())
     assert model.asked[-1][1][-1].text == "drawn\n[1 image no longer kept]"
+    assert "<img" not in run._repr_html_()

@@ -60,13 +60,14 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
             if done:
                 return _answer(talk)
             ctx.emit(Prompted(step=step.id, text=SILENT, again=True))
-        answers = {message.call_id: message.text for message in talk.messages[-len(asked) :] if message.role == "tool"} if asked else {}
-        if asked:
+        observed = bool(asked) and ctx.hooks is not None
+        answers = {message.call_id: message.text for message in talk.messages[-len(asked) :] if message.role == "tool"} if observed else {}
+        if observed:
             await call_hooks(ctx, "after_act", step.id, answers=answers)
             await call_hooks(ctx, "before_observe", step.id, answers=answers)
         await ctx.give_way(turn=not gave_way)
         await make_room(step, ctx.model_of(step), talk, ctx, lambda asker, asking: _final_text(asker, asking, ctx))
-        if asked:
+        if observed:
             await call_hooks(ctx, "after_observe", step.id, answers=answers)
             await call_hooks(ctx, "before_decide", step.id)
             await call_hooks(ctx, "after_decide", step.id, goes_on=True)
@@ -76,10 +77,13 @@ async def run_agent(step: Step, ctx: RunContext, desk: ApprovalDesk) -> str:
 async def _turn(step: Step, talk: Conversation, ctx: RunContext) -> None:
     cycle, model = talk.cycles + 1, ctx.model_of(step)
     call = f"{step.id}.m{cycle}"
-    async with ctx.allowance.reserved(call, step.id, cycle, model, lambda: ctx.check_limits(step)):
+    await ctx.allowance.reserve(call, step.id, cycle, model, lambda: ctx.check_limits(step))
+    try:
         await call_hooks(ctx, "before_think", step.id, cycle=cycle)
         await _think(call, cycle, model, step, talk, ctx)
         await call_hooks(ctx, "after_think", step.id)
+    finally:
+        ctx.allowance.end(call)
 
 
 async def _final_text(step: Step, talk: Conversation, ctx: RunContext) -> str:

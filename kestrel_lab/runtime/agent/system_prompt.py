@@ -36,7 +36,7 @@ def system_prompt(limits: Limits, instructions: str = "", time: str = "", cite: 
 
 
 def citation_instructions(level: str, form: str, tools: Iterable[Tool]) -> str:
-    """How an answer is to cite, in the forms that `core.spans` reads; nothing where nobody looks at it, or no tool shows anything.
+    """How an answer is to cite, in the forms that `core.citations` reads; nothing where nobody looks at it, or no tool shows anything.
 
     Each claim, where the answer is verified by its evidence or is research.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
@@ -81,15 +82,14 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         interrupted=lambda: ctx.interrupted,
         reader="" if reading.NAME in ctx.toolbox else reading.NAME,
     )
-    calls = await _prepare_calls(requests, step, ctx, record)
-    if not calls:
+    prepared = await _prepare_calls(requests, step, ctx, record)
+    if not prepared:
         return False
-    toolbox = ctx.tools
-    tools = [toolbox.get(call.target) for call in calls]
-    together = frozenset([call.id for call, tool in zip(calls, tools, strict=True) if _may_run_beside_others(call, tool, toolbox)])
+    toolbox, calls, tools = ctx.tools, [call for call, _ in prepared], [tool for _, tool in prepared]
+    together = frozenset([call.id for call, tool in prepared if _may_run_beside_others(call, tool, toolbox)])
     if len(together) > 1:
         ctx.emit(SchedulerParallelBatch(step=step.id, calls=sorted(together)))
-    alone = {call.id for call, tool in zip(calls, tools, strict=True) if _runs_alone(call, tool)}
+    alone = {call.id for call, tool in prepared if _runs_alone(call, tool)}
     order = TurnOrder(calls, together, alone, ctx.alone)
     handler = compose_layers(
         _tool_handler(step, ctx, toolbox, desk, lambda request: run_requests([request], step, ctx, desk)),
@@ -120,13 +120,14 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
     if len(calls) == 1:
         await one(calls[0])
         return False
-    await _await_all([one(call) for call in calls])
-    return True
+    if pure := all(call.effect == "pure" for call in calls):
+        await ctx.give_way()
+    return await _await_all(calls, one, as_tasks=not pure)
 
 
-async def _prepare_calls(requests: Sequence[ToolRequest], step: Step, ctx: RunContext, record: RecordAnswer) -> list[Call]:
-    """Return the calls that `requests` mean; those that mean none are answered with what is wrong with them."""
-    calls: list[Call] = []
+async def _prepare_calls(requests: Sequence[ToolRequest], step: Step, ctx: RunContext, record: RecordAnswer) -> list[tuple[Call, Tool]]:
+    """Return the calls that `requests` mean, with their tools; those that mean none are answered with what is wrong with them."""
+    calls: list[tuple[Call, Tool]] = []
     toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None
     for request in requests:
         prepared = _prepare(request, step, ctx, toolbox, offered)
@@ -140,7 +141,7 @@ async def _prepare_calls(requests: Sequence[ToolRequest], step: Step, ctx: RunCo
             prepared = replace(prepared, message=await ctx.growth.missing(request, prepared.message))
             toolbox, offered = ctx.tools, ctx.offered(step) if not step.tool else None  # what fits was added
         if isinstance(prepared, Call):
-            calls.append(prepared)
+            calls.append((prepared, tool))
         else:
             await record(
                 Call(id=request.id, kind="tool", target=request.name, args=request.args, step=step.id), _refusing_handler(prepared)
@@ -148,20 +149,51 @@ async def _prepare_calls(requests: Sequence[ToolRequest], step: Step, ctx: RunCo
     return calls
 
 
-async def _await_all(work: list[Coroutine[Any, Any, None]]) -> None:
-    """Await everything, then raise what matters most: a real error before a wish for approval, with the other errors as notes."""
-    tasks = [asyncio.create_task(item) for item in work]
+async def _await_all(calls: Sequence[Call], run: Callable[[Call], Coroutine[Any, Any, None]], *, as_tasks: bool) -> bool:
+    """Run all calls beside each other, then raise what matters most: a real error before a wish for approval, with the others as notes.
+
+    Returns whether the event loop turned over. A task costs more than a call that never waits for anything. So unless `as_tasks` the
+    calls are awaited here one after the other, and as soon as one waits the event loop begins the rest, each in a task: in the same order
+    and at the same time as ever. Calls that wait for the disk are to begin in one turn of the loop, so that they share a commit.
+    """
+    loop, left, tasks = asyncio.get_running_loop(), deque(calls), list[asyncio.Task[None]]()
+
+    def begin_rest() -> None:
+        while left:
+            tasks.append(loop.create_task(run(left.popleft())))
+
+    if as_tasks:
+        begin_rest()
+    beginning = loop.call_soon(begin_rest)
     try:
-        await asyncio.wait(tasks)
+        errors = await _await_here(left, run)
     except asyncio.CancelledError:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-    if any(map(asyncio.Task.cancelled, tasks)):
+    finally:
+        beginning.cancel()
+    if tasks:
+        errors += filter(None, await asyncio.gather(*tasks, return_exceptions=True))
+    if any(isinstance(error, asyncio.CancelledError) for error in errors):
         raise asyncio.CancelledError
-    if errors := [error for task in tasks if (error := task.exception()) is not None]:
+    if errors:
         raise most_severe(errors)
+    return bool(tasks)
+
+
+async def _await_here(left: deque[Call], run: Callable[[Call], Coroutine[Any, Any, None]]) -> list[BaseException]:
+    """Take calls off `left` and run them one after the other; return what they raised. Raises `CancelledError` where this task is cancelled."""
+    errors: list[BaseException] = []
+    while left:
+        try:
+            await run(left.popleft())
+        except (Exception, asyncio.CancelledError) as error:  # raised when the others have ended
+            if isinstance(error, asyncio.CancelledError) and cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
+                raise
+            errors.append(error)
+    return errors
 
 
 def _prepare(request: ToolRequest, step: Step, ctx: RunContext, toolbox: Toolbox, offered: Collection[str] | None) -> Call | Problem:

@@ -38,6 +38,10 @@ TOGETHER = "a person denied it together with another call"
 ALWAYS = "a yes for the rest of the run"
 """The name of what allows a call that a person allowed for the whole run."""
 
+_LASTING = (
+    "This program offers no yes for one call: it takes yours for every later call of this kind in its session, and does not ask again."
+)
+
 
 @dataclass
 class ApprovalDesk:
@@ -48,6 +52,11 @@ class ApprovalDesk:
     """
 
     ctx: RunContext
+    of_programs: dict[str, bool] = field(default_factory=dict)
+    """Calls of another agent's program: whether other arguments can be put in place of its own."""
+    lasting: set[str] = field(default_factory=set)
+    """Those of them that their program takes a yes to for later calls too."""
+
     _answers: dict[str, asyncio.Future[ApprovalGiven]] = field(default_factory=dict)
     _in_order: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Questions of a turn are asked in the order of its calls, however long their previews take."""
@@ -261,6 +270,8 @@ class ApprovalDesk:
 
     async def _preview(self, call: Call) -> tuple[str, str]:
         """Return the preview of a call, made in a thread, and its key; both are empty where the tool has no preview."""
+        if call.id in self.lasting:
+            return _LASTING, preview_key(_LASTING)
         tool = self.ctx.tools.find(call.target)
         if (dry := await dry_run_of(call, self.ctx)) is not None:
             text = self.ctx.redactor.text(dry.text)
@@ -290,8 +301,12 @@ class ApprovalDesk:
             self.ctx.emit(replace(given, question=question), urgent=True)
 
     def checked(self, asked: ApprovalAsked, given: ApprovalGiven) -> ApprovalGiven:
-        """`given` with edited arguments completed; raises `UsageError` if they do not fit the tool."""
+        """`given` with edited arguments completed; raises `UsageError` if they do not fit the tool, or would not reach it."""
         if given.args is None or not given.granted:
+            return given
+        if asked.call in self.of_programs:  # our tools say nothing about its arguments
+            if not self.of_programs[asked.call]:
+                raise UsageError("this program takes no other arguments: allow the call as it is, or deny it and say what to do instead")
             return given
         try:
             return replace(given, args=self.ctx.tools.get(asked.tool).validate(given.args))
@@ -361,8 +376,9 @@ class ApprovalDesk:
             await asyncio.gather(elsewhere, person, return_exceptions=True)
 
     async def _ask_person(self, asked: ApprovalAsked) -> ApprovalGiven:
-        """Ask until the answer can be used: edited arguments must fit the tool."""
+        """Ask until the answer can be used: edited arguments must fit the tool. The same ones again, which do not, are a denial."""
         assert self.ctx.options.approver is not None
+        refused: dict[str, Json] | None = None
         while True:
             try:
                 given = await self.ctx.options.approver(asked)
@@ -371,6 +387,9 @@ class ApprovalDesk:
             try:
                 return self.checked(asked, given)
             except UsageError as error:
+                if given.args == refused:
+                    return replace(given, granted=False, args=None, reason=str(error))
+                refused = given.args
                 asked = replace(asked, args=given.args or {}, why=str(error), preview="")
 
     async def _record(self, given: ApprovalGiven) -> ApprovalGiven:

@@ -59,9 +59,8 @@ class Allowance:
         """Turns that are reserved and not in the state yet."""
         return sum(self._state.conversation(call.step).cycles < call.cycle for call in self._calls.values())
 
-    @asynccontextmanager
-    async def reserved(self, call: str, step: str, cycle: int, model: Model, check: Callable[[], None]) -> AsyncIterator[None]:
-        """Wait until there is room for the call of that id; it counts as under way until the block ends.
+    async def reserve(self, call: str, step: str, cycle: int, model: Model, check: Callable[[], None]) -> None:
+        """Wait until there is room for the call of that id; it counts as under way until `end`.
 
         `check` raises when a limit is reached; it is asked again whenever a call has ended.
         """
@@ -70,10 +69,6 @@ class Allowance:
             await self._ended.wait()
             check()
         self._calls[call] = _UnderWay(step, cycle, model)
-        try:
-            yield
-        finally:
-            self._end(self._calls.pop(call))
 
     def note(self, event: ModelAnswered) -> None:
         """Count what a call, or an attempt of it, has used."""
@@ -96,10 +91,11 @@ class Allowance:
             return SpentBudget(MARGIN * known.cost_usd, MARGIN * known.tokens)
         return SpentBudget(math.inf, math.inf) if model.kind == "real" else SpentBudget()
 
-    def _end(self, call: _UnderWay) -> None:
-        if call.answered:
-            known = self._dearest.setdefault(call.model.name, SpentBudget())
-            known.cost_usd, known.tokens = max(known.cost_usd, call.used.cost_usd), max(known.tokens, call.used.tokens)
+    def end(self, call: str) -> None:
+        """Count a call that was reserved as ended."""
+        if (ended := self._calls.pop(call)).answered:
+            known = self._dearest.setdefault(ended.model.name, SpentBudget())
+            known.cost_usd, known.tokens = max(known.cost_usd, ended.used.cost_usd), max(known.tokens, ended.used.tokens)
         self._ended.set()
         self._ended = asyncio.Event()
 

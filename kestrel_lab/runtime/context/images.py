@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import mimetypes
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import Final
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import Event, RunStarted, ToolAnswered
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import IMAGE_BYTES, IMAGE_TYPES, ImagePart, Message
+from kestrel_lab.eventlog.conversation import read_images
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.tools.files.workspace import Workspace
 
 _IMAGES: Final = attrgetter("images")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+_STARTS: Final = {
+    "image/png": re.compile(rb"\x89PNG\r\n\x1a\n"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8[79]a"),
+    "image/webp": re.compile(rb"RIFF.{4}WEBP", re.DOTALL),
+}
 
 
 def store_images(images: Iterable[str | Path | ImagePart], workspace: Workspace, store: SessionStore) -> list[dict[str, Json]]:
@@ -24,6 +33,8 @@ def store_images(images: Iterable[str | Path | ImagePart], workspace: Workspace,
 
     A relative path counts from the workspace. Raises `UsageError` for a file that is not there, too large or no image that models take.
     """
+    if isinstance(images, str | Path):
+        raise UsageError(f"images is a list: write images=[{str(images)!r}]")
     return [
         _check_image(image if isinstance(image, ImagePart) else read_image(workspace.root / image), store).as_json() for image in images
     ]
@@ -31,13 +42,13 @@ def store_images(images: Iterable[str | Path | ImagePart], workspace: Workspace,
 
 def read_image(path: Path) -> ImagePart:
     """Return the image in a file; raises `UsageError` where it is not there, too large or of a type that models do not take."""
-    kind = mimetypes.guess_type(path.name)[0] or ""
-    if kind not in IMAGE_TYPES:
-        raise UsageError(f"{path} is no image that models take: {', '.join(one.removeprefix('image/') for one in IMAGE_TYPES)}")
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"the image {path} cannot be read: {error.strerror or error}") from error
+    kind = next((kind for kind, start in _STARTS.items() if start.match(content)), "")  # a name may say another, which providers refuse
+    if kind not in IMAGE_TYPES:
+        raise UsageError(f"{path} is no image that models take: {', '.join(one.removeprefix('image/') for one in IMAGE_TYPES)}")
     return ImagePart.of(content, kind)
 
 
@@ -66,3 +77,21 @@ def _load_images(message: Message, store: SessionStore) -> Message:
     text = f"{message.text}\n[{gone} image{'' if gone == 1 else 's'} no longer kept]".strip() if gone else message.text
     loaded = tuple(replace(image, data=path.read_text(encoding="ascii")) for image, path in found if path is not None)
     return replace(message, text=text, images=loaded)
+
+
+def images_html(events: Iterable[Event], store: SessionStore, most: int = 2_000_000) -> str:
+    """Return what users and tools gave a run to see, as HTML without addresses; behind `most` characters only their number."""
+    named = [image for event in events if isinstance(event, RunStarted | ToolAnswered) for image in read_images(event.images)]
+    shown, left_out = list[str](), 0
+    for image in dict.fromkeys(named):
+        path = store.results.path(image.blob)
+        data = "" if path is None else path.read_text(encoding="ascii")
+        if image.media_type not in IMAGE_TYPES or not _BASE64.fullmatch(data):
+            continue
+        if len(data) > most:
+            left_out += 1
+            continue
+        most -= len(data)
+        shown.append(f'<img alt="image of the run" style="max-width:100%;max-height:24em" src="data:{image.media_type};base64,{data}">')
+    more = f"<p><small>images not shown here, as they are large: {left_out}</small></p>" if left_out else ""
+    return f"<div>{''.join(shown)}</div>{more}" if shown or more else ""

@@ -353,7 +353,7 @@ class RunContext:
         return names if alone or step.tools is not None else others
 
     def specs_of(self, step: Step) -> tuple[ToolSpec, ...]:
-        """The tools that the model of `step` is told of: of very many some, see `engine.showing`."""
+        """The tools that the model of `step` is told of: of very many some, see `runtime.context.tool_selection`."""
         names = select_tools(step.id, self.offered(step), self.tools, self.state, self.emit)
         if names not in self._specs:
             self._specs[names] = self.tools.only(names or ()).specs()

@@ -57,7 +57,7 @@ async def plan(scope: Scope) -> Done:
     """Propose a plan for `goal` and grow it: its steps run before anything that waits for this one.
 
     Arguments: `goal`; `context`, further information for the model; `max_steps`; `one_at_a_time`, whether the steps run
-    in order; `stage`, the label of the steps. The last artifact that this step produces is what the last grown step
+    in order, each leaving an artifact; `stage`, the label of the steps. The last artifact that this step produces is what the last grown step
     answers, one before it is the operation's own output, `{steps, acceptance_criteria}`. Artifacts it consumes without
     referring to them are shown to the model. An invalid proposal goes back to the model with its problems, twice at most.
     """
@@ -73,9 +73,9 @@ async def plan(scope: Scope) -> Done:
     )
     proposed = await step_dialogue(scope).ask(text, lambda answer: _proposal(answer, toolbox, most))
     steps = _with_one_end(proposed, goal, scope.step.produces[-1:])
-    grown = prefix_steps(scope.step.id, steps, stage=args.text("stage") or scope.step.stage)
     if scope.args.get("one_at_a_time"):
-        grown = tuple(replace(step, parallelizable=False) for step in grown)
+        steps = _with_artifacts(steps)
+    grown = prefix_steps(scope.step.id, steps, stage=args.text("stage") or scope.step.stage)
     criteria = cast("list[Json]", list(proposed.acceptance_criteria))
     return Done(output={"steps": [step.id for step in grown], "acceptance_criteria": criteria}, grows=grown)
 
@@ -121,4 +121,18 @@ def _with_one_end(proposed: Plan, goal: str, produces: tuple[str, ...]) -> tuple
             consumes=tuple(names.values()),
             produces=produces,
         ),
+    )
+
+
+def _with_artifacts(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return the steps to run in order; each leaves an artifact, which agents get that wait for a step whose artifact has no name."""
+    left = {step.id: f"result of {step.id}" for step in steps if not step.produces}
+    return tuple(
+        replace(
+            step,
+            parallelizable=False,
+            produces=step.produces or (left[step.id],),
+            consumes=tuple(dict.fromkeys((*step.consumes, *(left[name] for name in step.depends_on if name in left and step.goal)))),
+        )
+        for step in steps
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SHORTEST: Final = 3
 """Letters of a text that is looked for in what the user said; a shorter one stands there by chance."""
-_DATE = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d)(?::00)?)?")
+_DATE = re.compile(r"(\d{4})-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])(?:[ T](\d\d):(\d\d)(?::00)?)?")
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 _CLOCK = re.compile(r"\b\d{1,2}:\d\d\b")
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?![\w])")
@@ -208,7 +208,7 @@ def _comparable_text(text: str) -> str:
 def _named_date(date: re.Match[str], text: str) -> bool:
     """Whether a text names the day, as numbers or with the English name of the month, and the hour if it names any."""
     year, month, day, hour, minute = date.groups()
-    names = rf"(?:{calendar.month_name[int(month) % 13]}|{calendar.month_abbr[int(month) % 13]})\.?".casefold()
+    names = rf"(?:{calendar.month_name[int(month)]}|{calendar.month_abbr[int(month)]})\.?".casefold()
     number = rf"0?{int(day)}(?:st|nd|rd|th)?"
     if not re.search(rf"\b{year}-{month}-{day}\b|\b{names} {number}\b|\b{number} (?:of )?{names}(?!\w)", text):
         return False

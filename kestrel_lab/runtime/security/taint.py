@@ -108,7 +108,7 @@ class Taint:
     doubts: dict[str, str] = field(default_factory=dict)
     """By source, the tool of which nobody has said whether its answers hold words of others."""
     said_of: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """By tool and question, what a person said in this run, see `engine.declaration`."""
+    """By tool and question, what a person said in this run, see `runtime.security.tool_declarations`."""
     put: set[tuple[str, str]] = field(default_factory=set)
     """Such questions that were put in this run, whatever was said."""
     _sources: dict[str, Any] = field(default_factory=dict)

@@ -127,6 +127,8 @@ def _value(name: str, entry: InputEntry, given: Json) -> Json:
             value = given
     if not isinstance(value, _TYPES[entry.type]) or (isinstance(value, bool) and entry.type != "boolean"):
         raise UsageError(f"the input {name!r} must be of type {entry.type}, not {given!r}")
+    if entry.minimum is not None and isinstance(value, int | float) and not value >= entry.minimum:
+        raise UsageError(f"the input {name!r} must be at least {entry.minimum:g}, not {given!r}")
     return value
 
 

@@ -42,6 +42,7 @@ class InputEntry(_TextToo):
     description: str = ""
     type: Literal["string", "number", "integer", "boolean", "array", "object"] = "string"
     default: Any = Field(default=None, description="What it is when it is not given; without a default it must be given.")
+    minimum: float | None = Field(default=None, description="The least that a number may be.")
 
 
 class AgentSettings(Entry):

@@ -56,6 +56,8 @@ def recurring_questions(runs: Iterable[RunRow]) -> list[RecurringQuestion]:
 
 RUNS_READ = 500
 """How many of the newest runs recurring questions are sought in."""
+_MOST_SHOWN = 200
+"""Rows of a table of notes; ten thousand would be megabytes in a saved notebook."""
 _COLUMNS = ("note", "kind", "text", "sure", "used", "source", "learned", "until")
 
 
@@ -82,8 +84,13 @@ class Notes(TableView, Sequence[Note]):
         return iter(self.notes)
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Column names and one row per note."""
-        return _COLUMNS, [_row(note) for note in self.notes]
+        """Column names and one row for each of the first notes."""
+        return _COLUMNS, [_row(note) for note in self.notes[:_MOST_SHOWN]]
+
+    def lines(self) -> tuple[str, ...]:
+        """How many are not shown."""
+        more = len(self.notes) - _MOST_SHOWN
+        return (f"and {more:,} more: choose with --select, or look for some with kestrel memory search",) if more > 0 else ()
 
     @property
     def nothing(self) -> str:

@@ -2,11 +2,12 @@
 
 import asyncio
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waits import FOREVER_S, PATIENCE_S, Meeting
+from waits import FOREVER_S, PATIENCE_S, Meeting, becomes
 
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import LimitError, UsageError
@@ -55,6 +56,84 @@ def test_safe_calls_overlap(session: Session, workspace: Path) -> None:
     assert [event.text for event in answered(run)] == ["0", "1", "2", "3"]
     (batch,) = [event for event in run.events() if isinstance(event, SchedulerParallelBatch)]
     assert batch.calls == ["answer.1.1", "answer.1.2", "answer.1.3", "answer.1.4"]
+
+
+def test_pure_calls_that_end_at_once_need_no_tasks(session: Session, workspace: Path) -> None:
+    """Pure calls run in the task of their step until one waits; then the rest begin beside it, in order. One that fails stops no other.
+
+    Mutants: the rest begins only when the one that waits has ended; the call that waits is made once more.
+    """
+    others = Meeting(3)
+    begun: list[tuple[int, asyncio.Task[Any] | None]] = []
+
+    @tool(effect="pure")
+    async def meet(n: int) -> int:
+        """Wait for the others, all but the first two."""
+        begun.append((n, asyncio.current_task()))
+        if n == 1:
+            raise ValueError("one")
+        if n > 1:
+            async with others:
+                pass
+        return n
+
+    run = turn(session, workspace, [meet], [("meet", {"n": n}) for n in range(5)])
+    assert [event.text for event in answered(run)] == ["0", "error: ValueError: one", "2", "3", "4"]
+    assert [n for n, _ in begun] == [0, 1, 2, 3, 4]
+    assert len({task for _, task in begun[:3]}) == 1
+    assert len({task for _, task in begun}) == 3
+    names = [type(event).__name__ + event.call[-1] for event in run.events() if isinstance(event, ToolCalled | ToolAnswered)]
+    assert names[:7] == ["ToolCalled1", "ToolAnswered1", "ToolCalled2", "ToolAnswered2", "ToolCalled3", "ToolCalled4", "ToolCalled5"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_pure_call_that_gives_up_ends_the_run_after_the_others(waits: bool, session: Session, workspace: Path) -> None:
+    """A tool that raises `CancelledError` by itself, at once or later, ends the run as it does in a task: when the others have ended."""
+    ended: list[int] = []
+
+    @tool(effect="pure")
+    async def give_up(n: int) -> int:
+        """Give up, the first one."""
+        if waits:
+            await asyncio.sleep(0)
+        if n == 0:
+            raise asyncio.CancelledError
+        ended.append(n)
+        return n
+
+    with pytest.raises(asyncio.CancelledError):
+        turn(session, workspace, [give_up], [("give_up", {"n": n}) for n in range(3)])
+    assert ended == [1, 2]
+
+
+def test_a_turn_of_pure_calls_is_stopped_as_a_whole(session: Session, workspace: Path) -> None:
+    """Whoever stops a run stops the call that is awaited in the task of the step and those that run beside it."""
+    stopped: list[int] = []
+    everyone = Meeting(3)
+
+    @tool(effect="pure")
+    async def wait(n: int) -> int:
+        """Wait for ever."""
+        try:
+            async with everyone:
+                await asyncio.sleep(FOREVER_S)
+        except asyncio.CancelledError:
+            stopped.append(n)
+            raise
+        return n
+
+    async def stop() -> Run:
+        model = ScriptedModel([[("wait", {"n": n}) for n in range(3)], "done"])
+        run = session.start("go", model=model, tools=[wait], workspace=workspace, approve="auto:critical")
+        await becomes(lambda: everyone.most == 3)
+        run.cancel()
+        with suppress(asyncio.CancelledError):
+            await run.wait()
+        return run
+
+    run = asyncio.run(stop())
+    assert sorted(stopped) == [0, 1, 2]
+    assert run.status is RunStatus.CANCELLED
 
 
 def test_risky_calls_keep_their_place(session: Session, workspace: Path) -> None:

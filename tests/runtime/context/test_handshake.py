@@ -138,4 +138,8 @@ def test_a_refusal_tells_the_model_what_to_write(tmp_path: Path) -> None:
     with session_at(tmp_path / "a", lambda: NOON) as session:
         run = asyncio.run(session.run("go", model=ScriptedModel([calls, "done"]), workspace=tmp_path))
         first, second = answers(run.events())
-    assert ("America/Chicago" in first, "write 01:30 or 03:30" in second, run.answer) == (True, True, "done")
+    assert ("America/Chicago" in first, "write 2026-03-29T01:30:00+01:00 or 2026-03-29T03:30:00+02:00" in second, run.answer) == (
+        True,
+        True,
+        "done",
+    )

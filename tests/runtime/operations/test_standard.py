@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from reference import illegal_states
-from standard import ANSWER, GOAL, NOTE, STAGES, Mind, furnish, verdict
+from standard import ANSWER, GOAL, NOTE, PLAN, STAGES, Mind, furnish, verdict
 
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events.union import (
@@ -98,8 +98,12 @@ def test_a_session_goes_through_its_stages(lab: Session, house: Path) -> None:
     assert illegal_states(run.records()) == []
 
 
-def test_steps_run_one_at_a_time_and_leave_artifacts(lab: Session, house: Path) -> None:
-    """A step of the plan begins after the one before it has ended, and what each answered is there for others."""
+@pytest.mark.parametrize("named", [True, False])
+def test_steps_run_one_at_a_time_and_leave_artifacts(lab: Session, house: Path, monkeypatch: pytest.MonkeyPatch, named: bool) -> None:
+    """A step of the plan begins after the one before it has ended, and what each answered is there for others, also where the plan does not name it."""
+    if not named:
+        read, write = ({"id": step["id"], "goal": step["goal"]} for step in PLAN["steps"])
+        monkeypatch.setitem(PLAN, "steps", [read, write | {"depends_on": ["read"]}])
     run = orchestrated(lab, house, Mind())
     marks = [(event.type, event.step) for event in run.events() if isinstance(event, StepStarted | StepFinished) and "/" in event.step]
     assert marks == [

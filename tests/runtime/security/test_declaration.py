@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ToolAnswered
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.security.taint import Taint
+from kestrel_lab.runtime.security.tool_declarations import definition_hash, read_answer, read_name, with_declaration
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.decorator import tool
@@ -207,6 +209,26 @@ def test_a_run_waits_with_the_question(session: Session) -> None:
     session.get(waiting).decide(ApprovalGiven(call=asked.call, question=asked.question, granted=True, by="ann", how="click", answer="no"))
     run = asyncio.run(session.resume(waiting, model=ScriptedModel([[LETTERS], [POST], "done"]), tools=[letters, post]))
     assert (run.status, SENT) == ("COMPLETE", ["my own notes"])
+
+
+def test_an_answer_is_for_one_question_of_one_definition() -> None:
+    """What it says of the tool, which definition it is for, and which ids and words are an answer at all."""
+    for reaches, yes, wanted in (
+        ("nothing", True, "others"),
+        ("address", True, "others"),
+        ("workspace", True, "workspace"),
+        ("nothing", False, "nothing"),
+    ):
+        told = with_declaration(replace(letters, reaches=reaches), "reaches", yes=yes)
+        assert (told.flow.reaches, "reaches" in told.unsaid, "reads" in told.unsaid) == (wanted, False, True)
+    read = with_declaration(replace(letters, reaches="nothing"), "reads", yes=True)
+    assert (read.flow.reaches, "untrusted" in read.flow.reads, "reads" in read.unsaid) == ("nothing", True, False)
+    assert "untrusted" not in with_declaration(letters, "reads", yes=False).flow.reads
+    assert definition_hash(replace(post, version="1")) != definition_hash(replace(changed(), version="1"))
+    assert definition_hash(replace(letters, function=len)) == definition_hash(replace(letters, function=max))  # built in: without a source
+    assert read_name("c.1?reads:server:tool") == ("server:tool", "reads")
+    assert [read_name(name) for name in ("c.1", "c.1?other:tool", "c.1?reads", "reads:tool", "c.1?1.2")] == [None] * 5
+    assert [read_answer(text) for text in (" Yes", "y", "No ", "n", "", None, "perhaps")] == [True, True, False, False, None, None, None]
 
 
 def trusts_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, RunStarted, ToolAnswered, ToolCalled
-from kestrel_lab.runtime.security.provenance import argument_origins
+from kestrel_lab.runtime.security import provenance
+from kestrel_lab.runtime.security.argument_texts import Passage
+from kestrel_lab.runtime.security.provenance import argument_origins, private_sources
 from kestrel_lab.runtime.security.taint import Taint
 
 SECRET = "the launch code is 7734-alpha"
@@ -146,3 +148,111 @@ def test_what_counts_as_an_agreement(given: dict[str, Any], agreed: bool) -> Non
     taint.apply(asked)
     taint.apply(ApprovalGiven(call="c", **{"by": "ann", "how": "click", **given}))
     assert (Call(id="d", kind="tool", target="http_delete", args=args).key in taint.agreed) is agreed
+
+
+# The bounds of what counts as the same words.
+
+
+def known(*passages: Passage, words: tuple[str, ...] = ("Go.",)) -> Taint:
+    """A run whose user said these words, and that has read these passages."""
+    return Taint(words=[*words], passages=[*passages])
+
+
+def private(text: str, source: str = "notes", tool: str = "read_file") -> Passage:
+    """What is the user's own."""
+    return Passage(source, text, private=True, untrusted=False, tool=tool)
+
+
+PUBLIC = Passage("page", "kestrels hover over the wide meadows", private=False, untrusted=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "carried"),
+    [
+        ("we buy the bakery", "They say we buy the bakery now", True),
+        ("abcd efgh ijk lm", "abcd efgh ijk lm", True),  # sixteen characters
+        ("abcd efgh ijk l", "abcd efgh ijk l", False),
+        ("abcd efgh ijk go", "abcd efgh ijk go", False),  # without the user's word it is too short
+        ("it is 77a4bc", "code 77a4bc", True),
+        ("it is 7a4bc", "code 7a4bc", False),
+        ("it is unquestionably", "unquestionably", True),
+        ("it is questionably", "questionably", False),
+        ("7-7-a-4-b-c", "code 77a4bc", True),
+        ("7.a.4", "code 7-a-4.", False),
+        ("kestrels hover over the wide meadows", "kestrels hover over the wide meadows", False),
+        ("nothing of it all", "They say we buy the bakery now", False),
+        ("  ", "  ", False),
+    ],
+)
+def test_what_private_text_a_call_carries(text: str, read: str, carried: bool) -> None:
+    """A long piece, or a word that is seldom the same by chance, however spelt; not the user's words, nor what a public page says as well."""
+    assert private_sources({"query": text}, known(private(read), PUBLIC)) == (["notes"] if carried else [])
+    assert private_sources({"query": text}, known(private(read), private(read), PUBLIC)) == (["notes"] if carried else [])
+    assert private_sources({"query": text}, known(private(read, tool="mail"), PUBLIC), {"mail"}) == []
+
+
+def test_every_private_source_is_named() -> None:
+    """In the order in which they were read; those of a tool that is left out are not."""
+    passages = (
+        private("the launch code is 77a4bc", "one"),
+        private("nothing", "two"),
+        private("I heard 77a4bc as well", "three", tool="mail"),
+    )
+    assert private_sources({"a": "x", "b": ["see 77a4bc"]}, known(*passages)) == ["one", "three"]
+    assert private_sources({"b": "77a4bc"}, known(*passages), {"mail"}) == ["one"]
+    assert private_sources({}, known(*passages)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "read", "piece"),
+    [
+        ("ann", "Ask Ann about it", "ann"),
+        ("an", "Ask an owl", ""),
+        ("ann", "Ask Joanna", ""),
+        ("tell 77a4bc so", "code 77a4bc", "77a4bc"),
+        ("x" * 3 + "abcd efgh ijk lm" + "y" * 3, "see abcd efgh ijk lm too", "abcd efgh ijk lm"),
+        ("x" * 3 + "abcd efgh ijk l" + "y" * 3, "see abcd efgh ijk l too", ""),
+        ("the launch code is z", "zthe launch code is 88", "the launch code is"),
+        ("(the launch code is it", "the launch code is mine(", "the launch code is"),
+        ("abcd efgh ijk lmnopq rstu vwx yzab c", "abcd efgh ijk lm, and nopq rstu vwx yzab c", "nopq rstu vwx yzab c"),
+        (base64.b64encode(b"it says\nwe buy the bakery").decode(), "They say we buy the bakery now", "we buy the bakery"),
+        ("b4a77-cb4a77", "code 77a4bc-77a4b", "77a4bc-77a4b"),
+    ],
+)
+def test_the_longest_piece_is_told(text: str, read: str, piece: str) -> None:
+    """Of a short argument all of it as whole words; else at least sixteen characters in a row, or a telling word."""
+    (one,) = argument_origins({"x": text}, known(private(read)))
+    assert [str(each["piece"]).strip() for each in one["from"]] == ([piece] if piece else [])  # type: ignore[union-attr, index, call-overload]
+
+
+def test_the_user_s_words_come_first_and_then_the_longest_piece() -> None:
+    """Each source once, with its kind; what a tool answered that is neither private nor of others is a tool's."""
+    taint = known(
+        private("alpha beta gamma delta", "short"),
+        private("alpha beta gamma delta epsilon zeta", "long"),
+        Passage("both", "alpha beta gamma delta eps", private=True, untrusted=True),
+        Passage("tool", "alpha beta gamma delta ep", private=False, untrusted=False),
+        private("alpha beta gamma d", "short"),
+        words=("alpha beta gamma",),
+    )
+    (one,) = argument_origins({"x": "alpha beta gamma delta epsilon zeta"}, taint)
+    assert [(each["source"], each["kind"]) for each in one["from"]] == [  # type: ignore[union-attr, index, call-overload]
+        ("the goal", "goal"),
+        ("long", "private"),
+        ("both", "private, untrusted"),
+        ("tool", "tool"),
+    ]
+
+
+def test_arguments_that_something_else_filled_in_say_what() -> None:
+    """Before the others, and never traced; empty texts are left out."""
+    account = argument_origins({"a": SECRET, "b": SECRET, "c": " "}, read(), {"b": "filled in by the tool", "c": "filled in by the tool"})
+    assert [(one["arg"], one["from"][0]["kind"]) for one in account] == [("b", "filled"), ("a", "private")]  # type: ignore[index, call-overload]
+
+
+def test_only_so_much_of_what_was_read_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The newest passages up to a bound, in whole."""
+    monkeypatch.setattr(provenance, "_MOST_READ", 40)
+    taint = known(private("old 77a4bc is the oldest"), private("x" * 20), private("new 88b5cd is newer.", "new"))
+    found = {text: bool(argument_origins({"x": text}, taint)[0]["from"]) for text in ("77a4bc", "88b5cd", "x" * 20)}
+    assert found == {"77a4bc": False, "88b5cd": True, "x" * 20: True}

@@ -129,6 +129,7 @@ def test_an_answer_that_says_nothing_new_holds_no_words_of_others() -> None:
     """Of a tool of which nobody has said what it reads: what it was told and what the user said is no news."""
     assert after(*use("odd", text="look at a.txt ok")).clean and after(*use("odd", text="x" * 200, told="x" * 200)).clean
     assert not after(*use("odd", text="wholly unheard of sentences")).clean
+    assert after(*use("odd", text="abcdefg, hijklmno")).clean and not after(*use("odd", text="abcdefg, hijklmnop")).clean  # sixteen letters
 
 
 def test_taint_goes_with_the_plan() -> None:
@@ -229,7 +230,7 @@ def test_a_fork_has_the_tools_that_it_is_given() -> None:
 
 def test_texts_have_places() -> None:
     """Also keys that a model chose, and numbers long enough to tell something."""
-    value: Any = {"a": ["x", {"k": 12345, "l": 7, "m": True}], "b": None}
+    value: Any = {"a": ["x", {"k": 12345, "l": 123, "m": True}], "b": None}
     assert list(texts_in(value)) == [
         ("a[0]", "x"),
         ("a[1].k (its name)", "k"),

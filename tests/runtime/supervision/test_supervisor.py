@@ -27,6 +27,7 @@ class Child:
     source: str = ECHO
     starts: int = 0
     process: asyncio.subprocess.Process | None = None
+    started: list[asyncio.subprocess.Process] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -37,6 +38,7 @@ class Child:
         await self.end()
         pipe = asyncio.subprocess.PIPE
         self.process = await asyncio.create_subprocess_exec(sys.executable, "-c", self.source, stdin=pipe, stdout=pipe)
+        self.started.append(self.process)
         self.starts += 1
         self.at_once -= 1
 
@@ -53,12 +55,12 @@ class Child:
                 raise BrokenPipeError(msg)
 
     async def end(self) -> None:
-        if self.process is not None:
-            if self.process.returncode is None:
-                self.process.kill()
-            assert self.process.stdin is not None
-            self.process.stdin.close()
-            await self.process.wait()
+        for process in self.started:
+            if process.returncode is None:
+                process.kill()
+            assert process.stdin is not None
+            process.stdin.close()
+            await process.wait()
             await asyncio.sleep(0)  # its transport closes a moment later
 
 

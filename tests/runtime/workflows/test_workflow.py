@@ -287,6 +287,15 @@ def test_what_a_loop_will_need_is_looked_at_before_it_runs(session: Session, wor
     assert session.store.runs() == []
 
 
+@pytest.mark.parametrize(("name", "value", "least"), [("rounds", -1, 0), ("rounds", "-1", 0), ("max_steps", 0, 1)])
+@pytest.mark.parametrize("plan", ["standard", "pev"])
+def test_an_input_that_is_too_small_is_refused_before_anything_runs(plan: str, name: str, value: object, least: int) -> None:
+    """No model is asked for a plan whose check cannot be done afterwards."""
+    with pytest.raises(UsageError, match=f"'{name}' must be at least {least}, not '?-?[01]'?"):
+        load_plan(plan, "x", {name: value})
+    assert load_plan(plan, "x", {name: least})
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_published_schemas_match_the_code(name: str) -> None:
     """`kestrel_lab/schemas` holds what the models say now; write it anew with: kestrel schema NAME."""
