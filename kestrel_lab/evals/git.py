@@ -169,6 +169,14 @@ async def line_between(root: Path, good: str, bad: str) -> list[Commit]:
     raise UsageError(msg)
 
 
+async def merged_branch(root: Path, sha: str) -> tuple[str, str] | None:
+    """Return where the branch that `sha` merged began, and its last commit; `None` for a commit with one parent."""
+    parents = (await git_output(root, "rev-list", "--parents", "--max-count=1", sha)).split()[1:3]
+    if len(parents) < 2:
+        return None
+    return (await git_output(root, "merge-base", *parents)).strip(), parents[1]
+
+
 async def first_parents(root: Path, name: str = "HEAD") -> list[Commit]:
     """Return `name` and its ancestors along first parents, newest first, `_LOOKED_AT` of them."""
     return await _list_commits(root, "--first-parent", f"--max-count={_LOOKED_AT}", await commit_of(root, name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -127,7 +127,7 @@ class Scenario:
     turns: tuple[str, ...] = ()
     """What the user says after `goal`, in the same conversation, each after the answer to the one before."""
     containment: str = ""
-    """`on`, `strict` or `off`, see `engine.containment`; the session's where empty."""
+    """`on`, `strict` or `off`, see `runtime.security.containment`; the session's where empty."""
     before: tuple[str, ...] = ()
     """Goals that are run first in the same workspace, one after the other; what they did and taught is there for `goal`, which alone is judged."""
     notes: tuple[GivenNote, ...] = ()
@@ -150,7 +150,7 @@ class Scenario:
         """Return all that a trial's run depends on: the definition without what only judges it."""
         own: dict[str, Json] = {
             "goal": self.goal,
-            "place": {"kind": type(self.place).__name__, **asdict(self.place)},
+            "place": {"kind": type(self.place).__name__, **{one.name: getattr(self.place, one.name) for one in fields(self.place)}},
             "tools": None if self.tools is None else list(self.tools),
             "limits": dict(self.limits),
             "approve": self.policy,

@@ -63,7 +63,7 @@ def load_agentdojo(
     takes the first of them. A trial then has two scores, apart in `EvalResult.scores`: `user task done`, the benchmark's utility,
     and `attack resisted`, which fails where the attack succeeded; it passes if both do. `target` is the name of a model as AgentDojo
     knows it, for attacks that address the model. `containment` is that of the runs: off, so that numbers compare with
-    others', unless it is what is measured (see `evals.injection`); with a `person`
+    others', unless it is what is measured (see `evals.studies.prompt_injection`); with a `person`
     somebody is there when a call must be asked about, who allows the calls of the benchmark's own solution, whatever the words that
     people read in them, unless they name an address that is not in the world before the attack. With
     `stated` the model is offered `state_effects`.

@@ -16,7 +16,7 @@ from kestrel_lab.evals.commits.interleaved_trials import FIRST_OF_SEARCH, Commit
 from kestrel_lab.evals.execution.reuse import Reuse
 from kestrel_lab.evals.execution.runner import plan_trials
 from kestrel_lab.evals.execution.trial import TrialRequest
-from kestrel_lab.evals.git import Commit, line_between
+from kestrel_lab.evals.git import Commit, line_between, merged_branch
 from kestrel_lab.evals.stats.noisy_bisect import Bisection, Values
 from kestrel_lab.evals.stored_trials import EvalRow, stored_trials
 from kestrel_lab.evals.summaries.metric_values import ObservedMetric, find_metric
@@ -61,9 +61,11 @@ async def find_first_bad(
     trials = _Trials(session=session, place=place, line=line, look=look, search=search, budget=max_trials, reporter=reporter)
     async with WorkerPool(session, place, trials.note, epochs=FIRST_OF_SEARCH + MAX_ROUNDS) as crew:
         ended = await trials.run(crew)
+    found = line[search.bad].sha if search.phase == "found" else ""
     return BisectResult(
         suite=place.suite, metric=metric, margin=margin, alpha=alpha, commits=tuple(line), phase=search.phase, good=search.good, bad=search.bad,
         tried=tuple(trials.tried()), made=trials.made, reused=trials.reused, ended=ended,
+        merged=await merged_branch(place.repository, found) if found else None,
     )  # fmt: skip
 
 

@@ -63,6 +63,8 @@ class BisectResult(ResultView):
     reused: int
     ended: str
     """What ended the search before it was over."""
+    merged: tuple[str, str] | None = None
+    """Where the first bad commit is a merge: the commit where the merged branch began, and its last."""
 
     @property
     def verdict(self) -> Verdict:
@@ -138,6 +140,9 @@ class BisectResult(ResultView):
                 f"{self.commits[self.bad].short} is worse than the good commit and {self.commits[self.good].short} better than the bad one, "
                 "but it is not shown that one is worse than the other: the metric may have fallen little by little"
             )
+        if self.merged is not None:
+            begun, last = self.merged
+            said.append(f"it is a merge: kestrel eval bisect SUITE {begun[:10]} {last[:10]} looks for the commit of the merged branch")
         said += [f"skipped {_commit_label(self.commits[t.place])}: {one_line(t.skipped, 300)}" for t in self.tried if t.skipped]
         return said
 

@@ -128,7 +128,7 @@ class EvalResult(ResultView):
         """One row per configuration: what to expect of `k` tries at a scenario, averaged over scenarios.
 
         `pass_at` is the chance that at least one try passes (pass@k), `pass_hat` that all do (pass^k), each an
-        unbiased estimate with its 95 % interval `…_low` and `…_high`, clustered by scenario; `evals.attempts`
+        unbiased estimate with its 95 % interval `…_low` and `…_high`, clustered by scenario; `evals.stats.pass_at_k`
         names the sources. Raises `UsageError` unless every scenario has `k` trials that count.
         """
         groups: dict[str, list[dict[str, Any]]] = {}

@@ -318,4 +318,5 @@ def _result(ask: TrialRequest, run: Run, judged: _Judged, *, model_name: str, mo
 
 def score_json(score: Score) -> dict[str, Json]:
     """Return a score as it is stored; the usage of a grader is left out where none was asked."""
-    return {key: value for key, value in asdict(score).items() if value is not None}
+    own: dict[str, Json] = {"check": score.check, "passed": score.passed, "value": score.value, "reason": score.reason}
+    return own if score.usage is None else {**own, "usage": asdict(score.usage)}

@@ -69,7 +69,7 @@ class GateReport(PartsView):
     @property
     def headline(self) -> str:
         """The verdict in one line."""
-        return f"{self.verdict.upper()}: suite {self.suite}, {len(self.decisions)} gates"
+        return f"{self.verdict.upper()}: suite {self.suite}, {len(self.decisions)} gate{'s' * (len(self.decisions) != 1)}"
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Headings, and a row of texts per decision."""

@@ -129,8 +129,11 @@ def _family_figures(records: Sequence[dict[str, Any]]) -> Iterator[tuple[str, st
 def _scenarios(records: Sequence[dict[str, Any]], families: dict[str, str]) -> tuple[list[str], list[list[str]]]:
     configs = {record["config"]: label_kind(record["config"], record["model_kind"]) for record in records}
     cells = {(record["scenario"], record["config"]): _rate(record) for record in records}
-    rows = [[name, family, *(cells.get((name, config), "–") for config in configs)] for name, family in families.items()]
-    return ["scenario", "family", *configs.values()], rows
+    grouped = any(families.values())
+    rows = [
+        [name, *([family] if grouped else []), *(cells.get((name, config), "–") for config in configs)] for name, family in families.items()
+    ]
+    return ["scenario", *(["family"] if grouped else []), *configs.values()], rows
 
 
 def _rate(record: dict[str, Any]) -> str:

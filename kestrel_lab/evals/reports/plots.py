@@ -34,7 +34,7 @@ def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figu
     """Success rates with their intervals, and success against cost and against working time, as far as these are known.
 
     What no other configuration beats in both is filled and joined by a line. Configurations whose cost or time is not known are left
-    out of that plot, which says how many; a plot that would be empty is left out. Where names are long or many, their numbers
+    out of that plot, which says how many; a plot that would be empty, or show that nothing was to be paid, is left out. Where names are long or many, their numbers
     stand beside the points.
     """
     names = [label_kind(s["config"], s["model_kind"]) for s in summaries]
@@ -44,13 +44,13 @@ def configs_figure(summaries: Sequence[dict[str, Any]], title: str = "") -> Figu
         (priced, "cost_estimate", "cost", "cost per trial, USD", "price"),
         (timed, "working_time", "time", "working time per trial, s", "time"),
     ]
-    shown = [one for one in measured if any(not math.isnan(s["success_rate"]) for s in one[0])]
+    shown = [one for one in measured if any(not math.isnan(s["success_rate"]) and s[one[1]] > 0 for s in one[0])]
     labels = numbered_labels(names)
     lines = sum(1 + label.count("\n") for label in labels)
     figure = shown_figure()(
         figsize=(4.4 + 4 * len(shown) + (1.2 if needs_numbers(names) else 0), 2.2 + 0.2 * max(7, lines + len(labels))), layout="constrained"
     )
-    missing = [f"no known {one[4]}: {one[3].partition(',')[0]} is left out" for one in measured if one not in shown]
+    missing = [f"no {'' if one[0] else 'known '}{one[4]}: {one[3].partition(',')[0]} is left out" for one in measured if one not in shown]
     if title or missing:
         figure.suptitle(escape_mathtext(sanitize_text("; ".join(filter(None, (title, *missing))))), fontsize=11)
     rates, *others = figure.subplots(1, 1 + len(shown), squeeze=False)[0]

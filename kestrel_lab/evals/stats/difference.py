@@ -57,10 +57,8 @@ def _most_against(n: int, alpha: float) -> np.ndarray[Any, Any]:
 
     found, few = np.full(n + 1, -1), -1
     for count in range(n + 1):
-        while 2 * bdtr(few + 1, count, 0.5) <= alpha:
+        while 2 * bdtr(few + 1, count, 0.5) <= alpha:  # never fewer than with one flip less
             few += 1
-        while few >= 0 and 2 * bdtr(few, count, 0.5) > alpha:
-            few -= 1
         found[count] = few
     return found
 

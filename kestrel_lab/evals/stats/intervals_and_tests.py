@@ -148,10 +148,9 @@ def proportion_of(clusters: Clusters, *, alpha: float = ALPHA) -> Interval:
     count = sum(moments.n > 0 for moments, _ in clusters)
     if not count:
         return found
-    agree = all(moments.mean in (0.0, found.mean) and found.mean in (0.0, 1.0) for moments, _ in clusters if moments.n)
-    agree |= count > 1 and found.se < 1e-12
+    agree = count > 1 and found.se < 1e-12
     if count in (1, found.n) or agree:
-        size = count if agree and count > 1 else found.n
+        size = count if agree else found.n
         low, high = wilson_interval(found.mean * size, size, alpha=alpha)
         return replace(found, low=low, high=high, clusters=count)
     return replace(found, low=max(0.0, found.low), high=min(1.0, found.high), clusters=count)

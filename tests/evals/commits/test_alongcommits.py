@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from kestrel_lab.evals.commits.interleaved_trials import CommitTrials
 from kestrel_lab.evals.commits.run_history import run_commits, stored_history
 from kestrel_lab.evals.execution.reuse import Reuse
 from kestrel_lab.evals.execution.runner import plan_trials
-from kestrel_lab.evals.git import commits_in, first_parents, line_between
+from kestrel_lab.evals.git import commits_in, first_parents, line_between, merged_branch
 from kestrel_lab.evals.stored_trials import stored_trials
 from kestrel_lab.evals.suite import Scenario, Suite
 from kestrel_lab.runtime.session import Session
@@ -231,6 +232,17 @@ def test_bisect_names_the_commit_and_goes_on_where_it_was(repo, lab, made):
     assert found.headline in str(found)
     assert "c4: a change" in found._repr_html_()
     assert found.plot().axes[0].get_title() == "Suite sums: search for the first commit with worse success rate"
+
+
+def test_a_bisection_that_ends_at_a_merge_says_how_to_look_into_the_branch(repo, lab):
+    """Only first parents are followed, so the fall of a merged branch is the merge's; the next search begins where the branch did."""
+    begun, last = asyncio.run(merged_branch(repo, "c5"))
+    assert (begun, last) == (sha(repo, "c3"), sha(repo, "side2"))
+    assert asyncio.run(merged_branch(repo, "c4")) is None
+    found = asyncio.run(find_first_bad(lab, repo / "suite.yaml", "c0", "c4"))
+    assert not any("merge" in line for line in found.lines())
+    told = replace(found, merged=(begun, last)).lines()
+    assert f"it is a merge: kestrel eval bisect SUITE {begun[:10]} {last[:10]} looks for the commit of the merged branch" in told
 
 
 def test_bisect_says_what_it_cannot_do(repo, lab):

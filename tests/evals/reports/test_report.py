@@ -12,6 +12,7 @@ from kestrel_lab.evals.commits.comparison import Comparison, Side
 from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.pages import Transcripts, report_page
+from kestrel_lab.evals.reports.plots import configs_figure
 from kestrel_lab.evals.suite import Config, Scenario, Suite
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel
@@ -135,5 +136,21 @@ def test_a_very_long_run_is_cut(tmp_path):
         cut = Transcripts(lab.store, run_chars=len(whole) // 3).folded(row)
         assert len(cut) < len(whole) / 2
         assert re.search(rf"and \d+ more events: <code>kestrel show {row.result['run']}</code>", cut)
+    finally:
+        lab.close()
+
+
+def test_columns_and_plots_that_say_nothing_are_left_out(tmp_path):
+    """There is a column of families only where there are families, and no plot against a cost that every trial had: none."""
+    lab = Session(tmp_path / "home", env={})
+    try:
+        alone = replace(a_suite(), scenarios=tuple(replace(scenario, family="") for scenario in a_suite().scenarios))
+        result = asyncio.run(run_suite(lab, alone, configs={"c": ScriptedModel(lambda _: "42")}))
+        assert '">scenario</th><th scope="col" style="text-align:left">c (scripted)</th>' in report_page(alone, result.rows, lab.store)
+        grouped = [replace(row, result=row.result | {"family": "a"}) for row in result.rows]
+        assert '<th scope="col" style="text-align:left">family</th>' in report_page(alone, grouped, lab.store)
+        drawn = configs_figure(result.summaries())
+        assert [axes.get_title() for axes in drawn.axes] == ["Success", "Success and time"]
+        assert "no price: cost per trial is left out" in drawn.get_suptitle()
     finally:
         lab.close()

@@ -27,6 +27,8 @@ def test_searches_find_files_of_installed_packages(tmp_path: Path) -> None:
     suite = load_suite(SUITES / "retrieval.yaml")
     assert len(suite.scenarios) >= 40
     assert {one.family for one in suite.scenarios} == {"feature", "bug", "symbol", "data", "several", "docs"}
+    gated = {(gate.metric, gate.family) for gate in suite.gates}
+    assert gated == {("recall@10", family) for family in ("", "feature", "bug", "symbol", "several", "docs")}
     small = replace(suite, scenarios=tuple(one for one in suite.scenarios if getattr(one.place, "package", "") in SMALL))
 
     frame = Lab(tmp_path / "home", env={}).eval_sync(small).frame

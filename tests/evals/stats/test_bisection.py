@@ -182,3 +182,10 @@ def test_which_way_is_worse():
     assert [cost.worsened(other, 1.0, 0.1) for other in (1.05, 1.2, 0.8, 100.0)] == [0.0, -1.0, 1.0, -1.0]
     with pytest.raises(UsageError, match="did you mean 'cost_estimate'"):
         find_metric("cost_estimat")
+
+
+@pytest.mark.parametrize(("last", "questions"), [(1, 1), (2, 3), (3, 4), (4, 4), (16, 6), (17, 7), (1000, 12)])
+def test_the_level_is_shared_by_all_questions(last, questions):
+    """The two ends, one for each halving, and the last one again; with two commits there is one question."""
+    found = Bisection(last=last, worsening=lambda one, other: one - other, alpha=0.05)
+    assert (found.questions, found.level) == (questions, pytest.approx(0.05 / questions))

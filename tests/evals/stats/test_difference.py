@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from kestrel_lab.evals.stats.difference import Difference, compare_scenarios, judge_alike, overall_verdict
-from kestrel_lab.evals.stats.intervals_and_tests import Interval
+from kestrel_lab.evals.stats.difference import Difference, compare_scenarios, detectable_mean, judge_alike, overall_verdict
+from kestrel_lab.evals.stats.intervals_and_tests import Interval, newcombe_interval, t_quantile
 
 
 def trials(rates, epochs, rng):
@@ -126,3 +126,29 @@ def test_detectable_difference_is_stated():
     assert compare_scenarios(same, same, weights={}, bounded=True).interval == Interval(
         mean=0.0, low=pytest.approx(-0.0711, abs=1e-4), high=pytest.approx(0.0711, abs=1e-4), se=0.0, clusters=50, n=50
     )
+
+
+def test_the_test_is_named_by_how_often_scenarios_were_tried():
+    """McNemar's where each has one trial on both sides and the same weight, and values are 0 or 1; counts are of those that moved."""
+    base = {f"s{n}": [float(n < 6)] for n in range(8)}
+    head = {f"s{n}": [float(n < 4 or n == 7)] for n in range(8)}
+    found = compare_scenarios(base, head, weights={}, bounded=True)
+    assert (found.test, found.lower, found.higher, found.scenarios) == ("McNemar", 2, 1, 8)
+    twice = {**head, "s0": [1.0, 1.0]}
+    for other in (
+        compare_scenarios(base, twice, weights={}, bounded=True),
+        compare_scenarios(base, head, weights={"s0": 2.0}, bounded=True),
+        compare_scenarios(base, head, weights={}, bounded=False),
+    ):
+        assert other.test == "sign flips"
+
+
+@pytest.mark.parametrize(("before", "after"), [(1.0, 1.0), (0.0, 1.0), (1.0, 0.0)])
+def test_few_scenarios_that_agree_can_detect_what_their_interval_spans(before, after):
+    """Their spread is none, so the smallest detectable difference is that of a standard error as wide as the interval."""
+    trials_of = {side: {name: [value] * 3 for name in "ab"} for side, value in (("base", before), ("head", after))}
+    found = compare_scenarios(trials_of["base"], trials_of["head"], weights={}, bounded=True)
+    wanted = newcombe_interval((6 * before, 6), (6 * after, 6))
+    reach = max(wanted.high - wanted.mean, wanted.mean - wanted.low)
+    assert found.mde == pytest.approx(detectable_mean(reach / t_quantile(0.975, 8), 8))
+    assert 0.3 < reach < 0.6

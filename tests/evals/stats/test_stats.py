@@ -23,6 +23,7 @@ from kestrel_lab.evals.stats.intervals_and_tests import (
     stratified_permutation_test,
     t_quantile,
     wilson_interval,
+    wilson_proportion,
 )
 
 
@@ -131,6 +132,16 @@ def test_wilson_and_newcombe_are_the_published_values():
     assert wilson_interval(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
     found = newcombe_interval((48, 80), (56, 70))
     assert (found.mean, found.low, found.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
+    assert (found.se, found.n) == (pytest.approx(math.sqrt(0.6 * 0.4 / 80 + 0.8 * 0.2 / 70)), 150)
+    one = wilson_proportion(81, 263)
+    assert (one.mean, one.low, one.high, one.n) == (81 / 263, *wilson_interval(81, 263), 263)
+
+
+def test_an_interval_is_written_as_far_as_it_is_known():
+    """With both of its ends, or the mean alone."""
+    assert Interval(mean=0.5, low=0.25, high=0.75).text("{:.0%}".format) == "50% (25% to 75%)"
+    assert Interval(mean=0.5, low=0.25, high=0.75).text(str, ", ") == "0.5 (0.25, 0.75)"
+    assert Interval(mean=0.5, low=math.nan, high=math.nan).text(str) == "0.5"
 
 
 def test_mean_interval_known_values():

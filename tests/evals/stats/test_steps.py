@@ -4,6 +4,7 @@ import math
 import random
 from statistics import NormalDist, fmean, variance
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -77,3 +78,37 @@ def test_any_history_can_be_searched(values):
     assert all(0 < step.at < len(values) and 0 < step.p <= 0.05 for step in found)
     assert find_steps(values) == found
     assert find_steps([[0.5]] * len(values)) == []
+
+
+@pytest.mark.parametrize(("alpha", "steps"), [(0.004, [6, 12]), (0.003, [6]), (0.0019, [])])
+def test_the_parts_share_the_level_of_the_whole(alpha, steps):
+    """Half of it goes to each question, and what is left to each part: 999 shuffles can show one in a thousand at best."""
+    assert [step.at for step in find_steps([[1.0] * 3] * 6 + [[2.0] * 3] * 6 + [[3.0] * 3] * 6, alpha=alpha)] == steps
+
+
+def test_shuffles_that_differ_as_much_count_against_a_step():
+    """Five commits at 0 and five at 1: two orders of 252 look like that, whichever way round."""
+    (step,) = find_steps([[0.0]] * 5 + [[1.0]] * 5)
+    assert step.at == 5
+    assert abs(step.p - 2 / 252) < 0.005
+
+
+def test_an_end_of_a_stretch_that_is_not_seen_by_itself_is_no_step():
+    """The last commit may be lower by chance: the rise is told, the fall is not."""
+    rise = [0.1, 0.3, 0.3, 0.1, 1.9, 1.2, 1.0, 1.2, 1.9, 1.1, 1.1, 0.1]
+    assert [step.at for step in find_steps([[value] for value in rise])] == [4]
+
+
+def test_a_step_is_where_the_means_differ_most():
+    """Weighed by how many rounds there are on both sides, as in a t test."""
+    places = 0
+    for seed in range(12):
+        rnd = random.Random(seed)
+        start = rnd.randint(1, 13)
+        values = [rnd.gauss(0, 1) + 2.5 * (place >= start) for place in range(14)]
+        apart = {at: abs(fmean(values[:at]) - fmean(values[at:])) * math.sqrt(at * (14 - at)) for at in range(1, 14)}
+        steps = [step.at for step in find_steps([[value] for value in values])]
+        if len(steps) == 1:
+            places += 1
+            assert steps == [max(apart, key=apart.__getitem__)]
+    assert places >= 4

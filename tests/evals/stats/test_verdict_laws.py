@@ -90,6 +90,8 @@ def test_rounds_can_only_take_certainty_away():
     assert (rough.interval.mean, rough.interval.se) == (0.2, rounds.se)
     assert (rough.interval.high - 0.2, 0.2 - rough.interval.low) == pytest.approx([(rounds.high - rounds.low) / 2] * 2)
     assert (rough.p, rough.mde) == (t_test(rounds), detectable_mean(rounds.se, 3))
+    wider = confirm_by_rounds(told(), [0.1, 0.3, 0.1, 0.3])  # by less than a half
+    assert wider.interval.high - 0.2 == pytest.approx(0.2 - wider.interval.low) and 0.1 < wider.interval.high - 0.2 < 0.2
     unknown = confirm_by_rounds(told(interval=Interval(mean=0.2, low=math.nan, high=math.nan)), [0.1, 0.3])
     assert not math.isnan(unknown.interval.low)
 
