@@ -122,12 +122,16 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection() -> Iterator[None]:
-    """Let the garbage collector pass over what collection makes, while it is made and after: all of it stays until the end."""
+    """Let the garbage collector pass over what collection makes, while it is made and after: all of it stays until the end.
+
+    It comes less often, too: as Python sets it, it took 7 % of the processor time of a third of the tests.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 10, 10)
         gc.enable()
 
 

@@ -178,12 +178,12 @@ class TerminalApprover:
 
     async def _answer(self, asked: ApprovalAsked) -> ApprovalGiven:
         """What the person says, the option where they type its number; nothing at all is not an answer."""
-        said = formatting.chosen_answer(asked, await self._line("answer (empty for none): ", at_end=""))
+        said = formatting.chosen_answer(asked, await self._line("answer (empty for none): "))
         return self._given(asked, granted=True, answer=said) if said else self._given(asked, granted=False, reason="no answer was given")
 
     async def _decision(self, asked: ApprovalAsked) -> ApprovalGiven:
         while True:
-            word = (await self._line(f"[y]es, [n]o, [e]dit, {formatting.always_words(asked)}? ")).strip().lower()
+            word = (await self._line(f"[y]es, [n]o, [e]dit, {formatting.always_words(asked)}? ") or "n").strip().lower()
             if (said := formatting.typed_decision(word, asked)) is not None:
                 if word in {"n", "no"}:
                     said["reason"] = (await self._line("reason for the model (may be empty): ")).strip()
@@ -202,8 +202,8 @@ class TerminalApprover:
     def _given(self, asked: ApprovalAsked, **fields: Any) -> ApprovalGiven:
         return ApprovalGiven(call=asked.call, by=self._user, how="prompt", **fields)
 
-    async def _line(self, prompt: str, at_end: str = "n") -> str:
-        """A line from the terminal, read without blocking the run; `at_end` where the input has ended."""
+    async def _line(self, prompt: str) -> str:
+        """Return a line from the terminal with its end, read without blocking the run; nothing at all where the input has ended."""
         self._console.print(Text(prompt, style="bold"), end="")
         loop = asyncio.get_running_loop()
         line: asyncio.Future[str] = loop.create_future()
@@ -214,7 +214,7 @@ class TerminalApprover:
 
         loop.add_reader(sys.stdin.fileno(), read)
         try:
-            return (await line) or at_end
+            return await line
         except asyncio.CancelledError:
             self._console.print()
             raise

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, Record, RunInterrupted, RunStarted, StateTransition, Told
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.sanitize import escape_surrogates
 from kestrel_lab.core.version import __version__
-from kestrel_lab.telemetry.spans import Span, SpanFold
+from kestrel_lab.telemetry.spans import Attributes, Span, SpanFold
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -140,21 +141,26 @@ def _readable(spans: Sequence[Span]) -> list[ReadableSpan]:
 
     return [
         ReadableSpan(
-            span.name,
+            escape_surrogates(span.name),
             context=context(span.trace, span.id),
             parent=context(span.trace, span.parent) if span.parent else None,
             resource=resource,
-            attributes=span.attributes,
-            events=[SpanEvent("gen_ai.evaluation.result", given, _nanoseconds(at)) for at, given in span.results],
+            attributes=_encodable(span.attributes),
+            events=[SpanEvent("gen_ai.evaluation.result", _encodable(given), _nanoseconds(at)) for at, given in span.results],
             links=[Link(context(link.trace, link.span), {"kestrel.link": link.kind}) for link in span.links],
             kind=SpanKind.CLIENT if span.client else SpanKind.INTERNAL,
-            status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error or None),
+            status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, escape_surrogates(span.error) or None),
             start_time=_nanoseconds(span.began),
             end_time=_nanoseconds(span.ended),
             instrumentation_scope=scope,
         )
         for span in spans
     ]
+
+
+def _encodable(attributes: Attributes) -> Attributes:
+    """Return attributes without lone surrogates: the SDK leaves an attribute out that is no UTF-8, the answer for one."""
+    return {name: escape_surrogates(value) if isinstance(value, str) else value for name, value in attributes.items()}
 
 
 def _nanoseconds(at: float) -> int:

@@ -343,15 +343,13 @@ class Toolbox:
                 raise UsageError(f"two tools are called {tool.name!r}: rename one with @tool(name=…)")
             self._tools[tool.name] = tool
         self._specs: tuple[ToolSpec, ...] | None = None
+        self.find: Callable[[str], Tool | None] = self._tools.get
+        """Return the tool of that name; `None` where there is none."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """Every name, in order."""
         return tuple(self._tools)
-
-    def find(self, name: str) -> Tool | None:
-        """The tool of that name; `None` where there is none."""
-        return self._tools.get(name)
 
     def get(self, name: str) -> Tool:
         """The tool of that name; raises `UsageError` with the nearest spelling."""

@@ -127,7 +127,7 @@ def claimed_deeds(said: Statement) -> Iterator[ClaimedDeed]:
         files = tuple(name.text for name in files_in(said) if start <= name.start < end)
         codes = [code for code, at in code_in(said) if start <= at < end]
         plain = re.match(r"\s+([a-z][\w.-]*(?: -?[\w./=-]+)*)", said.text[match.end("verb") : end])
-        command = next((code for code in codes if code not in files), "") or (plain[1] if plain and " -" in plain[1] else "")
+        command = next((code for code in codes if code not in files), "") or (plain[1].rstrip(".") if plain and " -" in plain[1] else "")
         words = " ".join(said.text[start:end].split()).rstrip(" ,;.")
         yield ClaimedDeed(kind=kind, words=words[:120], files=files, command=command if kind == "run" else "")
 

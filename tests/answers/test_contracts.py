@@ -106,3 +106,19 @@ def test_a_suite_checks_the_form(project: Path) -> None:
     assert (bad.passed, bad.reason) == (False, "the answer lacks the sections ## In short, ## How it works, ## Where to look")
     with pytest.raises(UsageError, match="there is no answer form 'essay'"):
         parse_check({"answer_form": "essay"})
+
+
+def test_bounds_of_length_are_allowed_themselves(project: Path) -> None:
+    """Exactly so many words are no issue, and one more is."""
+    brief, explanation = CONTRACTS["brief"], GOOD["explanation"]
+    for first, rest, issues in ((60, 90, 0), (61, 89, 1), (60, 91, 1)):
+        assert len(brief.issues("word " * first + "\n\n" + "word " * rest, project)) == issues
+    for words, issues in ((60, 0), (61, 1)):
+        answer = explanation.replace("One constant bounds all.", "word " * words)
+        assert len(CONTRACTS["explanation"].issues(answer, project)) == issues
+
+
+def test_a_form_with_sections_names_them_in_order() -> None:
+    """Whoever answers is given the headings; a form without any asks for none."""
+    assert CONTRACTS["research"].instructions.endswith("Use exactly these headings, in this order: ## Findings, ## How sure, ## Open.")
+    assert "Use exactly these headings" not in CONTRACTS["brief"].instructions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pty
 import select
@@ -31,12 +32,12 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-m", "kestrel_lab", "chat", "--model", "scripted:script.yaml", *words]
 
 
-def test_lines_of_a_script_are_turns_of_one_conversation(tmp_path: Path) -> None:
-    """Every turn is a run that follows the one before; the log has them."""
+@pytest.mark.parametrize("end", ["/exit\nthree\n", "/quit\nthree\n", ""])
+def test_lines_of_a_script_are_turns_of_one_conversation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    """Every turn is a run that follows the one before; the log has them. A word or the end of the input ends it."""
     (tmp_path / "script.yaml").write_text(SCRIPT)
-    done = subprocess.run(
-        command(), input="one\n\ntwo\n/exit\nthree\n", text=True, capture_output=True, cwd=tmp_path, timeout=120, check=False
-    )
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"one\n\ntwo\n{end}"))
+    done = in_process.kestrel(tmp_path, "chat", "--model", "scripted:script.yaml")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Heard.") == 2
     with Lab(home=tmp_path / ".kestrel", env={}) as lab:
@@ -46,6 +47,13 @@ def test_lines_of_a_script_are_turns_of_one_conversation(tmp_path: Path) -> None
             ["one", "two"],
             1,
         )
+
+
+def test_a_turn_that_cannot_begin_is_explained_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that needs a script and has none: the reason is printed, no run is made, and the exit code is that of nothing having failed."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
+    done = in_process.kestrel(tmp_path, "chat", "--model", "scripted:gone.yaml")
+    assert (done.returncode, done.stdout.count("gone.yaml")) == (0, 2)
 
 
 def test_a_run_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_four_codes(folder: Path) -> None:
     command = [sys.executable, "-m", "kestrel_lab", "eval", "gate", "suite.yaml", "--junit", "ci/j.xml", "--markdown", "ci/m.md"]
     done = subprocess.run([*command, "--report", "ci/r.html"], cwd=folder, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "OK: suite demo, 1 gates" in done.stdout
+    assert "OK: suite demo, 1 gate\n" in done.stdout
     root = ET.parse(folder / "ci" / "j.xml").getroot()
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("10", "0", "0")
     assert "[9 trials of 9 scenarios](r.html)" in (folder / "ci" / "m.md").read_text()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
+from kestrel_lab.cli import overview
 from kestrel_lab.cli.app import app
 from kestrel_lab.cli.overview import COMMANDS, PANELS
 
@@ -65,3 +68,46 @@ def test_no_word_of_help_is_taken_for_markup() -> None:
     told = [*texts(typer.main.get_command(app))]
     assert len(told) > 300
     assert [text for text in told if Text.from_markup(text).plain != text] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["--version"], None, "kestrel "),
+        ([], None, "All commands: kestrel --help"),
+        (["--help"], 0, "Begin with kestrel doctor"),
+        (["-h"], 0, "Begin with kestrel doctor"),
+        (["runs", "--help"], 0, "List the newest runs."),
+        (["nothing"], 2, ""),
+    ],
+)
+def test_each_way_in(
+    words: list[str], code: int | None, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The start page, the version, the overview, and the commands with what they are told."""
+    monkeypatch.setattr("sys.argv", ["kestrel", *words])
+    with nullcontext() if code is None else pytest.raises(SystemExit, match=str(code)):
+        overview.main()
+    assert told in capsys.readouterr().out
+
+
+def test_a_shell_that_completes_gets_it_from_the_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where no word is typed yet: the start page would be taken for words."""
+    monkeypatch.setattr("sys.argv", ["kestrel"])
+    monkeypatch.setenv("_KESTREL_COMPLETE", "complete_bash")
+    monkeypatch.setattr("kestrel_lab.cli.main.main", lambda: print("asked"))
+    overview.main()
+    assert capsys.readouterr().out == "asked\n"
+
+
+@pytest.mark.parametrize(("terminal", "kind", "said"), [(True, "xterm", True), (True, "dumb", False), (False, "xterm", False)])
+def test_a_terminal_is_told_that_commands_are_loaded(terminal: bool, kind: str, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a line that is gone afterwards; a file and a terminal without control of its lines are left alone."""
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setattr("sys.argv", ["kestrel", "runs"])
+    monkeypatch.setenv("TERM", kind)
+    monkeypatch.setattr("kestrel_lab.cli.main.main", lambda: None)
+    overview.main()
+    assert screen.getvalue() == ("\x1b[2mloading kestrel_lab …\x1b[0m\r\x1b[2K" if said else "")

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from waits import PATIENCE_S, becomes
 
 from kestrel_lab.cli import terminal
-from kestrel_lab.cli.terminal import TerminalDisplay
+from kestrel_lab.cli.terminal import TerminalApprover, TerminalDisplay
 from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
     Event,
     ModelAnswered,
     ModelCalled,
     ModelDelta,
+    Progress,
     Prompted,
     RunFinished,
     RunInterrupted,
@@ -120,3 +130,218 @@ def test_a_run_that_is_shown_later_took_as_long_as_it_did() -> None:
     display.tell(RunFinished(outcome="complete", answer="done"), 104.0)
     display.tell(StateTransition(source="EXECUTING", target="COMPLETE"), 104.0)
     assert display.ending().plain.splitlines()[0].endswith("4.0 s")
+
+
+def console() -> tuple[Console, io.StringIO]:
+    """A console without a terminal, and what is printed on it."""
+    return Console(file=(out := io.StringIO()), width=200), out
+
+
+@pytest.fixture
+def typed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Types lines at a terminal that is the standard input, which gives a line at a time; `END` is Ctrl-D."""
+    keyboard, line = os.openpty()
+    with open(line) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        yield lambda *lines: os.write(keyboard, "".join(one if one == END else f"{one}\n" for one in lines).encode())
+    os.close(keyboard)
+
+
+END = "\x04"
+CALL = ApprovalAsked(call="c", step="s", tool="bash", args={"command": "ls"}, danger="HIGH", key="k", why="danger")
+QUESTION = replace(CALL, tool="ask_user", args={"question": "Which colour?", "options": ["red", "blue"]}, why="question")
+
+
+def decide(asked: ApprovalAsked, timeout_s: float | None = PATIENCE_S) -> tuple[ApprovalGiven, str]:
+    """What is decided at the terminal, and what is printed there."""
+    at, out = console()
+    display = TerminalDisplay(at)
+    display.tell(asked, 1.0)
+    return asyncio.run(TerminalApprover(at, display, "ann", timeout_s)(asked)), out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("asked", "lines", "decided", "told"),
+    [
+        (CALL, ["y"], {"granted": True}, "bash · HIGH · wants to run"),
+        (CALL, [" YES "], {"granted": True}, "[y]es, [n]o, [e]dit, [s]ame call always, [a]lways in this run? "),
+        (CALL, ["n", " too risky "], {"granted": False, "reason": "too risky"}, "reason for the model (may be empty): "),
+        (CALL, ["no", ""], {"granted": False}, ""),
+        (CALL, [END, END], {"granted": False}, ""),
+        (CALL, ["a"], {"granted": True, "scope": "run"}, ""),
+        (CALL, ["what", "s"], {"granted": True, "scope": "same"}, ""),
+        (CALL, ["l", "y"], {"granted": True}, ""),
+        (replace(CALL, offer="ls ..."), ["l"], {"granted": True, "scope": "like"}, "[l]ike ls ... always"),
+        (CALL, ["e", '{"command": "pwd"}'], {"granted": True, "args": {"command": "pwd"}}, "arguments as JSON: "),
+        (CALL, ["edit", "{", "y"], {"granted": True}, "not JSON: "),
+        (CALL, ["e", "[]", "y"], {"granted": True}, "the arguments must be a JSON object"),
+        (QUESTION, ["2"], {"granted": True, "answer": "blue"}, "the agent asks"),
+        (QUESTION, ["green"], {"granted": True, "answer": "green"}, "answer (empty for none): "),
+        (QUESTION, [""], {"granted": False, "reason": "no answer was given"}, ""),
+        (QUESTION, [END], {"granted": False, "reason": "no answer was given"}, ""),
+    ],
+)
+def test_what_is_typed_is_the_decision(
+    typed: Callable[..., None], asked: ApprovalAsked, lines: list[str], decided: dict[str, Any], told: str
+) -> None:
+    """Keys, words and edited arguments decide on a call; what is not understood is asked again, and the end of the input is a no."""
+    typed(*lines)
+    given, screen = decide(asked)
+    assert given == ApprovalGiven(call="c", by="ann", how="prompt", **decided)
+    assert told in screen
+
+
+def test_nobody_at_the_terminal_is_a_no(typed: Callable[..., None]) -> None:
+    """After the time that was set the call is denied, which is said."""
+    why = "nobody answered within 0.01 s"
+    given, screen = decide(CALL, timeout_s=0.01)
+    assert given == ApprovalGiven(call="c", granted=False, by="timeout", how="policy", reason=why)
+    assert why in screen
+
+
+@pytest.mark.parametrize(
+    ("asked", "shown", "hidden"),
+    [
+        (CALL, ["command", "ls"], ["danger", "sandbox", "Run it again"]),
+        (replace(CALL, why="unknown_outcome"), ["The last session ended while this call ran", "Run it again?"], ["unknown_outcome"]),
+        (replace(CALL, why="rule 2 says so"), ["rule 2 says so"], []),
+        (replace(CALL, sandbox="S0 (none here)"), ["sandbox S0 (none here)"], []),
+        (replace(CALL, preview="--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\n+new\n"), ["-old", "+new"], []),
+        (replace(CALL, origins=[{"arg": "command", "from": [{"kind": "goal", "source": ""}]}]), ["command: from the goal"], []),
+        (
+            replace(CALL, why="contained", contained={"untrusted": ["a.txt"], "private": ["mail"], "effect": "sends it"}),
+            ["The model has read what others wrote (a.txt) and can know what is private (mail); sends it.", "none from here on"],
+            ["\ncontained"],
+        ),
+        (QUESTION, ["Which colour?", "1. red", "2. blue"], ["wants to run"]),
+        (replace(QUESTION, tool="tracker:ask"), ["tracker:ask"], ["the agent asks"]),
+    ],
+)
+def test_what_is_decided_on_is_shown_whole(typed: Callable[..., None], asked: ApprovalAsked, shown: list[str], hidden: list[str]) -> None:
+    """Arguments, what the call would change, where its words come from and why it is asked; a server that asks is not the agent."""
+    typed("y")
+    screen = decide(asked)[1]
+    assert [text for text in shown if text not in screen] == []
+    assert [text for text in hidden if text in screen] == []
+
+
+def test_questions_wait_for_each_other(typed: Callable[..., None]) -> None:
+    """Of several calls that ask at once the second is shown when the first is decided."""
+    at, out = console()
+    display = TerminalDisplay(at)
+    ask = TerminalApprover(at, display, "ann", PATIENCE_S)
+
+    async def both() -> list[ApprovalGiven]:
+        waiting = [asyncio.create_task(ask(replace(CALL, call=name))) for name in "ab"]
+        await becomes(lambda: "wants to run" in out.getvalue())
+        assert out.getvalue().count("wants to run") == 1
+        typed("y", "a")
+        return await asyncio.gather(*waiting)
+
+    assert [(one.call, one.scope) for one in asyncio.run(both())] == [("a", "once"), ("b", "run")]
+
+
+def moving(*events: Event) -> str:
+    """The moving lines of a terminal after these events: they are drawn at once when a question has been asked."""
+    at = Console(file=(out := io.StringIO()), width=200, force_terminal=True, color_system=None)
+    display = TerminalDisplay(at)
+    with display.shown():
+        for event in events:
+            display.tell(event, 1.0)
+        with display.paused():
+            before = len(out.getvalue())
+        return out.getvalue()[before:]
+
+
+ASKED = ModelCalled(call="m", step="s", model="gpt", cycle=1, messages=1)
+ASKS = {"id": "t", "name": "bash", "args": {"command": "make"}}
+WORKS = ToolCalled(call="t", step="s", tool="bash", args={"command": "make"})
+
+
+@pytest.mark.parametrize(
+    ("events", "shown", "hidden"),
+    [
+        ([], ["starting …"], []),
+        ([ASKED], ["waiting for gpt: the first answer takes longest", "0 tokens"], ["starting"]),
+        ([ASKED, ModelDelta(call="m", text="one\n2\n3\n4\n5\n6\n7\n8\n9")], ["2", "9"], ["one", "waiting for"]),
+        ([ASKED, ModelDelta(call="m", text="first\nthen", thinking=True)], ["thinking: then"], ["first", "waiting"]),
+        (
+            [ASKED, ModelAnswered(call="m", step="s", model="gpt", text="hello"), replace(ASKED, call="n")],
+            ["waiting for gpt"],
+            ["the first answer"],
+        ),
+        ([WORKS, Progress(text="half done")], ["bash", "make", "running"], []),
+        ([WORKS, ToolAnswered(call="t", step="s", tool="bash", text="made")], [], ["bash"]),
+    ],
+)
+def test_what_goes_on_is_in_the_moving_lines(events: list[Event], shown: list[str], hidden: list[str]) -> None:
+    """Calls under way and the end of what a model writes or thinks; what has ended is printed above them and no longer there."""
+    lines = moving(RunStarted(goal="go", workspace="/w", model="gpt"), *events) if events else moving()
+    assert [text for text in shown if text not in lines] == []
+    assert [text for text in hidden if text in lines] == []
+
+
+def test_without_a_terminal_no_line_moves() -> None:
+    """Neither while the run works nor after a question."""
+    at, out = console()
+    display = TerminalDisplay(at)
+    with display.shown():
+        display.tell(WORKS, 1.0)
+        with display.paused():
+            pass
+    assert out.getvalue() == ""
+
+
+def test_progress_is_printed_now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no terminal: a line every few seconds, and the last one whenever it comes."""
+    clock = [100.0]
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    at, out = console()
+    with terminal.progress_bar(at) as report:
+        for done, later_s in ((1, 0.0), (2, 5.0), (3, 0.1), (4, 4.9), (9, 0.0)):
+            clock[0] += later_s
+            report(done, 9, f"trial {done}")
+    assert out.getvalue().splitlines() == ["1/9 trial 1", "3/9 trial 3", "9/9 trial 9"]
+
+
+def test_a_terminal_draws_a_bar_with_the_note_below() -> None:
+    """The bar says how far it is; the note is harmless text on a line of its own, and both are gone at the end."""
+    at = Console(file=(out := io.StringIO()), width=60, force_terminal=True, color_system=None)
+    with terminal.progress_bar(at) as report:
+        report(3, 9, "trial \x1b[31m3\nof it")
+    last = out.getvalue().rpartition("running")[2]
+    assert "3/9" in last
+    assert "trial 3 of it" in last.splitlines()[1]
+    assert last.endswith("\x1b[2K")
+
+
+ENDED = StateTransition(source="EXECUTING", target="COMPLETE")
+FAILED = {"kind": "failed", "message": "no such file", "transient": False}
+
+
+@pytest.mark.parametrize(
+    ("events", "lines"),
+    [
+        ([StageStarted(stage="plan")], "stage plan\n"),
+        ([StageStarted(stage="plan", attempt=2)], "stage plan, attempt 2\n"),
+        ([WORKS, ToolAnswered(call="t", step="s", tool="bash", text="made it")], "    made it\n"),
+        ([WORKS, ToolAnswered(call="t", step="s", tool="bash", text="", error=FAILED)], "✗ bash make"),
+        (
+            [ASKED, ModelAnswered(call="m", step="s", model="gpt", text="first", thinking=[{"text": "hm"}], calls=[ASKS]), WORKS],
+            "  thinking: hm",
+        ),
+        (
+            [ASKED, ModelAnswered(call="m", step="s", model="gpt", text="done"), RunFinished(outcome="complete", answer="done"), ENDED],
+            "─ answer ─",
+        ),
+    ],
+)
+def test_each_kind_of_row_has_its_line(events: list[Event], lines: str) -> None:
+    """Stages, calls with the beginning of their result, what a model said and thought, and the answer in a frame."""
+    at, out = console()
+    display = TerminalDisplay(at)
+    for event in events:
+        display.tell(event, 1.0)
+    assert lines in out.getvalue()
+    assert ("─ answer ─" in out.getvalue()) is (lines == "─ answer ─")
+    assert ("thinking" in out.getvalue()) is ("thinking" in lines)

@@ -20,13 +20,20 @@ x, items, table, arr = 3, [1, 2], {"a": [1]}, np.arange(5)
 """
 
 
+def quiet_shell() -> Any:
+    """A shell that keeps no history on disk."""
+    kind: Any = InteractiveShell
+    made = kind()
+    made.history_manager.enabled = False
+    return made
+
+
 class Kernel:
     """One shell whose code is previewed, adopted, executed and undone."""
 
     def __init__(self, folder: Path, setup: str = SETUP) -> None:
         self.folder = folder
-        self.shell: Any = InteractiveShell()
-        self.shell.history_manager.enabled = False
+        self.shell = quiet_shell()
         self.shell.run_cell(setup)
         self.live = LiveKernel(self.shell)
 

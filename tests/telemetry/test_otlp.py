@@ -304,6 +304,16 @@ def test_the_file_comes_back_as_the_same_run(tmp_path: Path) -> None:
         assert said(after) == said(before)
 
 
+def test_half_a_character_loses_no_answer(tmp_path: Path) -> None:
+    """An answer cut within a surrogate pair comes back; the SDK leaves out what is no UTF-8, and the run would have no answer."""
+    with lab_of(tmp_path / "first", ScriptedModel(["half \ud83d"])) as lab:
+        lab.evals.export_otel(lab.run_sync("Draw \ud83d"), tmp_path / "run.json", content=True)
+    with lab_of(tmp_path / "second") as lab:
+        lab.import_runs_sync(tmp_path / "run.json")
+        run = lab.get(lab.runs().index[0])
+    assert (run.goal, run.answer) == ("Draw \ud83d", "half \ud83d")
+
+
 @pytest.mark.parametrize("mode", ["on", "content"])
 def test_live_spans_are_those_of_the_log(mode: str, tmp_path: Path, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `otel` on, a run, its fork and its follow-up are sent as they end: the same spans as are computed from the log afterwards."""

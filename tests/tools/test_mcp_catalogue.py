@@ -13,7 +13,7 @@ import pytest
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.mcp.registry.catalogue import WORKSPACE, read_catalogue, read_entries, read_entry
+from kestrel_lab.mcp.registry.catalogue import WORKSPACE, Package, named_package, read_catalogue, read_entries, read_entry
 from kestrel_lab.mcp.registry.client import Registry
 from kestrel_lab.mcp.registry.scoring import imitated_name, score_entry
 from kestrel_lab.tools.web.fetch import Reach
@@ -211,3 +211,154 @@ def test_a_registry_with_nothing_in_it_gives_nothing(address: str) -> None:
     assert asyncio.run(Registry.at(f"{address}/list", Reach(env={})).search("git")) == []
     with pytest.raises(UsageError, match="mcp_registry is not an address"):
         Registry.at("ftp://x", Reach(env={}))
+
+
+PACKAGES = {
+    "mcp-b==1.0": ("pypi", "mcp-b", "1.0", "mcp-b"),
+    "npm:b==1.0.0": ("npm", "b", "1.0.0", "b"),
+    "npm:@scope/b==1.0.0-rc.1": ("npm", "@scope/b", "1.0.0-rc.1", "b"),
+}
+
+
+@pytest.mark.parametrize("pin", PACKAGES)
+def test_a_package_is_read_as_it_is_written(pin: str) -> None:
+    """As a pin and as an object, with all that belongs to it; its program is called as it is, unless it says otherwise."""
+    package = named_package(pin)
+    assert (package.kind, package.name, package.version, package.program) == PACKAGES[pin]
+    assert package.pin == pin
+    more: dict[str, Any] = {"sha256": "a" * 64, "command": "go", "args": ["-v"], "variables": ["A"], "settings": [["B", "c"]]}
+    whole = Package.from_json({"package": pin, **more})
+    assert (whole.program, whole.args, whole.variables, whole.settings, whole.pin) == ("go", ("-v",), ("A",), (("B", "c"),), pin)
+    assert Package.from_json(whole.as_json()) == whole
+    assert Package.from_json(package.as_json()) == Package.from_json({"package": pin}) == package
+    with pytest.raises(KeyError):
+        Package.from_json({"name": "mcp-b"})
+
+
+def test_a_version_may_be_so_long_and_no_longer() -> None:
+    """64 letters."""
+    assert named_package("b==1." + "0" * 62).version == "1." + "0" * 62
+    with pytest.raises(UsageError, match="is not one exact version"):
+        named_package("b==1." + "0" * 63)
+
+
+def test_an_entry_and_a_catalogue_have_bounds(tmp_path: Path) -> None:
+    """64,000 characters of an entry; of two entries of one name the first counts."""
+    path = tmp_path / "catalogue.jsonl"
+
+    def of_length(size: int) -> dict[str, Any]:
+        return {**server(), "x": "x" * (size - len(json.dumps({**server(), "x": ""})))}
+
+    path.write_text(f"{json.dumps(of_length(64_000))}\n{json.dumps({**server(), 'description': 'Another.'})}\n")
+    assert [entry.description for entry in read_catalogue(path)] == ["Do b."]
+    assert len(read_entries([of_length(64_000)], "there")) == 1
+    assert read_entries([of_length(64_001)], "there") == []
+    path.write_text(json.dumps(of_length(64_001)))
+    with pytest.raises(UsageError, match=r"line 1: .*it has more than 64,000 characters"):
+        read_catalogue(path)
+
+
+def test_the_first_package_that_can_be_installed_is_taken() -> None:
+    """Where there is none, each says why; a server without packages is a service, or says nothing at all."""
+    (good,) = server()["packages"]
+    bad = {**good, "registryType": "oci"}
+    assert read_entry({**server(), "packages": [None, bad, good]}, "h").package == named_package("mcp-b==1.0")
+    two = read_entry({**server(), "packages": [bad, {**good, "version": "latest"}]}, "h").problem
+    assert two == "a package of type oci cannot be installed: only pypi and npm; 'latest' is not one exact version of mcp-b"
+    assert read_entry({**server(), "packages": [], "remotes": [{}]}, "h").problem == "it is offered as a remote service only"
+    assert read_entry({**server(), "packages": 3}, "h").problem == "it names no package"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([{"type": "named", "name": "--quiet"}], ()),
+        ([{"type": "named", "name": "--quiet", "value": "1"}, {"type": "positional", "name": "x", "default": "d"}], ("--quiet", "1", "d")),
+        ([{"type": "named", "name": "--in", "isRequired": True, "format": "filepath"}], ("--in", WORKSPACE)),
+        ([{"type": "positional", "value": "w" * 500}], ("w" * 500,)),
+        ([{"type": "positional", "value": str(number)} for number in range(25)], tuple(map(str, range(20)))),
+        ([None, {"value": "v"}], ("v",)),
+        ([{"type": "positional", "value": "w" * 501}], "its arguments have hidden characters, or are too long"),
+        ([{"type": "positional", "value": "a\nb"}], "its arguments have hidden characters, or are too long"),
+        ([{"type": "named", "name": "--key", "isRequired": True}], "it needs the argument --key, which only you can give"),
+        (
+            [{"type": "named", "name": "--key", "valueHint": "key", "isRequired": True}],
+            "it needs the argument key, which only you can give",
+        ),
+    ],
+)
+def test_arguments_are_taken_as_far_as_they_are_known(arguments: list[Any], words: tuple[str, ...] | str) -> None:
+    """Values and defaults with their flags, at most twenty; what is only possible is left out, what is missing is named."""
+    entry = read_entry(server(packageArguments=arguments), "h")
+    assert (entry.problem or (entry.package and entry.package.args)) == words
+
+
+@pytest.mark.parametrize(
+    ("variable", "wanted", "settings"),
+    [
+        ({"name": "A", "isRequired": True}, ("A",), ()),
+        ({"name": "A", "isRequired": True, "value": "v"}, (), (("A", "v"),)),
+        ({"name": "A", "isSecret": True}, (), ()),
+        ({"name": "A", "isSecret": True, "default": "v"}, (), (("A", "v"),)),
+        ({"name": "A", "value": "v" * 500}, (), (("A", "v" * 500),)),
+        ({"name": "A", "value": "v" * 501}, (), ()),
+        ({"name": "A", "value": "$HOME"}, (), ()),
+        ({"name": "A", "value": "a\u202eb"}, (), ()),
+        ({"name": "PATH"}, (), ()),
+    ],
+)
+def test_variables_are_wanted_or_set(variable: dict[str, Any], wanted: Any, settings: Any) -> None:
+    """What it needs and does not say is wanted of us; what it says is set, unless that could mean something else."""
+    package = read_entry(server(environmentVariables=[None, variable]), "h").package
+    assert package is not None
+    assert (package.variables, package.settings) == (wanted, settings)
+
+
+def test_the_status_of_an_entry_is_the_worst_that_is_said() -> None:
+    """By itself or by its registry; what others say of it is nothing."""
+
+    def status(meta: Any = None, **more: Any) -> str:
+        return read_entry({"server": {**server(), **more}, "_meta": meta}, "h").status
+
+    assert (status(), status(status="active"), status(status="deleted"), status(meta=3)) == ("active", "active", "deleted", "active")
+    assert status({"x/official": {"status": "deprecated"}}, status="active") == "deprecated"
+    assert status({"x/other": {"status": "deprecated"}, "x/official": "deprecated"}) == "active"
+
+
+def test_an_entry_is_found_by_its_name_its_words_and_its_tools() -> None:
+    """And by the name of its package."""
+    told = {"io.github.kestrel-lab/catalogue": {"tools": ["look: Look.", 3, "see: See."], "licence": "MIT", "command": "go"}}
+    entry = read_entry({**server(), "_meta": told, "repository": {"url": "https://x"}}, "h")
+    found = entry.described()
+    assert (found.name, found.description, found.parameters, found.server) == (
+        "io.github.a/b",
+        "Do b.",
+        "look: Look.  see: See.",
+        "io.github.a/b mcp-b",
+    )
+    assert (entry.licence, entry.repository, entry.hidden) == ("MIT", "https://x", False)
+    assert entry.package is not None and entry.package.program == "go"
+    assert read_entry({**server(), "description": "two\r\nlines"}, "h").hidden is False
+    assert read_entry({**server(), "description": "a\u200bb"}, "h").hidden is True
+
+
+@pytest.mark.parametrize(("cursor", "pages"), [("", 1), (None, 1), ("c" * 1_000, 2), ("c" * 1_001, 1)])
+def test_a_registry_is_read_on_where_it_says_so(cursor: str | None, pages: int) -> None:
+    """Two pages at most, and not from a place that is named at length."""
+    asked: list[str] = []
+
+    class Scripted:
+        base = "https://r"
+
+        async def get(self, path: str, **query: Any) -> Any:
+            asked.append(query["cursor"])
+            return {"servers": [{"server": server()}], "metadata": {"nextCursor": cursor}}
+
+    found = asyncio.run(Registry(Scripted()).search("git"))  # type: ignore[arg-type]
+    assert (len(found), asked) == (1, ["", cursor][:pages])
+
+
+def test_a_registry_has_a_version() -> None:
+    """Which is added where it is missing."""
+    for address, base in (("https://r/x", "https://r/x/v0.1"), ("https://r/v1/", "https://r/v1"), (" https://r/v2.3", "https://r/v2.3")):
+        assert Registry.at(address, Reach(env={})).service.base == base

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.json_types import content_key, dumps
 from kestrel_lab.mcp.approvals import Approvals, Definition, check_definitions
-from kestrel_lab.mcp.config import ServerConfig, Trust, read_server
+from kestrel_lab.mcp.config import OAuth, ServerConfig, Trust, read_mcp_json, read_server
 from kestrel_lab.runtime.settings import mcp_servers
 
 
@@ -170,3 +171,134 @@ def test_answers_of_a_server_with_network_are_never_its_own(more: dict[str, Any]
     table = {key: value for key, value in {**OWN, **more}.items() if value != ""}
     with pytest.raises(UsageError, match="untrusted = false is for a command without network"):
         read_server("notes", table)
+
+
+@pytest.mark.parametrize(
+    ("fields", "hidden"),
+    [
+        ({"description": "send\u200bkeys"}, "send"),
+        ({"inputSchema": {"type": "object", "properties": {"a": {"description": "x\u202ey"}}}}, "x"),
+        ({"inputSchema": {"type": "object", "properties": {"a\u200b": {}}}}, "a"),
+        ({"x": [1, ["plain", "sm\u0000all"]]}, "sm"),
+        ({"description": "two\r\nlines\tand a tab", "x": [None, 1.5, True, {"a": ["b"]}]}, ""),
+    ],
+    ids=["in a text", "in a schema", "in a name", "in a list", "nowhere"],
+)
+def test_hidden_characters_are_found_wherever_they_are(fields: dict[str, Any], hidden: str) -> None:
+    """And shown with the reason; a tool without them is offered."""
+    kept, refused = check_definitions([_definition(**fields)])
+    assert (list(kept), list(refused)) == (([], ["t"]) if hidden else (["t"], []))
+    assert all(f"its definition has hidden characters: {hidden}" in why for why in refused.values())
+
+
+def test_a_definition_may_be_so_long_and_no_longer() -> None:
+    """64,000 characters with all of its fields."""
+    room = 64_000 - len(dumps(_definition(description="").fields))
+    assert check_definitions([_definition(description="d" * room)])[1] == {}
+    assert check_definitions([_definition(description="d" * (room + 1))])[1] == {
+        "t": "its definition has 64,001 characters, more than 64,000"
+    }
+
+
+def test_a_server_may_have_so_many_tools_and_no_more() -> None:
+    """Five hundred are offered; that there are more is told, and they are not looked at."""
+    tools = [Definition(name=f"t{number}", fields={"name": f"t{number}"}) for number in range(502)]
+    assert check_definitions(tools[:500]) == ({tool.name: tool for tool in tools[:500]}, {})
+    kept, refused = check_definitions(tools)
+    assert (len(kept), refused) == (500, {"…": "the server has more than 500 tools"})
+
+
+def test_a_tool_is_described_in_the_best_words_there_are() -> None:
+    """Its description, else its title, else its name; arguments that are not told are any."""
+    assert _definition(description="d", title="t").description == "d"
+    assert [_definition(description="", title="T").description, _definition().description] == ["T", "t"]
+    assert Definition(name="t", fields={"inputSchema": "x"}).schema == {"type": "object", "properties": {}}
+
+
+def test_approvals_are_kept_beside_the_users_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the environment says, else in the home folder; what cannot be written says what to do."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Approvals.of({"XDG_CONFIG_HOME": "/c"}).path == Path("/c/kestrel/mcp.json")
+    assert Approvals.of({}).path == Approvals.of({"XDG_CONFIG_HOME": ""}).path == tmp_path / ".config/kestrel/mcp.json"
+    (tmp_path / "file").write_text("")
+    blocked = Approvals(tmp_path / "file" / "mcp.json")
+    assert blocked.tools(ServerConfig(name="a", command="x")) is None
+    with pytest.raises(UsageError, match=r"cannot be written .*set XDG_CONFIG_HOME"):
+        blocked.approve(ServerConfig(name="a", command="x"), {})
+    for content in ("[]", '{"KEY": 1}', '{"KEY": {"tools": []}}'):
+        server = ServerConfig(name="a", command="x")
+        odd = Approvals(tmp_path / "mcp.json")
+        odd.path.write_text(content.replace("KEY", server.key))
+        assert odd.tools(server) is None
+
+
+def test_approvals_of_before_stay_valid() -> None:
+    """A server without any freedom has the key that it had before there were freedoms and logins; each login has its own."""
+    plain = ServerConfig(name="a", command="x", args=("-v",), env={"A": "b"})
+    assert plain.key == content_key("a", "x", ["-v"], {"A": "b"}, "", "", {})
+    keys = {ServerConfig(name="a", url="https://x", oauth=OAuth(client_id=client)).key for client in ("", "one", "two")}
+    assert len(keys) == 3
+
+
+def test_variables_of_a_login_are_filled_in() -> None:
+    """What is secret may come from the environment; the rest is as it stands."""
+    given = {name: f"${{{name.upper()}}}" for name in ("client_id", "client_secret", "private_key", "id_token")}
+    filled = ServerConfig(name="a", url="https://x", oauth=OAuth(**given, scope="${S}")).filled_oauth(
+        {name.upper(): name for name in given}
+    )
+    assert filled == OAuth(**{name: name for name in given}, scope="${S}")
+    with pytest.raises(UsageError, match="needs the environment variable ID_TOKEN"):
+        ServerConfig(name="a", url="https://x", oauth=OAuth(id_token="${ID_TOKEN}")).filled_oauth({})
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"command": "x", "comand": "y"}, "^f: MCP server 'a': unknown key 'comand'"),
+        ({"command": "x", "args": "-v"}, r"args: must be a list of texts \(found '-v'\)$"),
+        ({"command": "x", "command\0": "y"}, "unknown key"),
+        ({"command": "x\0"}, "command: must be a text"),
+        ({"command": "x", "network": 1}, "network: must be true or false"),
+        ({"command": "x", "tools": []}, "tools: must be a table with a table for each tool"),
+        ({"command": "x", "tools": {"t": 1}}, "tool 't': must be a table with danger or effect"),
+        ({"command": "x", "untrusted": 0}, "untrusted must be true or false, and content a list"),
+        ({"command": "x", "content": "body"}, "untrusted must be true or false, and content a list"),
+        ({"command": "x", "content": [1]}, "untrusted must be true or false, and content a list"),
+        ({"command": "x", "oauth": {}}, "which may have oauth"),
+        ({"url": "https://x", "oauth": 1}, "^f: MCP server 'a': oauth: must be a table$"),
+        ({"url": "https://x", "oauth": {"id_token": "t", "client_id": "c"}}, "where it has an id_token$"),
+        ({"url": "https://x", "oauth": {"client_credentials": True, "client_id": "c"}}, "client_id and issuer"),
+        (
+            {"url": "https://x", "oauth": {"client_credentials": True, "client_id": "c", "issuer": "i", "client_secret": "s", "private_key": "k"}},
+            "one of them",
+        ),
+    ],
+)  # fmt: skip
+def test_each_key_has_its_kind_of_value(table: dict[str, Any], said: str) -> None:
+    """What stands there instead is named with its file, unless it may be a secret."""
+    with pytest.raises(UsageError, match=said):
+        read_server("a", table, "f")
+    with pytest.raises(UsageError, match=r"^MCP server 'a b': a name has"):
+        read_server("a b", table)
+
+
+def test_what_a_table_leaves_out_is_as_it_is_for_all(tmp_path: Path) -> None:
+    """A tool has the trust of its server in what it does not say; a level that is not said is the lowest that holds anything in."""
+    made = read_server(
+        "a",
+        {
+            "command": "x",
+            "danger": "low",
+            "effect": "pure",
+            "content": ["b"],
+            "tools": {"t": {"danger": "high"}, "u": {"effect": "opaque"}},
+        },
+    )
+    assert made.tools == {
+        "t": Trust(danger=Danger.HIGH, effect="pure", content=("b",)),
+        "u": Trust(danger=Danger.LOW, effect="opaque", content=("b",)),
+    }
+    assert (made.network, made.enabled, made.sandbox, made.only) == (False, True, None, None)
+    whole = {"client_id": "c", "client_secret": "s", "issuer": "i", "id_endpoint": "e", "id_client": "d", "id_token": "t", "port": 7}
+    assert read_server("a", {"url": "https://x", "oauth": whole}).oauth == OAuth(**whole)  # type: ignore[arg-type]
+    assert read_mcp_json(tmp_path / "none") == {}

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kestrel_lab.mcp.config import ServerConfig
-from kestrel_lab.mcp.sandboxing import _places, installation_folder, program_path
+from kestrel_lab.mcp.sandboxing import _places, installation_folder, network_hint, program_path
+from kestrel_lab.tools.sandbox.levels import Level
 
 
 @pytest.fixture
@@ -89,3 +90,28 @@ def test_what_it_may_write_is_not_only_read(machine: Path) -> None:
     for key in ("read", "write"):
         with pytest.raises(FileNotFoundError, match="nowhere"):
             seen(machine, **{key: ("nowhere",)})
+
+
+def test_a_folder_among_the_arguments_is_shown_without_what_is_around_it(machine: Path) -> None:
+    """Only a file brings its folder along."""
+    for name in ("place/deep", "place/other"):
+        (machine / name).mkdir(parents=True)
+    assert seen(machine, args=("../place/deep",)) == (["base", "place/deep", "python", "tool", "work"], [])
+
+
+@pytest.mark.parametrize(
+    ("command", "network", "level", "said", "hint"),
+    [
+        ("serve", False, Level.S2, "getaddrinfo EAI_AGAIN example.org", True),
+        ("serve", True, Level.S2, "getaddrinfo EAI_AGAIN example.org", False),
+        ("serve", False, Level.S0, "getaddrinfo EAI_AGAIN example.org", False),
+        ("serve", False, None, "getaddrinfo EAI_AGAIN example.org", False),
+        ("serve", False, Level.S2, "no such page", False),
+        ("/usr/bin/uvx", False, Level.S1, "it was not ready within 20 s", True),
+        ("npx", True, Level.S1, "it was not ready within 20 s", False),
+    ],
+)
+def test_how_to_allow_the_network_is_said_where_it_is_shut(command: str, network: bool, level: Level | None, said: str, hint: bool) -> None:
+    """For what looks like it, and for programs that download a server before they start it."""
+    wanted = "; it has no network: if it needs one, set network = true for the MCP server 'a'" if hint else ""
+    assert network_hint(ServerConfig(name="a", command=command, network=network), level, said) == wanted

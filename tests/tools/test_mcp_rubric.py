@@ -118,6 +118,17 @@ def test_names_look_alike_up_to_so_many_changes(name: str, known: str) -> None:
     assert imitated_name(f"{name}_-", [f"{name}xyzxyz", name]) == name  # separators do not make another name
 
 
+def test_a_known_name_of_twelve_letters_may_have_two_changes() -> None:
+    """One of eleven may not."""
+    assert imitated_name("abcdefghijxy", ["abcdefghijkl"]) == "abcdefghijkl"
+    assert imitated_name("abcdefghixy", ["abcdefghijk"]) == ""
+
+
+def test_a_point_is_told_whole() -> None:
+    """In the log and for programs."""
+    assert score_entry(ENTRY, "notes").points[2].as_json() == {"criterion": "version", "points": 15, "most": 15, "why": "exactly 1.0"}
+
+
 # Configuration
 
 BASE = ServerConfig(name="a", command="x")

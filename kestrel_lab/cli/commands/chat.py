@@ -67,15 +67,16 @@ async def _converse(frontend: Frontend, words: dict[str, Any]) -> Run | None:
         if goal in _LEAVE:
             return run
         if goal:
-            begun = await _turn(frontend, goal, words, options)
-            if begun is None:
+            begun, left = await _turn(frontend, goal, words, options)
+            if left:
                 return run
-            run, options = begun, {**options, "follow": begun}
+            if begun is not None:
+                run, options = begun, {**options, "follow": begun}
 
 
-async def _turn(frontend: Frontend, goal: str, words: dict[str, Any], options: dict[str, Any]) -> Run | None:
-    """Carry out one turn; Ctrl-C cancels it. Returns the run, or nothing where a second Ctrl-C came before it was over."""
-    screen, begun = frontend.screen(ShowOptions(approval_timeout=words["approval_timeout"])), []
+async def _turn(frontend: Frontend, goal: str, words: dict[str, Any], options: dict[str, Any]) -> tuple[Run | None, bool]:
+    """Carry out one turn; Ctrl-C cancels it. Returns the run, if one began, and whether a second Ctrl-C came before it was over."""
+    screen, begun = frontend.screen(ShowOptions(approval_timeout=words["approval_timeout"])), list["Run"]()
 
     async def work() -> None:
         async with screen:
@@ -98,7 +99,7 @@ async def _turn(frontend: Frontend, goal: str, words: dict[str, Any], options: d
             if begun:
                 raise
             frontend.say(str(error))
-    return None if len(pressed) > 1 else (begun or [options["follow"]])[0]
+    return (begun[0] if begun else None), len(pressed) > 1
 
 
 @contextmanager

@@ -66,7 +66,7 @@ async def _of_tree(args: dict[str, Json], ctx: ToolContext) -> str | None:
     depth = args.get("depth")
     if not isinstance(depth, int):
         return None
-    return await asyncio.to_thread(_names, ctx.workspace, _path(args), depth, MOST_TREE_LINES + 1, whole=False)
+    return await asyncio.to_thread(_names, ctx.workspace, _path(args), depth, MOST_TREE_LINES, whole=False)
 
 
 def _path(args: dict[str, Json]) -> str:
@@ -105,7 +105,7 @@ def is_fresh(stamp: tuple[int, ...]) -> bool:
 
 
 def _names(workspace: Workspace, path: str, depth: int | None, most: int, *, whole: bool) -> str | None:
-    """Up to `most` names; `None` if there are more and the `whole` counts."""
+    """The first names, one more than `most`; `None` if there are as many and the `whole` counts."""
     try:
         found = [(entry.path, entry.kind) for entry in islice(workspace.walk(path, depth=depth), most + 1)]
     except (OSError, ValueError):

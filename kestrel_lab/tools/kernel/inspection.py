@@ -75,7 +75,7 @@ def _column(name: object, column: Any) -> str:
         facts.append(f"min {column.min():.6g}, mean {column.mean():.6g}, max {column.max():.6g}")
     elif kind in "mM" and len(column) > missing:
         facts.append(f"{column.min()} to {column.max()}")
-    elif kind not in "bc":
+    elif kind not in "bc" and len(column) > missing:
         sample = column if len(column) <= 50_000 else column.iloc[:: len(column) // 50_000]
         try:
             common = sample.value_counts().head(3)
