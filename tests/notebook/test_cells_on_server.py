@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from lab_server import serve, write_notebook
+from waits import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(400)]
 SETUP = """%load_ext kestrel_lab
@@ -67,8 +68,9 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
             ident = json.load(answer)["kernel"]["id"]
         client = BlockingKernelClient(connection_file=str(config / f"kernel-{ident}.json"))
         client.load_connection_file()
+        client.hb_channel.time_to_dead = PATIENCE_S  # a kernel that imports on a busy machine misses beats, and is not dead
         client.start_channels()
-        client.wait_for_ready(timeout=120)
+        client.wait_for_ready(timeout=PATIENCE_S)
         yield Kernel(url, root / "t.ipynb", client)
         client.stop_channels()
 
