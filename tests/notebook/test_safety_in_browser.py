@@ -107,10 +107,13 @@ def look_everywhere(jupyterlab: JupyterLab, name: str, texts: str) -> Seen:
         expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=PATIENCE_MS)
         page.wait_for_timeout(500)  # formulas are looked for after a moment
         seen.elements["ran"] = elements(page)
+        prompts = page.locator(".jp-Notebook form").count()
         page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
         seen.sent, seen.executed = set(seen.watch.sent), seen.watch.sent["execute_request"]
         page.reload()
         expect(page.locator(".jp-Notebook .jp-Cell").last).to_contain_text("RunFailed", timeout=PATIENCE_MS)
+        # The kernel still has the panel: where it is connected again the panel takes the place of what was saved.
+        expect(page.locator(".jp-Notebook form")).to_have_count(prompts, timeout=PATIENCE_MS)
         page.wait_for_timeout(500)
         seen.elements["reopened"] = elements(page)
         saved = nbformat.read(folder / "t.ipynb", as_version=4)  # type: ignore[no-untyped-call]
