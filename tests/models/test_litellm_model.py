@@ -17,6 +17,7 @@ from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ToolRequest, ToolSpec
 from kestrel_lab.models.chat_format import messages_to_wire, tools_to_wire, wire_name
+from kestrel_lab.models.litellm.library import close_clients_with_loop
 from kestrel_lab.models.litellm.model import LiteLLMModel
 from kestrel_lab.models.retry import with_retries
 
@@ -140,6 +141,7 @@ def test_the_short_cut_sends_the_same_body(serve: Serve, name: str) -> None:
         )
         async for _ in stream:
             pass
+        await close_clients_with_loop()
 
     ask(at(server, name), request)
     asyncio.run(plain())
@@ -248,22 +250,27 @@ def test_other_providers_get_their_own_protocol(serve: Serve) -> None:
     assert body["messages"][1]["content"][0] == {"type": "tool_use", "id": "c1", "name": "grep", "input": {"pattern": "é"}}
 
 
-def test_a_process_sees_nothing_but_the_answer(serve: Serve, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "reply"), [("openai/fake", Reply(text="x")), ("anthropic/fake", Reply(status=401, error="bad key"))])
+def test_a_process_sees_nothing_but_the_answer(serve: Serve, tmp_path: Path, name: str, reply: Reply) -> None:
     """Making a model loads no litellm; calling it prints nothing, leaves no socket open, and takes no settings from a `.env` file nearby."""
     (tmp_path / ".env").write_text("KESTREL_TEST_PLANTED=1\n")
     code = (
-        "import asyncio, os, sys\n"
+        "import asyncio, contextlib, os, sys\n"
+        "from kestrel_lab.core.errors import ModelError\n"
         "from kestrel_lab.core.messages import Message, ModelRequest\n"
         "from kestrel_lab.models.litellm.model import LiteLLMModel\n"
-        "model = LiteLLMModel('openai/fake', api_base=sys.argv[1])\n"
+        "model = LiteLLMModel(sys.argv[1], api_base=sys.argv[2], api_key='k')\n"
         "assert not {'litellm', 'openai', 'httpx', 'stamina'} & set(sys.modules)\n"
         "for turn in range(2):\n"
-        "    asyncio.run(model(ModelRequest(messages=[Message(role='user', text='x')]), lambda piece: None))\n"
+        "    with contextlib.suppress(ModelError):\n"
+        "        asyncio.run(model(ModelRequest(messages=[Message(role='user', text='x')]), lambda piece: None))\n"
         "assert 'KESTREL_TEST_PLANTED' not in os.environ\n"
     )
-    command = [sys.executable, "-W", "always::ResourceWarning", "-c", code, serve(Reply(text="x")).api_base]
+    server = serve(reply)
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", code, name, server.api_base]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(server.requests()) == 2
 
 
 def test_tools_of_servers_have_names_that_every_provider_takes(serve: Serve) -> None:

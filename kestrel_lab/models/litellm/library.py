@@ -63,6 +63,8 @@ _CLOSERS: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGenerator[None]] = W
 async def close_clients_with_loop() -> None:
     """Have the HTTP clients that litellm keeps for the running event loop closed when that loop ends; without this their sockets stay open."""
     loop = asyncio.get_running_loop()
+    # One client for every loop, by which Anthropic's models are asked; where the name is not set litellm looks for the client of this loop.
+    vars(litellm_library()).pop("module_level_aclient", None)
     if loop not in _CLOSERS:
         # `asyncio.run` and others close the asynchronous generators of a loop that ends: the only notice of it that there is.
         _CLOSERS[loop] = closer = _close_clients_at_end()
