@@ -25,10 +25,12 @@ from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
 from kestrel_lab.tools.tool import Tool
 
-MOST_OF_A_SHORT_RUN = 3_490
-"""Calls of functions, in all threads, in a run with one tool call: 3,390, and 5,690 before reviews of answers were made cheaper."""
-MOST_OF_A_TURN, MOST_OF_AN_OPAQUE_TURN, MOST_OF_A_DOUBTED_TURN = 552, 868, 1_040
-"""Calls of Python functions in a turn with three calls of a tool: 505 (536 of a plain function), 842 and 1,009; 1,201 the last when each call told of its files by itself."""
+BUSY = 1.05
+"""Above what is counted on a quiet machine: threads that wait for a processor are waited for in more steps, up to 1.5 % more here."""
+MOST_OF_A_SHORT_RUN = BUSY * 3_400
+"""Calls of functions, in all threads, in a run with one tool call; 5,690 before reviews of answers were made cheaper."""
+MOST_OF_A_TURN, MOST_OF_A_PLAIN_TURN, MOST_OF_AN_OPAQUE_TURN, MOST_OF_A_DOUBTED_TURN = BUSY * 520, BUSY * 549, BUSY * 853, BUSY * 1_026
+"""Calls of Python functions in a turn with three calls of a tool; 1,201 the last when each call told of its files by itself."""
 
 
 @tool(effect="pure")
@@ -117,12 +119,12 @@ def test_a_run_begins_as_fast_behind_many(tmp_path: Path, counted: list[int]) ->
     ("effect", "sync", "news", "most"),
     [
         ("pure", False, "", MOST_OF_A_TURN),
-        ("pure", True, "", MOST_OF_A_TURN),
+        ("pure", True, "", MOST_OF_A_PLAIN_TURN),
         ("opaque", False, "", MOST_OF_AN_OPAQUE_TURN),
         ("opaque", False, ", which somebody else may have written", MOST_OF_A_DOUBTED_TURN),
     ],
 )
-def test_a_turn_stays_cheap(effect: Effect, sync: bool, news: str, most: int, tmp_path: Path, counted_python: list[int]) -> None:
+def test_a_turn_stays_cheap(effect: Effect, sync: bool, news: str, most: float, tmp_path: Path, counted_python: list[int]) -> None:
     """A turn with three calls has a bound in calls of Python functions, also where the tool is a plain function that Ctrl-C can stop.
 
     The dearest are calls whose author has read what may be words of others: the files of the workspace are watched.
