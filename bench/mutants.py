@@ -1,10 +1,10 @@
 """Change the package in a sample of places and see which changes the tests notice: `python -m bench.mutants --out FOLDER`.
 
-A mutant is a function of the package with one comparison, condition, boolean, sum or return value changed. The ten test files nearest
-to its module are asked: of their tests those that ran the changed statement when nothing was changed, the quickest first. pytest collects the
-tests once, and each mutant is tried in a fork of that process, in which the function is given the changed code: a fifth of a second
-for most. What tests start in another process is the package as it is, so a mutant that only such tests would notice counts as missed.
-mutmut and cosmic-ray make every mutant of a project; neither draws a sample of the whole nor picks the tests of a module.
+A mutant is a function of the package with one comparison, condition, boolean, sum or return value changed. The tests that ran the changed
+statement when nothing was changed are asked, the quickest first. pytest collects the tests once, and each mutant is tried in a fork of that
+process, in which the function is given the changed code: a fifth of a second for most. What the tests run is recorded by coverage.py and
+kept in the folder until the package or the test file changes. What tests start in another process is the package as it is, so a mutant that
+only such tests would notice counts as missed. mutmut and cosmic-ray make every mutant of a project; neither draws a sample of the whole.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import gc
 import json
 import os
 import random
-import re
 import signal
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
@@ -54,9 +53,7 @@ COMPARED = {
     ast.IsNot: "is",
 }
 COUNTED = {ast.Add: "-", ast.Sub: "+", ast.Mult: "//", ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "*"}
-NEAREST = 10
-"""So many test files are asked about a module."""
-ENOUGH_S = 20.0
+ENOUGH_S = 30.0
 """Tests of one mutant that take longer together are not all run."""
 SLOWER = 3
 """So many times the seconds that its tests take otherwise a mutant may take, and half a minute more, before it is out of time."""
@@ -138,56 +135,28 @@ def nodes(tree: ast.AST) -> Iterator[ast.AST]:
                 yield from nodes(child)
 
 
-def imported(path: Path) -> set[str]:
-    """The modules of the package that a file imports, as dotted names; names imported of a package may be modules.
-
-    A file that imports modules of a package by their names, as the table of operations does, imports those that it names.
-    """
-    text = path.read_text()
-    found = {
-        f"{package}.{name}"
-        for package in re.findall(r'import_module\(f"(kestrel_lab[\w.]*)\.\{', text)
-        for name in re.findall(r'"(\w+)"', text)
-    }
-    todo: list[ast.AST] = [ast.parse(text)]
-    while todo:
-        node = todo.pop()
-        todo.extend(child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))  # where no import can stand
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kestrel_lab"):
-            found |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found
-
-
-class Covering:
-    """Which test files are about a module: those that import it, and those that import what imports it, the nearest first."""
-
-    def __init__(self) -> None:
-        self._tests = {path: imported(path) for path in sorted((ROOT / "tests").rglob("test_*.py"))}
-        self._modules = {dotted(path): imported(path) for path in sorted(PACKAGE.rglob("*.py"))}
-
-    def of(self, module: str, most: int = NEAREST) -> list[str]:
-        """So many test files: a module that is always used through another one is tested by the tests of that."""
-        wanted = {dotted(PACKAGE / module)}
-        steps: dict[Path, int] = {}
-        for step in range(4):
-            for path, names in self._tests.items():
-                if names & wanted:
-                    steps.setdefault(path, step)
-            wanted = {name for name, names in self._modules.items() if names & wanted}
-        place, words = Path(module).parts[0], set(re.split(r"\W|_", module.removesuffix(".py")))
-
-        def distance(path: Path) -> tuple[bool, int, bool, int, int]:
-            shared = len(words & set(path.stem.split("_")))
-            return steps[path] > 0, -shared, place not in path.parts, steps[path], len(self._tests[path])
-
-        return [str(path.relative_to(ROOT)) for path in sorted(steps, key=distance)[:most]]
-
-
 def dotted(path: Path) -> str:
     """The name of a module of the package."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def recorded(place: Path) -> Path:
+    """Where it stands how long the tests took whose lines are at `place`; written last."""
+    return place.with_suffix(".json")
+
+
+def reaching(mutant: Mutant, reached: Iterable[Path]) -> set[str]:
+    """The tests that ran the changed statement."""
+    statement = ran(mutant)
+    assert statement is not None
+    tests: set[str] = set()
+    for place in reached:
+        data = coverage.CoverageData(basename=str(place))
+        data.read()
+        ran_by = data.contexts_by_lineno(str(PACKAGE / mutant.module))
+        tests.update(test for line in statement for test in ran_by.get(line, ()))
+        data.close()
+    return tests
 
 
 def ran(mutant: Mutant) -> range | None:
@@ -253,8 +222,8 @@ class Trials:
     `share` of `shares` is which part of the tests it records, and which of the mutants it tries: others do the rest at the same time.
     """
 
-    def __init__(self, mutants: Sequence[Mutant], covering: Covering, out: Path, share: int, shares: int) -> None:
-        self._mutants, self._covering, self._out, self._share, self._shares = mutants, covering, out, share, shares
+    def __init__(self, mutants: Sequence[Mutant], out: Path, share: int, shares: int) -> None:
+        self._mutants, self._out, self._share, self._shares = mutants, out, share, shares
         self._failed: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -265,17 +234,23 @@ class Trials:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Record what the tests run, then try each mutant in a process of its own."""
-        items = {item.nodeid: item for item in session.items}
-        digest = sha256(json.dumps([*items]).encode())
-        for path in sorted([*PACKAGE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]):
-            digest.update(path.read_bytes())
-        places = [self._out / f"reached-{digest.hexdigest()[:12]}-{share}-{self._shares}.json" for share in range(self._shares)]
-        mine = [item for item in session.items if int(sha256(str(item.path).encode()).hexdigest(), 16) % self._shares == self._share]
-        if not places[self._share].exists():
-            os.waitpid(self._fork(lambda: self._record(mine, places[self._share])), 0)
-        while not all(place.exists() for place in places):
+        package = sha256()
+        for path in sorted(
+            [*PACKAGE.rglob("*.py"), *(path for path in (ROOT / "tests").rglob("*.py") if not path.name.startswith("test_"))]
+        ):
+            package.update(path.read_bytes())
+        files: dict[Path, list[pytest.Item]] = defaultdict(list)
+        for item in session.items:
+            files[item.path].append(item)
+        (self._out / "reached").mkdir(exist_ok=True)
+        reached = {self._out / "reached" / sha256(package.digest() + bytes(path) + path.read_bytes()).hexdigest(): path for path in files}
+        mine = [place for number, place in enumerate(reached) if number % self._shares == self._share and not recorded(place).exists()]
+        if mine:
+            os.waitpid(self._fork(lambda: self._record({place: files[reached[place]] for place in mine})), 0)
+            if unfinished := [str(reached[place]) for place in mine if not recorded(place).exists()]:
+                sys.exit(f"these tests ended the process that ran them: {unfinished[0]}")
+        while not all(recorded(place).exists() for place in reached):
             time.sleep(1)
-        reached = [json.loads(place.read_text()) for place in places]
         for mutant in self._mutants:
             import_module(dotted(PACKAGE / mutant.module))
         gc.unfreeze()
@@ -284,9 +259,12 @@ class Trials:
             if isinstance(one, FunctionType) and one.__code__.co_filename.startswith(str(PACKAGE)):
                 live[str(Path(one.__code__.co_filename).relative_to(PACKAGE))].append(one)
         gc.freeze()
+        items = {item.nodeid: item for item in session.items}
+        took = {test: seconds for place in reached for test, seconds in json.loads(recorded(place).read_text()).items() if test in items}
         for number, mutant in enumerate(self._mutants):
             if number % self._shares == self._share:
-                end = self._tried(mutant, live[mutant.module], items, reached)
+                tests = sorted((test for test in reaching(mutant, reached) if test in took), key=lambda test: took[test])
+                end = self._tried(mutant, live[mutant.module], {test: (items[test], took[test]) for test in tests})
                 with (self._out / "ends.jsonl").open("a") as file:
                     file.write(json.dumps([number, end]) + "\n")
                 if end != "caught":
@@ -307,48 +285,37 @@ class Trials:
         finally:
             os._exit(status)
 
-    def _run(self, items: Sequence[pytest.Item], begun: Any = lambda _: None) -> Iterator[pytest.Item]:
+    def _run(self, items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
         """Run tests one after the other, and yield each when it has ended."""
         for item, following in pairwise([*items, None]):
             assert item is not None
-            begun(item)
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             yield item
 
-    def _record(self, items: Sequence[pytest.Item], place: Path) -> None:
-        """Write how long each test takes, which fail as the package is, and which lines each runs."""
-        watch = coverage.Coverage(data_file=None, config_file=False, source=[str(PACKAGE)])
-        watch.set_option("run:disable_warnings", ["module-not-imported", "no-data-collected", "trace-changed", "already-imported"])
-        seconds: dict[str, float] = {}
-        watch.start()
-        since = time.monotonic()
-        for item in self._run(items, lambda item: watch.switch_context(item.nodeid)):
-            seconds[item.nodeid], since = time.monotonic() - since, time.monotonic()
-        watch.stop()
-        data = watch.get_data()
-        names = {name: at for at, name in enumerate(seconds)}
-        lines: dict[str, dict[int, list[int]]] = {}
-        for path in data.measured_files():
-            ran_by = data.contexts_by_lineno(path)
-            lines[str(Path(path).relative_to(PACKAGE))] = {line: [names[test] for test in tests if test] for line, tests in ran_by.items()}
-        part = place.with_suffix(".part")
-        part.write_text(json.dumps({"seconds": seconds, "failed": self._failed, "lines": lines}))
-        part.rename(place)
+    def _record(self, files: dict[Path, list[pytest.Item]]) -> None:
+        """Write which lines each test runs, by test file, and how long those tests take that do not fail as the package is."""
+        running = self._run([item for items in files.values() for item in items])
+        for place, items in files.items():
+            watch = coverage.Coverage(data_file=str(place), config_file=False, include=[f"{PACKAGE}/*"])
+            watch.set_option("run:disable_warnings", ["no-data-collected", "trace-changed"])
+            seconds: dict[str, float] = {}
+            watch.start()
+            for item in items:
+                watch.switch_context(item.nodeid)
+                since = time.monotonic()
+                next(running)
+                seconds[item.nodeid] = time.monotonic() - since
+            watch.stop()
+            watch.save()
+            recorded(place).write_text(json.dumps({test: seconds[test] for test in seconds if test not in self._failed}))
 
-    def _tried(self, mutant: Mutant, live: Sequence[FunctionType], items: dict[str, pytest.Item], reached: Sequence[dict[str, Any]]) -> str:
+    def _tried(self, mutant: Mutant, live: Sequence[FunctionType], tests: Mapping[str, tuple[pytest.Item, float]]) -> str:
         """`caught`, `missed`, or `time` when its tests did not end in time."""
-        files, statement = {*self._covering.of(mutant.module)}, ran(mutant)
-        assert statement is not None
-        near: dict[str, float] = {}
-        for part in reached:
-            of_module, names = part["lines"].get(mutant.module, {}), [*part["seconds"]]
-            tests = {names[at] for line in statement for at in of_module.get(str(line), ())} - {*part["failed"]}
-            near |= {test: part["seconds"][test] for test in tests if test in items and test.partition("::")[0] in files}
         chosen, takes = list[pytest.Item](), 0.0
-        for test in sorted(near, key=lambda test: near[test]):
-            if not chosen or takes + near[test] <= ENOUGH_S:
-                chosen.append(items[test])
-                takes += near[test]
+        for item, seconds in tests.values():
+            if not chosen or takes + seconds <= ENOUGH_S:
+                chosen.append(item)
+                takes += seconds
         if not chosen:
             return "missed"
         said = self._out / f"failed-{self._share}.txt"
@@ -361,8 +328,8 @@ class Trials:
         # On a busy machine a test may fail once that the change has nothing to do with: it has to fail twice.
         said.write_text("")
         end = self._end(lambda: notice(chosen), takes)
-        while end == "caught" and (name := said.read_text()) and (again := self._end(lambda: notice([items[name]]), takes)) != "caught":
-            chosen.remove(items[name])
+        while end == "caught" and (name := said.read_text()) and (again := self._end(lambda: notice([tests[name][0]]), takes)) != "caught":
+            chosen.remove(tests[name][0])
             end = again if again == "time" else self._end(lambda: notice(chosen), takes)
         return end
 
@@ -424,19 +391,18 @@ def main() -> None:
     for group in (given.only,) if given.only else GOALS:
         of_group = [mutant for mutant in made if mutant.group == group]
         sample += of_group if given.modules else random.Random(given.seed).sample(of_group, min(given.number, len(of_group)))
-    out, covering = given.out.absolute(), Covering()
+    out = given.out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     (out / "ends.jsonl").unlink(missing_ok=True)
-    files = sorted({file for module in {mutant.module for mutant in sample} for file in covering.of(module)})
     plugins = ("no:cacheprovider", "pytest_timeout", "_hypothesis_pytestplugin")  # others take longer than most tests
-    asked = ["-qq", "--no-header", *(f"-p{name}" for name in plugins), "-m", "not long and not browser", f"--rootdir={ROOT}", *files]
+    asked = ["-qq", "--no-header", *(f"-p{name}" for name in plugins), "-m", "not long and not browser", f"--rootdir={ROOT}", "tests"]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     os.chdir(ROOT)
     jobs = []
     for share in range(given.jobs):
         if not (pid := os.fork()):
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            os._exit(pytest.main(asked, plugins=[Trials(sample, covering, out, share, given.jobs)]))
+            os._exit(pytest.main(asked, plugins=[Trials(sample, out, share, given.jobs)]))
         jobs.append(pid)
     statuses = [os.waitpid(pid, 0)[1] for pid in jobs]
     if any(statuses):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench import mutants
-from bench.mutants import PACKAGE, ROOT, Covering, Mutant, mutants_of, swap, table
+from bench.mutants import PACKAGE, ROOT, Mutant, mutants_of, swap, table
 from kestrel_lab.core.sanitize import one_line
 
 SOURCE = """\
@@ -53,16 +53,6 @@ def test_each_change_is_one_place_of_a_module_that_can_be_read(made: list[tuple[
             ("comparison", 9, "b = (('x' + str(é)) != (''))"),
         ]
     )
-
-
-def test_the_tests_of_a_module_are_those_that_import_it_or_what_imports_it() -> None:
-    """The nearest come first, and a module that tests only use through others has those of the others."""
-    covering = Covering()
-    assert covering.of("eventlog/hash_chain.py")[0] == "tests/eventlog/test_chain.py"
-    assert "tests/runtime/approvals/test_approvals.py" in covering.of("runtime/approvals/decide.py")
-    assert "tests/runtime/mcp/test_mcp.py" in covering.of("mcp/connection.py")
-    assert len(covering.of("mcp/connection.py", 4)) == 4
-    assert covering.of("runtime/operations/tree_of_thoughts.py")[0] == "tests/runtime/operations/test_thoughts.py"  # imported by its name
 
 
 def test_the_table_counts_by_group_and_leaves_out_what_ran_out_of_time() -> None:
@@ -150,20 +140,15 @@ from bench.mutants import PACKAGE, Trials, mutants_of
 from kestrel_lab.core.sanitize import one_line, shown_folder
 
 
-class Covering:
-    def of(self, module):
-        return ["test_it.py"]
-
-
 def first(function):
     start = function.__code__.co_firstlineno
     return next(one for one in mutants_of(PACKAGE / "core/sanitize.py") if one.line >= start and one.kind == "return")
 
 
 here = Path.cwd()
-trials = Trials([first(one_line), first(shown_folder)], Covering(), here, 0, 1)
+trials = Trials([first(one_line), first(shown_folder)], here, 0, 1)
 record = trials._record
-trials._record = lambda items, place: (record(items, place), (here / "busy").touch())[0]
+trials._record = lambda files: (record(files), (here / "busy").touch())[0]
 sys.exit(pytest.main(["-qq", "-pno:cacheprovider", "--rootdir=.", "test_it.py"], plugins=[trials]))
 """
 
