@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from kestrel_lab.cli.frontend import frontend_of
+from kestrel_lab.cli.frontend import frontend_of, output_file
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class Execution:
 class ReportOptions:
     """The options that name files to write."""
 
-    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML: a test case per configuration and scenario.")] = None
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a summary for a pull request.")] = None
+    report: Annotated[Path | None, output_file("Write a self-contained HTML report to this file.")] = None
+    junit: Annotated[Path | None, output_file("Write JUnit XML: a test case per configuration and scenario.")] = None
+    markdown: Annotated[Path | None, output_file("Write a summary for a pull request.")] = None
     link: Annotated[str, typer.Option(metavar="URL", help="The address of --report for links in --markdown; its path by default.")] = ""
 
     def write(self, measured: EvalResult | Comparison) -> None:

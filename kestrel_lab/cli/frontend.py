@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
+from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Protocol, Self, cast, get_type_hints
 
@@ -130,6 +132,24 @@ class Frontend(Protocol):
 
     def wait(self, work: Callable[[Reporter], Awaitable[Any]]) -> Any:
         """Do something long and show its progress; gives its result, or a coroutine of it."""
+
+
+def output_file(help: str, *names: str) -> Any:  # noqa: A002  # as typer calls it
+    """Return an option that names a file to write. One that could not be written is refused before the work whose result it would hold."""
+    return typer.Option(*names, metavar="FILE", help=help, callback=_check_output)
+
+
+def _check_output(path: Path | None) -> Path | None:
+    if path is None:
+        return None
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder: name a file in it")
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if there != path and not there.is_dir():
+        raise typer.BadParameter(f"{path} cannot be written: {there} is a file, not a folder")
+    if not os.access(there, os.W_OK):
+        raise typer.BadParameter(f"{path} cannot be written: you have no right to write to {there}")
+    return path
 
 
 def option_groups(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from kestrel_lab.cli.eval_options import Commit, Configs, save_outputs
-from kestrel_lab.cli.frontend import command_group, frontend_of
+from kestrel_lab.cli.frontend import command_group, frontend_of, output_file
 from kestrel_lab.core.errors import UsageError
 
 router = command_group("Learn from results which model to choose for a prompt; no model is called for that.", no_args_is_help=True)
 
-Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw quality against cost to this file.")]
+Plot = Annotated[Path | None, output_file("Draw quality against cost to this file.")]
 
 
 @router.command(
@@ -29,7 +29,7 @@ def fit(
             "--data", metavar="FILE", help="In place of a suite: JSON Lines {prompt, scores: {MODEL: 0…1}, costs: {MODEL: COST}}."
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Write the router to this file.")] = Path("router.json"),
+    out: Annotated[Path, output_file("Write the router to this file.", "--out")] = Path("router.json"),
     cost_weight: Annotated[float, typer.Option(help="How much success one unit of price is worth; 0: only success counts.")] = 0.0,
     price: Annotated[list[str] | None, typer.Option(metavar="MODEL=PRICE", help="The price of a call of a model; for each model.")] = None,
     config: Configs = None,

@@ -110,3 +110,21 @@ def test_a_run_writes_the_same_files(folder: Path) -> None:
     assert done.returncode == 0
     assert ET.parse(folder / "j.xml").getroot().get("failures") == "10"
     assert "https://ci.example.org/r.html#run-" in (folder / "m.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "file", "why"),
+    [
+        ("--junit", "out", "out is a folder: name a file in it"),
+        ("--report", "suite.yaml/r.html", "suite.yaml is a file, not a folder"),
+        ("--csv", "suite.yaml/more/r.csv", "suite.yaml is a file, not a folder"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_first_trial(folder: Path, option: str, file: str, why: str) -> None:
+    """Not after all trials have run."""
+    (folder / "out").mkdir()
+    done = kestrel(folder, "run", "suite.yaml", option, file)
+    assert done.returncode == 2
+    assert why in " ".join(done.stderr.split())
+    assert "passed" not in done.stdout + done.stderr
+    assert not (folder / ".kestrel").exists()

@@ -21,7 +21,7 @@ from kestrel_lab.cli.eval_options import (
     run_measurement,
     save_outputs,
 )
-from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups
+from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups, output_file
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 
@@ -48,7 +48,7 @@ def run_suite(
     parts: Parts,
     execution: Execution,
     reports: ReportOptions,
-    csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
+    csv: Annotated[Path | None, output_file("Write one row per trial to this file.")] = None,
     commits: Annotated[str, typer.Option(metavar="A..B", help="Run at these commits, where results are missing: A..B, or A,B,C.")] = "",
     every: Annotated[int, typer.Option(metavar="N", help="Of --commits only every N-th, counted from the newest.")] = 1,
     last: Annotated[int | None, typer.Option(metavar="N", help="Of --commits only the N newest.")] = None,
@@ -210,9 +210,9 @@ def ablate_guidance(
     parts: Parts,
     margin: Margin = 0.05,
     resume: Annotated[bool, typer.Option("--resume", help="Take stored trials also where the suite is not in a git commit.")] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the effects to this PNG or SVG file.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write one row per part to this file.")] = None,
+    plot: Annotated[Path | None, output_file("Draw the effects to this PNG or SVG file.")] = None,
+    report: Annotated[Path | None, output_file("Write a self-contained HTML report to this file.")] = None,
+    csv: Annotated[Path | None, output_file("Write one row per part to this file.")] = None,
 ) -> Any:
     """Find out which paragraphs of AGENTS.md, or of another guidance file, help: the effect of each on success, tokens and cost, with its interval.
 
@@ -260,8 +260,8 @@ def summarise_trials(
     by: Annotated[str, typer.Option(help="Group the rows by config, family or scenario.")] = "config",
     config: Configs = None,
     metric: Annotated[list[str] | None, typer.Option("--metric", "-m", help="Show this metric; may be repeated.")] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the first metric by family to this PNG or SVG file.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write all metrics with their intervals to this file.")] = None,
+    plot: Annotated[Path | None, output_file("Draw the first metric by family to this PNG or SVG file.")] = None,
+    csv: Annotated[Path | None, output_file("Write all metrics with their intervals to this file.")] = None,
     parts: Parts,
 ) -> Any:
     """Show rates and metrics of the stored trials of a suite with their 95 % intervals; nothing is run."""
@@ -281,7 +281,7 @@ def show_calibration(
     config: Configs = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw the reliability diagram to this PNG or SVG file; one per configuration."),
+        output_file("Draw the reliability diagram to this PNG or SVG file; one per configuration."),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Show beside later answers of the same model how often such a confidence was right.")
@@ -306,7 +306,7 @@ def measure_judge(
     *,
     model: Annotated[str | None, typer.Option("--model", "-m", help="The judge; by default the model of the settings.")] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only N claims of each set, drawn at random.")] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rates with their intervals to this file.")] = None,
+    csv: Annotated[Path | None, output_file("Write the rates with their intervals to this file.")] = None,
 ) -> Any:
     """Measure how often the judge of `--verify judge` and `faithful` is right: sensitivity and specificity against labels, with 95 % intervals."""
     from kestrel_lab.evals.studies.judge_accuracy import judge_accuracy, read_labelled, sample_claims
@@ -330,7 +330,7 @@ def import_files(
     suite: Annotated[
         Path | None, typer.Option(metavar="SUITE", help="Judge the runs by the checks of this suite, by scenario id or goal.")
     ] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write one row per trial to this file.")] = None,
+    csv: Annotated[Path | None, output_file("Write one row per trial to this file.")] = None,
 ) -> Any:
     """Import what other tools recorded: runs to show, fork, score and compare like our own, and their rates with 95 % intervals.
 
@@ -383,7 +383,7 @@ def measure_injections(
         str | None, typer.Option("--model", "-m", help="The model under attack; by default a script that obeys every injection it reads.")
     ] = None,
     limit: Annotated[int | None, typer.Option(metavar="N", min=1, help="Only the N first tasks, and the N first attacked ones.")] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the rates with their intervals to this file.")] = None,
+    csv: Annotated[Path | None, output_file("Write the rates with their intervals to this file.")] = None,
 ) -> Any:
     """Measure prompt injection with containment and without: tasks done, and attacks that succeed.
 
@@ -396,7 +396,7 @@ def measure_injections(
 
 
 Metric = Annotated[str, typer.Option("--metric", "-m", help="success_rate, error_rate, score, or a column such as cost_estimate.")]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the plot to this file: .png, .svg or .pdf.")]
+Plot = Annotated[Path | None, output_file("Write the plot to this file: .png, .svg or .pdf.")]
 
 
 @evals.command("history", epilog="Example: kestrel eval history evals/smoke.yaml --metric cost_estimate --plot out/cost.png")
@@ -411,8 +411,8 @@ def history(
     config: Configs = None,
     any_version: Annotated[bool, typer.Option("--any-version", help="Also trials of scenarios that have changed since.")] = False,
     plot: Plot = None,
-    report: Annotated[Path | None, typer.Option(help="Write a self-contained HTML report to this file.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write one row per trial to this file.")] = None,
+    report: Annotated[Path | None, output_file("Write a self-contained HTML report to this file.")] = None,
+    csv: Annotated[Path | None, output_file("Write one row per trial to this file.")] = None,
 ) -> Any:
     """Show a metric over commits from stored results, and the commits at which it changes; nothing is run.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kestrel_lab.cli.frontend import command_group, frontend_of
+from kestrel_lab.cli.frontend import command_group, frontend_of, output_file
 from kestrel_lab.evals.notebooks.parameters import parse_parameters
 from kestrel_lab.evals.notebooks.run import CELL_TIMEOUT_S, run_notebook
 
@@ -27,12 +27,12 @@ def run(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the executed notebook to this file; by default the notebook itself is replaced."),
+        output_file("Write the executed notebook to this file; by default the notebook itself is replaced."),
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds that one cell may take.")] = CELL_TIMEOUT_S,
     cwd: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where the notebook works; the current folder by default.")] = None,
-    junit: Annotated[Path | None, typer.Option(metavar="FILE", help="Write JUnit XML, one test case per cell.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a Markdown summary.")] = None,
+    junit: Annotated[Path | None, output_file("Write JUnit XML, one test case per cell.")] = None,
+    markdown: Annotated[Path | None, output_file("Write a Markdown summary.")] = None,
 ) -> Any:
     """Execute a notebook in a fresh kernel and keep its outputs; a risky call ends it (exit code 3) instead of waiting for a person.
 
@@ -61,7 +61,7 @@ def from_run(
     ctx: typer.Context,
     run_id: EndedRun,
     *,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The new file; RUN.ipynb in the current folder by default.")] = None,
+    out: Annotated[Path | None, output_file("The new file; RUN.ipynb in the current folder by default.")] = None,
 ) -> str:
     """Make a notebook of the Python code that a run and the conversation before it executed; it runs without a model.
 
@@ -105,7 +105,7 @@ def scenario_from_run(
     ctx: typer.Context,
     run_id: EndedRun,
     *,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the scenario to this new file instead.")] = None,
+    out: Annotated[Path | None, output_file("Write the scenario to this new file instead.")] = None,
 ) -> str | Path:
     """Draft a scenario from a run for you to review: goal, tools, limits, workspace, and checks of what happened."""
     draft = frontend_of(ctx).lab().evals.scenario_from(run_id, beside=None if out is None else out.parent)

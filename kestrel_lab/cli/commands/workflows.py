@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kestrel_lab.cli.frontend import output_file
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
@@ -37,7 +38,7 @@ def plan(
     *,
     name: PlanName,
     inputs: Inputs = None,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a drawing of the plan to this file instead.")] = None,
+    svg: Annotated[Path | None, output_file("Write a drawing of the plan to this file instead.")] = None,
 ) -> Plan | Path:
     """Show the plan that a workflow makes for a goal; nothing is run."""
     from kestrel_lab.runtime.workflows.loader import load_plan  # loads pydantic
