@@ -230,8 +230,6 @@ class Tool:
     """What the arguments that the tool fills in itself come from, by name: told to whoever is asked to allow a call."""
     asks_person: bool = False
     """The call is a question: where a person can be asked, what they say is its answer, and the function is not called."""
-    untrusted: bool = False
-    """What it answers was written by others, whom nobody vouches for: a web page, an issue."""
     reads: tuple[str, ...] | None = None
     """What its answers may hold, see `tools.data_flow.Reads`; `None`: what is private."""
     reaches: str | None = None
@@ -263,7 +261,7 @@ class Tool:
         """What goes in and out by it, as declared or as its effect and danger suggest."""
         reads = self.reads if self.reads is not None else ("private",)
         reaches = self.reaches or ("anything" if self.danger >= Danger.MEDIUM else "nothing")
-        return Flow(frozenset(reads) | (frozenset({"untrusted"}) if self.untrusted else frozenset()), reaches, self.unsaid, self.own)
+        return Flow(frozenset(reads), reaches, self.unsaid, self.own)
 
     @property
     def schema(self) -> dict[str, Json]:

@@ -75,8 +75,8 @@ def test_danger_and_effect_of_the_tools() -> None:
         "jira_issue": ("LOW", "idempotent", "jira"),
         "jira_comment": ("HIGH", "opaque", "jira"),
     }
-    assert all(made.untrusted for made in tools)
-    assert not any(made.untrusted or made.group for made in native_tools())
+    assert all("untrusted" in made.flow.reads for made in tools)
+    assert not any("untrusted" in made.flow.reads or made.group for made in native_tools())
     assert not any(made.parallel_safe for made in tools if made.danger >= Danger.HIGH)
 
 

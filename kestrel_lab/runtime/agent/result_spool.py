@@ -24,7 +24,7 @@ def stored_result(ctx: RunContext, name: str) -> StoredAnswer:
         raise FileNotFoundError(str(error)) from error
     if path is None:
         raise FileNotFoundError(f"the answer of {whole.tool} {_GONE}; make the call again, for a smaller part of it")
-    untrusted = whole.tool not in ctx.tools or ctx.tools.get(whole.tool).untrusted
+    untrusted = whole.tool not in ctx.tools or "untrusted" in ctx.tools.get(whole.tool).flow.reads
     return StoredAnswer(path=path, chars=whole.chars, tool=whole.tool, untrusted=untrusted)
 
 

@@ -88,7 +88,8 @@ class ToolCaching:
 
     def _pin(self, tool: Tool) -> str:
         if tool not in self._pins:
-            self._pins[tool] = content_key(tool.name, tool.version, tool.description, tool.schema, tool.effect, tool.untrusted)
+            foreign = "untrusted" in tool.flow.reads
+            self._pins[tool] = content_key(tool.name, tool.version, tool.description, tool.schema, tool.effect, foreign)
         return self._pins[tool]
 
 

@@ -93,7 +93,7 @@ class Expansion:
     def tools(self) -> list[Tool]:
         """Return `find_tool`, and `mcp_install` where there are sources."""
         foreign = self.sources is not None and self.sources.registry is not None  # the catalogue that is shipped is ours
-        finding = replace(find_tool, function=self.find, untrusted=foreign)
+        finding = replace(find_tool, function=self.find, reads=("private", "untrusted") if foreign else find_tool.reads)
         if self.sources is None:
             return [finding]
         return [finding, self._installing()]

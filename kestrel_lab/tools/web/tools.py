@@ -25,9 +25,7 @@ def web_tool(danger: Danger, effect: Effect, *, name: str | None = None, group: 
     reaches = "nothing" if danger <= Danger.LOW else "address" if danger <= Danger.MEDIUM else "others"
     reads = ("untrusted",) if group in {"web", "evidence"} else ("private", "untrusted")  # a key opens what is private too
     make = tool(name=name, danger_level=danger, effect=effect, version="1", parallel_safe=danger <= Danger.MEDIUM)
-    return lambda function: replace(
-        make(function), untrusted=True, reads=reads, reaches=reaches, unsaid=frozenset(), asks=True, group=group
-    )
+    return lambda function: replace(make(function), reads=reads, reaches=reaches, unsaid=frozenset(), asks=True, group=group)
 
 
 def mark_foreign(text: str, source: str) -> str:
