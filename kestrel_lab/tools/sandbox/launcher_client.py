@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import base64
 import json
 import os
@@ -115,6 +116,7 @@ class _Launcher:
             command = [sys.executable, "-I", "-S", "-c", _START, _ROOT]
             os.posix_spawn(sys.executable, command, {}, file_actions=[*actions, *nothing], setsid=True)
         self.control, self.owner = ours, os.getpid()
+        atexit.register(ours.close)  # the launcher ends with it; left open it is a warning where Python shows those
 
 
 _LAUNCHER = _Launcher()
