@@ -168,19 +168,21 @@ class Covering:
         self._modules = {dotted(path): imported(path) for path in sorted(PACKAGE.rglob("*.py"))}
 
     def of(self, module: str, most: int = NEAREST) -> list[str]:
-        """So many test files: a module that is always used through another one is tested by the tests of that."""
+        """So many test files: a module that is always used through others is tested by the tests of those, however many lie between."""
         wanted = {dotted(PACKAGE / module)}
-        steps: dict[Path, int] = {}
-        for step in range(4):
+        seen, steps, step = set(wanted), dict[Path, int](), 0
+        while wanted:
             for path, names in self._tests.items():
                 if names & wanted:
                     steps.setdefault(path, step)
-            wanted = {name for name, names in self._modules.items() if names & wanted}
-        place, words = Path(module).parts[0], set(re.split(r"\W|_", module.removesuffix(".py")))
+            wanted = {name for name, names in self._modules.items() if names & wanted} - seen
+            seen |= wanted
+            step += 1
+        words = set(re.split(r"\W|_", module.removesuffix(".py")))
 
-        def distance(path: Path) -> tuple[bool, int, bool, int, int]:
-            shared = len(words & set(path.stem.split("_")))
-            return steps[path] > 0, -shared, place not in path.parts, steps[path], len(self._tests[path])
+        def distance(path: Path) -> tuple[bool, int, int, int, int]:
+            named, inside = len(words & set(path.stem.split("_"))), len(words & set(path.parts))
+            return steps[path] > 0, -named, -inside, steps[path], len(self._tests[path])
 
         return [str(path.relative_to(ROOT)) for path in sorted(steps, key=distance)[:most]]
 
