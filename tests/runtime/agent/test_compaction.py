@@ -110,6 +110,7 @@ def test_a_summary_stands_for_what_came_before_and_keeps_the_goal(session: Sessi
     assert "\n\nassistant: words-0 talk" in text
     assert 'calls look {"path": "p0", "chars": 100}' in text
     assert "\n\ntool look: begin-p0" in text
+    assert "system: " not in text
     assert [message.role for message in after.messages[:3]] == ["system", "user", "assistant"]
     assert after.messages[1].text.startswith(
         "Summary of the conversation so far:\nSeven things were said.\n\nThe user said last:\nfind the leak"
