@@ -201,6 +201,39 @@ def test_a_clock_stands_still_while_held() -> None:
     assert asyncio.run(unbounded()) is False
 
 
+def test_a_clock_gives_seconds_back_and_says_which_deadline_has_passed() -> None:
+    """Seconds that were no work are added while it runs and while it is held, also to the clock of a sub-agent; the whole time goes on meanwhile."""
+
+    async def ends(seconds: float | None, wall: float | None, *skipped: float, given: float = 0.0, held: bool = False) -> tuple[str, str]:
+        """Skip these seconds one after the other; returns which limit was overdue before the loop turned over, and which ended the block."""
+        time_of_loop, clock = LoopClock(), WorkClock(seconds, wall)
+        overdue = clock.overdue
+        try:
+            async with clock, clock.part(seconds):
+                if held:
+                    clock.hold()
+                clock.give_back(given)
+                if held:
+                    clock.release()
+                for part in skipped:
+                    time_of_loop.skip(part)
+                    overdue = clock.overdue
+                    await asyncio.sleep(0.01)
+        except TimeoutError:
+            return overdue, clock.limit
+        return overdue, "" if not clock.expired else "expired"
+
+    assert asyncio.run(ends(60, None, 50, 9)) == ("", "")
+    assert asyncio.run(ends(60, None, 50, 11)) == ("seconds", "seconds")
+    assert asyncio.run(ends(60, None, 50, 11, given=20)) == ("", "")
+    assert asyncio.run(ends(60, None, 50, 11, given=20, held=True)) == ("", "")
+    assert asyncio.run(ends(60, None, 50, 31, given=20)) == ("seconds", "seconds")
+    assert asyncio.run(ends(60, None, 50, 31, given=20, held=True)) == ("seconds", "seconds")
+    assert asyncio.run(ends(None, 60, 50, 11, given=20)) == ("wall_seconds", "wall_seconds")
+    assert asyncio.run(ends(None, None, 50, 11)) == ("", "")
+    assert asyncio.run(ends(60, 100, 50, 51, given=90)) == ("wall_seconds", "wall_seconds")
+
+
 class BrokenModel(ScriptedModel):
     """A model that raises what no model should."""
 

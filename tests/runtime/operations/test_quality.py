@@ -91,6 +91,25 @@ def test_most_judges_must_pass(verdicts: list[Verification | None], passed: bool
     assert (found.passed, found.issues) == (passed, () if passed else ("wrong",))
 
 
+@pytest.mark.parametrize(
+    ("passed", "confidences", "confidence"),
+    [
+        ((True, True, False), (0.9, None, 0.5), 0.9 * 2 / 3),
+        ((True, False, False), (0.9, 0.6, 0.4), 0.5 * 2 / 3),
+        ((True, True), (0.6, 0.8), 0.7),
+        ((True, False), (None, 0.8), 0.8 / 2),
+        ((True, True, False), (None, None, 0.8), None),
+    ],
+)
+def test_a_vote_is_as_sure_as_its_majority(
+    passed: tuple[bool, ...], confidences: tuple[float | None, ...], confidence: float | None
+) -> None:
+    """The mean of those of the majority that say how sure they are, times the share of the majority; without any it says nothing."""
+    verdicts = [Verification(passed=ok, confidence=sure) for ok, sure in zip(passed, confidences, strict=True)]
+    found = asyncio.run(Vote(tuple(ScriptedVerifier([one]) for one in verdicts))(Claim(goal="g", answer="a", criteria=("c",))))
+    assert found.confidence == (confidence if confidence is None else pytest.approx(confidence))
+
+
 def test_no_verdict_at_all_is_no_pass() -> None:
     """When no judge comes to a verdict, that is an error."""
     with pytest.raises(ModelError, match="no verdict"):

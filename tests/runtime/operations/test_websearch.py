@@ -362,3 +362,23 @@ def test_what_is_shown_of_a_page_is_bounded(lines: list[str], most: int) -> None
     assert sum(map(len, kept)) <= max(most, 0) or shown == text
     rest = iter(lines)
     assert all(line in rest for line in kept if line)
+
+
+def test_the_beginning_and_the_lines_with_most_words_are_shown_of_a_page() -> None:
+    """In the order of the page, with a mark where something is left out; a page that fits is shown as it is."""
+    lines = [
+        "title of it",
+        "by line",
+        "date line",
+        "fourth one",
+        *(f"filler {n}" for n in range(20)),
+        "Roof and door",
+        "filler",
+        "the ROOF",
+    ]
+    page = "\n".join(lines)
+
+    assert relevant_excerpt(page, ["roof", "door"], len(page)) == page
+    assert relevant_excerpt(page, ["roof", "door"], 54) == "title of it\nby line\ndate line\n[…]\nRoof and door\n[…]\nthe ROOF"
+    assert relevant_excerpt(page, ["roof", "door"], 14) == "[…]\nRoof and door"
+    assert relevant_excerpt(page, [], 32) == "title of it\nby line\ndate line"

@@ -83,12 +83,16 @@ def test_a_council_deliberates_votes_and_decides(session: Session) -> None:
 
 
 def test_members_see_the_positions_of_the_round_before(session: Session) -> None:
-    """In the first round each works alone; from the second on all positions are information, the chair has the votes as well."""
+    """In the first round each works alone; from the second on all positions are information; the chair has the votes as well, and what was found of each evidence."""
     run = carried_out(session, COUNCIL, deliberates)
     told = {name: talk.messages[1].text for name, talk in run._state.conversations.items() if len(talk.messages) > 1}
     assert "artifact 'positions'" not in told["council/bob#1"]
     assert "ann's" in told["council/bob#2"]
     assert "cem's reason" in told["council/chair"]
+    again = "You are given the positions of the round before"
+    assert [again in told[f"council/bob#{turn}"] for turn in (1, 2, 3)] == [False, True, False]
+    assert [told["council/chair"].count(f'"shown": {pieces}') for pieces in (0, 1)] == [2, 1]
+    assert told["council/chair"].count('"claims"') == len(VOTES)
 
 
 def test_a_council_shows_who_said_what(session: Session) -> None:
