@@ -171,7 +171,7 @@ def _reloaded(page: Page, cell: int) -> float:
 def main() -> None:
     """Measure and tell."""
     # The tests have the server and browser already.
-    sys.path.append(str(ROOT / "tests" / "notebook"))
+    sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "notebook")]
     from lab_server import CHROMIUM, QUIET, JupyterLab, serve
     from playwright.sync_api import sync_playwright
 

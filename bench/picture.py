@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs")
     folder = parser.parse_args().out.resolve()
     # The browser tests have the server and browser already.
-    sys.path.append(str(ROOT / "tests" / "notebook"))
+    sys.path += [str(ROOT / "tests"), str(ROOT / "tests" / "notebook")]
     from lab_server import CHROMIUM, QUIET, READY, run_cell, serve, write_notebook
     from playwright.sync_api import sync_playwright
 

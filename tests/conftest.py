@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.host import programs
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools import skills as skill
 
@@ -156,11 +157,16 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Iterator[None]:
-    """Let litellm keep the clients that it caches for each event loop: it drops those of 10 minutes ago, whose loops have ended, unclosed.
+    """Leave nothing behind in what a process keeps for all of its sessions.
 
-    Whichever test came next would fail of a connection that is collected: only on machines that are slower than that.
+    The workspaces of a test are forgotten: in a folder around those of later tests no program would be found. Litellm keeps the clients that
+    it caches for each event loop: it drops those of 10 minutes ago, whose loops have ended, unclosed, and whichever test came next would
+    fail of a connection that is collected, only on machines that are slower than that.
     """
     yield
+    if programs._workspaces:
+        programs._workspaces.clear()
+        programs._found.clear()
     if (cache := vars(sys.modules.get("litellm", sys)).get("in_memory_llm_clients_cache")) is not None:
         cache.max_size_in_memory, cache.default_ttl = sys.maxsize, sys.maxsize
         cache.ttl_dict.update(dict.fromkeys(cache.ttl_dict, sys.maxsize))

@@ -4,7 +4,6 @@ import asyncio
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 from waits import PATIENCE_S
 
 PASSWORD = "hunter2-of-the-tests"
@@ -34,8 +34,7 @@ class PostgresServer:
         self._client: Any = pytest.importorskip("asyncpg")
         self.folder = Path(tempfile.mkdtemp(prefix="kestrel-pg-", dir="/tmp"))  # a socket's path has to be short
         self.process: subprocess.Popen[bytes] | None = None
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         # The server refuses to run as root.
         self._as: dict[str, Any] = {}
         if os.getuid() == 0:

@@ -8,6 +8,7 @@ from typing import Any
 import psutil
 import pytest
 from player import heard, install, stream_of
+from waits import LoopClock, becomes
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import ApprovalRequired, UsageError
@@ -134,8 +135,16 @@ def test_a_limit_ends_the_program(place: Place, limit: dict[str, Any], ends: str
 def test_a_program_that_hangs_is_ended_at_the_limit_of_time(place: Place) -> None:
     """No process is left, and the model call says that it was stopped."""
     place.plays("codex", [*stream_of("codex")[:4], {"player": "hang"}])
-    run, events = asyncio.run(ended(place, "codex", limits=Limits(seconds=3)))
-    assert run.status == "FAILED" and "3 s" in run.reason
+
+    async def scene() -> tuple[Run, list[Any]]:
+        async with place.lab() as lab:
+            run = lab.start(GOAL, runner="codex", workspace=place.workspace, approve="auto", limits=Limits(seconds=60))
+            await becomes((place.workspace / "heard.jsonl").exists, "the program")
+            LoopClock().skip(61)
+            return await run.wait(), list(run.events())
+
+    run, events = asyncio.run(scene())
+    assert run.status == "FAILED" and run.reason == "the limit of 60 s of work is reached"
     assert of(events, ModelAnswered)[-1].error["kind"] == "cancelled"
     lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
     assert not [line for line in lines if f"{place.programs}/player.py" in line]

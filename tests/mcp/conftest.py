@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_port
 from waits import until
 
 from kestrel_lab.mcp.config import read_server
@@ -47,9 +48,7 @@ def guarded_starter() -> Iterator[subprocess.Popen[str]]:
 @pytest.fixture
 def guarded(request: pytest.FixtureRequest, guarded_starter: subprocess.Popen[str]) -> Iterator[str]:
     """A server behind OAuth, whose tokens live as many seconds as the test says: its address without a path."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     assert guarded_starter.stdin is not None
     assert guarded_starter.stdout is not None
     print(port, getattr(request, "param", 3600), file=guarded_starter.stdin, flush=True)

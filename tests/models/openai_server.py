@@ -9,7 +9,6 @@ Replies are used in order; the last one is repeated. `server.bodies` holds the r
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import sys
 import threading
@@ -193,10 +192,8 @@ def _events(reply: Reply, asked: dict[str, Any]) -> list[dict[str, Any]]:
 class ServerProcess:
     """The server as a process of its own, which can be killed and started again at the same address."""
 
-    def __init__(self, port: int = 0) -> None:
-        with socket.socket() as chosen:
-            chosen.bind(("127.0.0.1", port))
-            self.port: int = chosen.getsockname()[1]
+    def __init__(self, port: int) -> None:
+        self.port = port
         self._process: subprocess.Popen[str] | None = None
 
     @property

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -115,19 +117,19 @@ def write_notebook(path: Path, cells: list[str]) -> None:
 
 @contextmanager
 def serve(root: Path, config: Path, env: Mapping[str, str] = {}) -> Iterator[str]:
-    """A JupyterLab server over `root`, with settings and environment variables of its own; gives its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    names = ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR")
-    places = dict.fromkeys(names, str(config))
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    """A JupyterLab server over `root`, with settings and environment variables of its own; gives its address.
+
+    The connection files of its kernels are in the folder `runtime` of `config`. They have no ports: one that is chosen before the kernel
+    listens on it may be another process's by then.
+    """
+    port = free_port()
     options = [
         "--no-browser",
         "--allow-root",
         "--ip=127.0.0.1",
         f"--port={port}",
         "--IdentityProvider.token=",
+        "--KernelManager.transport=ipc",
         "--ServerApp.disable_check_xsrf=True",
         f"--ServerApp.root_dir={root}",
         "--LabApp.expose_app_in_browser=True",
@@ -136,9 +138,20 @@ def serve(root: Path, config: Path, env: Mapping[str, str] = {}) -> Iterator[str
     settings = config / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     settings.parent.mkdir(parents=True)
     settings.write_text('{"fetchNews": "false"}')
-    with (config / "server.log").open("w") as log:
+    with (
+        tempfile.TemporaryDirectory(
+            prefix="kestrel-", dir="/tmp", ignore_cleanup_errors=True
+        ) as runtime,  # a socket's path has to be short
+        (config / "server.log").open("w") as log,
+    ):
+        (config / "runtime").symlink_to(runtime)
+        places = dict.fromkeys(("JUPYTER_CONFIG_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR"), str(config))
+        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
         server = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *options], env={**os.environ, **places, **env, "PATH": path}, stdout=log, stderr=log
+            [sys.executable, "-m", "jupyterlab", *options],
+            env={**os.environ, **places, "JUPYTER_RUNTIME_DIR": runtime, **env, "PATH": path},
+            stdout=log,
+            stderr=log,
         )
         try:
             yield _answering(f"http://127.0.0.1:{port}", config / "server.log")

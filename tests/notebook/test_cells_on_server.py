@@ -66,7 +66,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
         request = urllib.request.Request(f"{url}/api/sessions", json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request) as answer:
             ident = json.load(answer)["kernel"]["id"]
-        client = BlockingKernelClient(connection_file=str(config / f"kernel-{ident}.json"))
+        client = BlockingKernelClient(connection_file=str(config / "runtime" / f"kernel-{ident}.json"))
         client.load_connection_file()
         client.hb_channel.time_to_dead = PATIENCE_S  # a kernel that imports on a busy machine misses beats, and is not dead
         client.start_channels()

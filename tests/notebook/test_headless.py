@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +16,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbconvert import HTMLExporter
+from traitlets.config import Config
 from waits import PATIENCE_S
 
 pytestmark = pytest.mark.slow
@@ -34,7 +36,10 @@ def executed(folder: Path, cells: list[str], *, allow_errors: bool = True) -> An
     """The notebook after nbclient ran it in `folder`."""
     notebook = nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [code(source) for source in cells]})  # type: ignore[no-untyped-call]
     place = {"metadata": {"path": str(folder)}}
-    NotebookClient(notebook, timeout=int(PATIENCE_S), kernel_name="python3", allow_errors=allow_errors, resources=place).execute()
+    with tempfile.TemporaryDirectory(prefix="kestrel-") as sockets:  # a port may be another process's by the time the kernel listens
+        config = Config({"KernelManager": {"transport": "ipc", "ip": f"{sockets}/kernel"}})
+        options: Any = {"timeout": int(PATIENCE_S), "kernel_name": "python3", "allow_errors": allow_errors}
+        NotebookClient(notebook, resources=place, config=config, **options).execute()
     return notebook
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -45,13 +46,14 @@ class Typist:
 @contextmanager
 def typist(folder: Path, env: Mapping[str, str] = {}) -> Iterator[Typist]:
     """A kernel in `folder` and somebody to type."""
-    manager = KernelManager(kernel_name="python3")
-    manager.start_kernel(cwd=str(folder), env={**os.environ, **env})
-    client = manager.client()
-    client.start_channels()
-    try:
-        client.wait_for_ready(timeout=PATIENCE_S)
-        yield Typist(manager, client)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
+    with tempfile.TemporaryDirectory(prefix="kestrel-") as sockets:  # a port may be another process's by the time the kernel listens
+        manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{sockets}/kernel")
+        manager.start_kernel(cwd=str(folder), env={**os.environ, **env})
+        client = manager.client()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=PATIENCE_S)
+            yield Typist(manager, client)
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)

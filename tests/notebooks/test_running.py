@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import json
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -54,6 +55,21 @@ def test_what_is_injected_is_what_was_given(parameters: dict[str, object]) -> No
     assert json.dumps(found) == json.dumps(parameters)
     tree = ast.parse(source).body
     assert {name: ast.literal_eval(node.value) for node in tree for name in [node.targets[0].id]} == parameters
+
+
+@pytest.mark.parametrize(("folder", "transport"), [("t", "ipc"), ("t" * 100, "tcp")])
+def test_a_kernel_has_no_port_where_its_sockets_have_a_path(
+    folder: str, transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other process can take what it listens on. A path that is too long for a socket leaves TCP; nothing is left of the sockets."""
+    with tempfile.TemporaryDirectory(prefix="k", dir="/tmp") as short:
+        place = Path(short) / folder
+        place.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(place))
+        source = written(tmp_path / "a.ipynb", "print(get_ipython().kernel.parent.transport, end='')")
+        assert run_notebook_sync(source, tmp_path / "b.ipynb").ok
+        assert texts(tmp_path / "b.ipynb") == [transport]
+        assert list(place.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["a b", "1a", "class", "x\nimport os", "a.b", ""])

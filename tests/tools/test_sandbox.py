@@ -20,7 +20,6 @@ import sandbox_probes
 from waits import PATIENCE_S, until
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.host import programs as known_programs
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.sandbox import launcher_process
 from kestrel_lab.tools.sandbox import select as choosing
@@ -283,9 +282,6 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setattr(choosing, "_VERDICTS", {})
-    # Workspaces of earlier tests may lie around this folder, and no program in them is used.
-    monkeypatch.setattr(known_programs, "_workspaces", set())
-    monkeypatch.setattr(known_programs, "_found", {})
     bwrap_path.cache_clear()
     yield folder
     monkeypatch.undo()

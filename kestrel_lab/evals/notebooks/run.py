@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import signal
 import tempfile
 import time
@@ -27,6 +28,8 @@ from kestrel_lab.views.html.elements import headline_html, table_html
 CELL_TIMEOUT_S: Final = 120.0
 """Seconds that one cell may take where nothing else is said."""
 STARTUP_TIMEOUT_S: Final = 60
+_SOCKET_PATH_BYTES: Final = 103
+"""The longest path of a Unix socket on macOS; Linux takes 107."""
 _LAST_WORDS: Final = 400
 """Characters that are told of what a kernel that died wrote to its terminal."""
 _SKIP: Final = "skip-execution"
@@ -164,7 +167,7 @@ class _Execution:
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
         self.stopped = False
         self.last_words = ""
-        self.client = self._client()
+        self.client: Any = None
         self.begun: dict[int, float] = {}
         self.ended: dict[int, float] = {}
         for cell in self.cells:
@@ -173,7 +176,8 @@ class _Execution:
     async def run(self) -> NotebookResult:
         began = time.perf_counter()
         failure: Exception | None = None
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as said, tempfile.TemporaryDirectory(prefix="kestrel-") as sockets:
+            self.client = self._client(Path(sockets))
             try:
                 # What cells print comes as messages. The rest is of interest once the kernel died: one that ends may complain of it.
                 await self.client.async_execute(stderr=said)
@@ -194,8 +198,9 @@ class _Execution:
     def _with_last_words(self, message: str) -> str:
         return f"{message}; the kernel said last: {self.last_words}" if self.last_words else message
 
-    def _client(self) -> Any:
+    def _client(self, sockets: Path) -> Any:
         from nbclient import NotebookClient
+        from traitlets.config import Config
 
         return NotebookClient(
             self.notebook,
@@ -204,6 +209,7 @@ class _Execution:
             kernel_name="python3",
             store_widget_state=False,
             record_timing=False,
+            config=Config({"KernelManager": _transport(sockets)}),
             coalesce_streams=True,  # what a program prints comes in pieces, which a code host would show apart
             extra_arguments=["--IPKernelApp.log_level=40"],  # a warning about encryption on this very machine
             resources={"metadata": {"path": str(self.cwd)}},
@@ -280,6 +286,18 @@ class _Execution:
         half = self.target.with_name(f".{self.target.name}.part")
         nbformat.write(self.notebook, half)  # type: ignore[no-untyped-call,unused-ignore]
         half.replace(self.target)
+
+
+def _transport(folder: Path) -> dict[str, str]:
+    """Return how a kernel is talked to: through sockets in `folder`, where the system has them.
+
+    A TCP port is chosen before the kernel listens on it. Where many kernels start at once, another process may have it by then: the kernel
+    does not come up, or the client waits without an end for one that talks another protocol.
+    """
+    path = folder / "kernel"
+    if os.name == "posix" and len(os.fsencode(f"{path}-5")) <= _SOCKET_PATH_BYTES:
+        return {"transport": "ipc", "ip": str(path)}
+    return {"transport": "tcp"}
 
 
 def _read(path: Path) -> Any:

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 
 import pytest
+from ports import free_port
 from waits import until
 
 from kestrel_lab.core.errors import StoreError, UsageError
@@ -62,9 +63,7 @@ def suite(tmp_path):
 def cluster(tmp_path_factory):
     """The address of a scheduler, and its two workers."""
     folder = tmp_path_factory.mktemp("cluster")
-    with socket.socket() as chosen:
-        chosen.bind(("127.0.0.1", 0))
-        port = chosen.getsockname()[1]
+    port = free_port()
     address = f"tcp://127.0.0.1:{port}"
     base = dict(cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     scheduler = subprocess.Popen(

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from ports import free_port
 from waits import PATIENCE_S, becomes, until
 
 from kestrel_lab.core.errors import DependencyError, ToolError, UsageError
@@ -415,9 +416,7 @@ def test_no_server_outlives_its_process(tmp_path: Path, how: str) -> None:
 @pytest.fixture
 def over_http() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A server over streamable HTTP: its address and its process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, str(Path(__file__).with_name("mcp_http_server.py")), str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 

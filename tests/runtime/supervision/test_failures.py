@@ -75,7 +75,7 @@ def fail(error: BaseException) -> Any:
     raise error
 
 
-def ask(reply: Reply | None, *, timeout_s: float = 5.0) -> BaseException:
+def ask(reply: Reply | None, *, timeout_s: float = PATIENCE_S) -> BaseException:
     """What a real call raises that a real server answers so; `None` for no server."""
 
     def call(address: str) -> BaseException:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from openai_server import OpenAIServer, Reply, ServerProcess
+from ports import free_port
 from waits import FOREVER_S, PATIENCE_S
 
 from kestrel_lab.core.errors import DependencyError, ModelError, UsageError
@@ -44,7 +45,7 @@ REQUEST = ModelRequest(messages=conversation(("user", "hi")))
 @pytest.fixture
 def server() -> Iterator[ServerProcess]:
     """A server that is not started yet."""
-    with ServerProcess() as process:
+    with ServerProcess(free_port()) as process:
         yield process
 
 
