@@ -26,6 +26,7 @@ from kestrel_lab.shell_syntax.program_options import (
     command_spellings,
     name_of,
 )
+from kestrel_lab.shell_syntax.wrappers import without_run_by_find
 
 MORE = "..."
 
@@ -66,12 +67,13 @@ class CommandPattern:
         """Return whether the whole command is surely what the pattern describes.
 
         A `*` stands for no option, and `...` for those options only that are known to be harmless, if the program is known.
+        What `find -exec` runs is a command of its own and no part of this one.
         """
-        return self._allows(command, self._harmless())
+        return self._allows(without_run_by_find(command), self._harmless())
 
     def refused(self, command: Command) -> str:
         """Return the word for which `...` does not stand, so that a command which fits the pattern otherwise is not allowed."""
-        known = self._harmless()
+        known, command = self._harmless(), without_run_by_find(command)
         if self._allows(command, known) or not self._allows(command, {}):
             return ""
         word = min(command[1:], key=lambda word: sum(one.covers(word) for one in known.values()))

@@ -49,6 +49,10 @@ _MOVES = frozenset({"cd", "pushd", "popd"})
 _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
 """The end of a line that bash does not see, in the middle of a word too."""
 _OPERATOR = re.compile(r"[;&|\n]+")
+_QUOTED_SEMICOLON = re.compile(r"""(?<=[ \t])(?:\\;|';'|";")(?=[ \t\n;&|]|$)""")
+"""The end of what `find -exec` runs, which `shlex` would not tell from the end of a command."""
+_MARK = "\0"
+"""Stands for it; a line that contains this sign is not clear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +246,7 @@ _WHY = {
 
 def _commands_by_shlex(text: str) -> list[list[str]] | None:
     """Return the commands as `shlex` reads them; `None` where it cannot."""
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=";()<>|&\n")
+    lexer = shlex.shlex(_QUOTED_SEMICOLON.sub(_MARK, text), posix=True, punctuation_chars=";()<>|&\n")
     lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t", True, ""
     found: list[list[str]] = [[]]
     try:
@@ -250,7 +254,7 @@ def _commands_by_shlex(text: str) -> list[list[str]] | None:
             if _OPERATOR.fullmatch(token):
                 found.append([])
             else:
-                found[-1].append(token)
+                found[-1].append(";" if token == _MARK else token)
     except ValueError:
         return None
     return [words for words in ([*one[1:]] if one[:1] == ["!"] else one for one in found) if words]

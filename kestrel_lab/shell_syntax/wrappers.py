@@ -207,18 +207,44 @@ def _values_of_option(words: Command, option: str) -> list[str | None]:
     return [*joined, *(words[place + 1] for place, word in enumerate(words[:-1]) if word == option)]
 
 
+_FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_FD_RUNS = frozenset({"-x", "-X", "--exec", "--exec-batch"})
+_FOUND = re.compile(r"\{(?:/{0,2}|/?\.)\}")
+"""What stands for a file, or with fd for a part of its path."""
+
+
 def _of_find(rest: Command) -> tuple[list[Command], list[str]]:
-    found: list[Command] = []
-    words = iter(rest)
-    for word in words:
-        if word in ("-exec", "-execdir", "-ok", "-okdir", "-x", "-X", "--exec", "--exec-batch"):
-            inner: list[str | None] = []
-            for part in words:
-                if part in (";", "+"):
-                    break
-                inner.append(None if part is None or "{}" in part else part)
-            found.append(tuple(inner) or UNKNOWN)
-    return found, []
+    return [inner for inner, _ in _run_by_find(rest, _FIND_RUNS)], []
+
+
+def _of_fd(rest: Command) -> tuple[list[Command], list[str]]:
+    return [inner for inner, _ in _run_by_find(rest, _FD_RUNS)], []
+
+
+def without_run_by_find(command: Command) -> Command:
+    """Return a `find` without the words of the commands that it runs, which are commands of their own; other commands as they are."""
+    if command[0] is None or program_of(command[0]) != "find":
+        return command
+    ran = {place for _, places in _run_by_find(command[1:], _FIND_RUNS) for place in places}
+    return (command[0], *(word for place, word in enumerate(command[1:]) if place not in ran))
+
+
+def _run_by_find(rest: Command, options: frozenset[str]) -> list[tuple[Command, range]]:
+    """Return the commands that `find` or `fd` runs, with the places of their words and of the end; the files found are unknown words."""
+    found: list[tuple[Command, range]] = []
+    place = 0
+    while place < len(rest):
+        option, begin = rest[place], place + 1
+        place = begin
+        if option not in options:
+            continue
+        while place < len(rest) and rest[place] != ";" and not (rest[place] == "+" and rest[place - 1] == "{}"):  # `+` alone is a word
+            place += 1
+        inner = tuple(None if word is None or _FOUND.search(word) else word for word in rest[begin:place]) or UNKNOWN
+        elsewhere = option in ("-execdir", "-okdir") and "/" in (inner[0] or "") and not (inner[0] or "").startswith("/")
+        place += 1
+        found.append((UNKNOWN if elsewhere else inner, range(begin, place)))
+    return found
 
 
 _SPECIAL: dict[str, Callable[[Command], tuple[list[Command], list[str]]]] = {
@@ -229,8 +255,8 @@ _SPECIAL: dict[str, Callable[[Command], tuple[list[Command], list[str]]]] = {
     "env": _of_env,
     "xargs": _of_xargs,
     "find": _of_find,
-    "fd": _of_find,
-    "fdfind": _of_find,
+    "fd": _of_fd,
+    "fdfind": _of_fd,
 }
 
 
