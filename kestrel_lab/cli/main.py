@@ -254,6 +254,7 @@ def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # no
                 console.print(Text(), _table(families, rates), sep="\n")
             if failed := failed_table(result.rows):
                 console.print(Text(), _table(FAILED_HEADINGS, failed), sep="\n")
+            return EXIT_FAILED if all(row.outcome == "error" for row in result.rows) else 0  # nothing was measured
         case NotebookResult():
             return _notebook(console, result)
         case Comparison():

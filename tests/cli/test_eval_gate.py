@@ -112,6 +112,17 @@ def test_a_run_writes_the_same_files(folder: Path) -> None:
     assert "https://ci.example.org/r.html#run-" in (folder / "m.md").read_text()
 
 
+def test_a_run_in_which_every_trial_broke_failed(folder: Path) -> None:
+    """Nothing was measured, which a script has to notice; one trial that was measured is enough."""
+    script = "rules:\n  - when: something else\n    turns: [x]\n"
+    (folder / "script.yaml").write_text(script)
+    done = kestrel(folder, "run", "suite.yaml")
+    assert done.returncode == 1
+    assert "9 broke" in " ".join(done.stdout.split())
+    (folder / "suite.yaml").write_text(SUITE + "  - {id: more, goal: something else, checks: [{answer_contains: hello}]}\n")
+    assert kestrel(folder, "run", "suite.yaml").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("option", "file", "why"),
     [
