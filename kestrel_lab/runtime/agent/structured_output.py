@@ -50,7 +50,7 @@ class Dialogue:
         try:
             return check(answer)
         except UsageError as error:
-            msg = f"step {self._step.id!r}: the model's answer could not be used after {RETRIES + 1} attempts: {error}"
+            msg = f"the model's answer could not be used after {RETRIES + 1} attempts: {error}"
             raise UnusableAnswer(msg) from error
 
     async def _said(self, text: str) -> str:

@@ -161,7 +161,7 @@ class StepRunner:
             done = await self._operations[step.operation](scope)
             return Outcome(output=done.output, skipped=done.skipped, grown=self._grown(step, done), artifacts=done.artifacts)
         except UsageError as error:
-            raise RunError(f"step {step.id!r}: {error}") from error
+            raise RunError(str(error)) from error
 
     def _grown(self, step: Step, done: Done) -> Plan | None:
         """The plan with what `step` grew; what it grew before a crash is there already. In a nested workflow it is part of that."""

@@ -301,7 +301,7 @@ def test_a_plan_that_stays_bad_fails_the_run(session: Session, workspace: Path) 
     )
     assert run.status is RunStatus.FAILED
     assert run.reason == (
-        "step 'plan' failed: step 'plan': the model's answer could not be used after 3 attempts: "
+        "step 'plan' failed: the model's answer could not be used after 3 attempts: "
         "step 'a' has neither a goal nor a tool nor an operation: give exactly one; skipped: close"
     )
     assert [event for event in run.events() if isinstance(event, ToolCalled | PlanExtended)] == []
@@ -414,7 +414,7 @@ def test_steps_have_their_own_model_instructions_tools_and_turns(tmp_path: Path,
     )
     run = asyncio.run(lab.run("all", plan=plan, model=listener("main", "fine"), workspace=workspace, limits=Limits(cycles=9)))
     assert run.status is RunStatus.FAILED
-    assert run.reason == "step 'b' failed: step 'b' has used its 2 model turns without an answer"
+    assert run.reason == "step 'b' failed: there was no answer within its 2 model turns"
     assert {name: offered for name, (_, offered) in seen.items() if name != "main"} == {"small": ("measure",), "busy": ("keep",)}
     assert seen["small"][0] == f"{seen['main'][0]}\n\nBe brief."
     asked = {event.step: event.model for event in run.events() if isinstance(event, ModelCalled)}
