@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterable
 from enum import EnumType
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
+import griffe
 import typer
 
 import kestrel_lab
 from kestrel_lab import Lab
 from kestrel_lab.cli.app import app
+from kestrel_lab.core.events.union import EVENT_TYPES
 from kestrel_lab.evals.options import EvalOptions
 from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.options import SessionOptions
@@ -23,12 +26,13 @@ REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
 
 
 def main() -> None:
-    """Write the three pages; raises `OSError` when they cannot be written."""
+    """Write the pages; raises `OSError` when they cannot be written."""
     REFERENCE.mkdir(exist_ok=True)
     (REFERENCE / "cli.md").write_text(cli_page(), encoding="utf-8")
     (REFERENCE / "settings.md").write_text(settings_page(), encoding="utf-8")
     (REFERENCE / "python.md").write_text(python_page(), encoding="utf-8")
-    sys.stdout.write(f"written: {REFERENCE}/cli.md, settings.md, python.md\n")
+    (REFERENCE / "events.md").write_text(events_page(), encoding="utf-8")
+    sys.stdout.write(f"written: {REFERENCE}/cli.md, settings.md, python.md, events.md\n")
 
 
 def python_page() -> str:
@@ -66,6 +70,39 @@ def _forwarded(name: str) -> str:
 
 def _directive(module: str, name: str, heading: str) -> str:
     return f"::: {module}.{name}\n    options:\n      heading: {heading}\n      toc_label: {heading}\n      heading_level: 3"
+
+
+def events_page() -> str:
+    """Return the page of the events of a log, by what they are about, with their fields."""
+    parts = [
+        "# Events",
+        "`run.events()` gives the records of a run. Each has a number within the run (`seq`), a time (`at`) and an event of one of these types. "
+        "Events only ever gain fields. A question to a person is `approval_asked`, and the answer `approval_given`, whether it is about a "
+        "call or asked by the agent (`ask_user`); the concerns and citations of an answer are in `run_finished`.",
+    ]
+    source = griffe.load("kestrel_lab.core.events", allow_inspection=False)
+    for module, heading in {
+        "run": "The run",
+        "plan": "Plan and steps",
+        "calls": "Calls of models and tools",
+        "kernel": "The kernel",
+    }.items():
+        parts.append(f"## {heading}")
+        for name, event in EVENT_TYPES.items():
+            if event.__module__ == f"{source.path}.{module}":
+                parts += _event(name, source[f"{module}.{event.__name__}"], event.__struct_fields__)
+    return "\n\n".join(parts) + "\n"
+
+
+def _event(name: str, written: griffe.Object, fields: Iterable[str]) -> list[str]:
+    """Return the entry of a type of event: what it says, and a table of its fields."""
+    rows = []
+    for field in fields:
+        attribute = written.attributes[field]
+        meaning = attribute.docstring.value if attribute.docstring else ""
+        rows.append(f"| `{field}` | `{_cell(str(attribute.annotation))}` | {_cell(meaning)} |")
+    table = "| Field | Type | Meaning |\n| --- | --- | --- |\n" + "\n".join(rows)
+    return [f"### {name}", written.docstring.value if written.docstring else "", *([table] if rows else [])]
 
 
 def settings_page() -> str:

@@ -9,8 +9,9 @@ import griffe
 import pytest
 
 import kestrel_lab
-from bench.reference_pages import python_page
+from bench.reference_pages import events_page, python_page
 from kestrel_lab import Lab
+from kestrel_lab.core.events.union import EVENT_TYPES
 
 
 def entries() -> Iterator[tuple[str, str]]:
@@ -48,3 +49,10 @@ def test_every_public_name_is_there() -> None:
     methods = {name for name in vars(Lab) if not name.startswith("_") and hasattr(getattr(Lab, name), "__wrapped__")}
     assert {"run", "resume", "fork", "eval", "compare"} <= methods
     assert {f"Lab.{name}" for name in methods - {"websearch"}} <= shown
+
+
+def test_every_event_is_there() -> None:
+    """Each type that a log can have is on the page of events, with a text and a row for each of its fields."""
+    shown = dict(re.findall(r"^### (\S+)\n\n(\w(?:.|\n(?!##))*)", events_page(), re.MULTILINE))
+    fields = {name: re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) for name, text in shown.items()}
+    assert fields == {name: list(event.__struct_fields__) for name, event in EVENT_TYPES.items()}
