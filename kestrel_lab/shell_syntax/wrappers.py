@@ -238,7 +238,8 @@ def _run_by_find(rest: Command, options: frozenset[str]) -> list[tuple[Command, 
         place = begin
         if option not in options:
             continue
-        while place < len(rest) and rest[place] != ";" and not (rest[place] == "+" and rest[place - 1] == "{}"):  # `+` alone is a word
+        batch = option in ("-exec", "-execdir")  # only there ends a `+` behind `{}` the command; elsewhere it is a word
+        while place < len(rest) and rest[place] != ";" and not (batch and rest[place - 1 : place + 1] == ("{}", "+")):
             place += 1
         inner = tuple(None if word is None or _FOUND.search(word) else word for word in rest[begin:place]) or UNKNOWN
         elsewhere = option in ("-execdir", "-okdir") and "/" in (inner[0] or "") and not (inner[0] or "").startswith("/")

@@ -139,9 +139,8 @@ def serve(root: Path, config: Path, env: Mapping[str, str] = {}) -> Iterator[str
     settings.parent.mkdir(parents=True)
     settings.write_text('{"fetchNews": "false"}')
     with (
-        tempfile.TemporaryDirectory(
-            prefix="kestrel-", dir="/tmp", ignore_cleanup_errors=True
-        ) as runtime,  # a socket's path has to be short
+        # The path of a socket has to be short.
+        tempfile.TemporaryDirectory(prefix="kestrel-", dir="/tmp", ignore_cleanup_errors=True) as runtime,
         (config / "server.log").open("w") as log,
     ):
         (config / "runtime").symlink_to(runtime)

@@ -61,6 +61,7 @@ def inner(line: str) -> list[str]:
         (r"find . -name '*.py' -exec rm {} \; -o -exec ls -l {} ';'", ["rm ?", "ls -l ?"]),
         (r"find . -exec awk '{print}' {} \;", ["awk {print} ?"]),
         (r"find . -exec echo + rm {} \;", ["echo + rm ?"]),
+        (r"find . -ok sort {} + -o out \; -print", ["sort ? + -o out"]),
         (r"find . -execdir ./run {} \; -execdir /bin/ls \;", ["?", "/bin/ls"]),
         (r"fd . -x mv {} {.}.old \; -x ls", ["mv ? ?", "ls"]),
         ("timeout", []),

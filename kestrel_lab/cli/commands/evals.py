@@ -57,7 +57,7 @@ def run_suite(
     """Run every scenario with every model configuration, as often as `epochs` says.
 
     Each finished trial is stored at once. --resume continues an interrupted run; no stored trial is run again.
-    Exit code 1 if every trial broke; how many passed is for gates (kestrel eval gate).
+    The exit code is 1 if every trial broke. How many have to pass is decided by kestrel eval gate.
     With --commits the suite is run at each of these commits in turn, each in a worktree of its own; your files stay as they are.
 
     Published suites need their packages (pip install --no-deps bfcl-eval agentdojo, and the extra benchmarks):

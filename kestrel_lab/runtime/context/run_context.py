@@ -381,7 +381,7 @@ class RunContext:
         """
         self._check_going()
         if step.turns is not None and self.state.conversation(step.id).cycles >= step.turns:
-            raise RunError(f"there was no answer within its {step.turns} model turns")
+            raise RunError(f"there was no answer within the step's {step.turns} model turns")
         self._check_shares(step.id)
         limits, used = self.limits, self.state.meter
         turns = sum(talk.cycles for talk in self.state.conversations.values()) + self.allowance.unrecorded

@@ -414,7 +414,7 @@ def test_steps_have_their_own_model_instructions_tools_and_turns(tmp_path: Path,
     )
     run = asyncio.run(lab.run("all", plan=plan, model=listener("main", "fine"), workspace=workspace, limits=Limits(cycles=9)))
     assert run.status is RunStatus.FAILED
-    assert run.reason == "step 'b' failed: there was no answer within its 2 model turns"
+    assert run.reason == "step 'b' failed: there was no answer within the step's 2 model turns"
     assert {name: offered for name, (_, offered) in seen.items() if name != "main"} == {"small": ("measure",), "busy": ("keep",)}
     assert seen["small"][0] == f"{seen['main'][0]}\n\nBe brief."
     asked = {event.step: event.model for event in run.events() if isinstance(event, ModelCalled)}
