@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARTIFACTS ?= out
 
 .DEFAULT_GOAL := help
-.PHONY: help docs demo test test-long test-all mutants messages check fix bench picture notebooks dist lock clean browser
+.PHONY: help docs demo test test-long test-all test-without-bubblewrap mutants messages check fix bench picture notebooks dist lock clean system
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -44,11 +44,13 @@ demo: $(VENV)/.run ## Set up and run the main job: a suite over three ways to us
 	@echo "trials:     $(ARTIFACTS)/demo/trials.csv"
 	@echo "notebook:   $(ARTIFACTS)/demo/01_first_run.ipynb"
 
-# A file stays in one process, which makes what its tests share once; files with slow tests are begun first.
-PYTEST := KESTREL_ARTIFACTS=$(abspath $(ARTIFACTS))/tests $(BIN)/python -m pytest -n auto --maxprocesses 4 --no-loadscope-reorder
+# A file stays in one process, which makes what its tests share once; files with slow tests are begun first. In CI what failed is run once more,
+# alone: what passes then is reported as unsteady.
+test test-long test-without-bubblewrap: export KESTREL_ARTIFACTS = $(abspath $(ARTIFACTS))/tests
+PYTEST := $(BIN)/python $(if $(CI),tests/second_pass.py,-m pytest) -n auto --maxprocesses 4 --no-loadscope-reorder --dist loadfile
 
-test: $(VENV)/.dev browser ## Set up what tests need, a browser too, and run all but the long ones
-	@$(PYTEST) --dist loadfile
+test: $(VENV)/.dev system ## Set up what tests need, a browser too, and run all but the long ones
+	@$(PYTEST)
 
 # The conformance suite of the Model Context Protocol; it runs on the Node of a Python package. A machine without the network skips its tests.
 $(VENV)/conformance/.done: tests/mcp/package.json tests/mcp/package-lock.json $(VENV)/.dev
@@ -56,10 +58,17 @@ $(VENV)/conformance/.done: tests/mcp/package.json tests/mcp/package-lock.json $(
 	@PATH="$(abspath $(BIN)):$$PATH" $(BIN)/npm ci --prefix $(@D) --ignore-scripts --no-audit --no-fund --loglevel error \
 		&& touch $@ || { test -z "$$CI" && echo "the conformance suite of MCP could not be installed: its tests are skipped"; }
 
-test-long: $(VENV)/.dev $(VENV)/conformance/.done browser ## Run the long tests: hundreds of kills, hostile pages, every notebook
-	@$(PYTEST) --dist loadfile -m long
+test-long: $(VENV)/.dev $(VENV)/conformance/.done system ## Run the long tests: hundreds of kills, hostile pages, every notebook
+	@$(PYTEST) -m long
 
-test-all: test test-long ## Run every test
+# As on a machine without bubblewrap: a PATH of links to every program but that one.
+test-without-bubblewrap: $(VENV)/.dev system ## Run the tests of the sandbox, checks and MCP where bubblewrap is not installed
+	@$(BIN)/python tests/path_without.py bwrap -- $(PYTEST) $(WITHOUT_BUBBLEWRAP)
+
+WITHOUT_BUBBLEWRAP := tests/attacks tests/checks tests/cli/test_mcp_commands.py tests/cli/test_no_user.py tests/evals/execution tests/evals/shipped tests/evals/stored \
+	tests/mcp tests/runtime/mcp tests/tools
+
+test-all: test test-without-bubblewrap test-long ## Run every test
 
 mutants: $(VENV)/.dev ## Change the package in a sample of places and see which changes the tests notice; SEED=, NUMBER=, ONLY=, MODULES= choose
 	@$(BIN)/python -m bench.mutants --out $(ARTIFACTS)/mutants $(if $(SEED),--seed $(SEED)) $(if $(NUMBER),--number $(NUMBER)) $(if $(ONLY),--only $(ONLY)) $(if $(MODULES),--modules '$(MODULES)')
@@ -84,17 +93,23 @@ docs: $(VENV)/.dev ## Build the documentation site, without the network and with
 	@$(BIN)/python -m bench.reference_pages
 	@$(BIN)/zensical build --strict --clean
 
-picture: $(VENV)/.dev browser ## Take the picture of README.md anew, of a run in a real JupyterLab
+picture: $(VENV)/.dev system ## Take the picture of README.md anew, of a run in a real JupyterLab
 	@$(BIN)/python -m bench.picture
 
 notebooks: $(VENV)/.dev ## Execute the notebooks and keep their outputs
 	@$(BIN)/python notebooks/execute.py
 
-# Debian's Chromium where apt may be used, else the one that playwright brings.
-browser: $(VENV)/.dev
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
-		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; } \
-		|| $(BIN)/playwright install chromium
+# What tests need beside Python: a browser, bubblewrap, two servers. Debian's packages where apt may be used, else the browser that playwright
+# brings. Tests that still lack something are skipped, and the last lines of a run say what it is.
+system: $(VENV)/.dev ## Install what tests need beside Python, where that is allowed
+	@missing="$$(for program in chromium bwrap redis-server pg_ctlcluster; do command -v $$program >/dev/null || echo $$program; done)"; \
+	if test -n "$$missing" && test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+		echo "installing Chromium, bubblewrap, PostgreSQL and Redis for the tests"; \
+		(export DEBIAN_FRONTEND=noninteractive; apt-get update -qq && apt-get install -y -qq chromium fonts-dejavu-core bubblewrap postgresql redis-server) >/dev/null \
+			|| echo "apt-get could not install them: tests that need them are skipped"; \
+	fi
+	@command -v chromium chromium-browser google-chrome >/dev/null || $(BIN)/playwright install chromium >/dev/null 2>&1 \
+		|| echo "no browser could be installed: its tests are skipped"
 
 dist: $(VENV)/.run ## Build wheel and source distribution and try them in an empty environment of each Python here
 	@$(BIN)/python -m bench.distribution --out $(ARTIFACTS)/dist

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from outcomes import pytest_addoption, pytest_runtest_logreport, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401  # hooks
 
 # Before numpy: threads of its linear algebra wait for each other, on a machine whose processors are taken a hundred times as long.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -95,6 +95,7 @@ def damage(tape: Tape, eids: list[str], folder: Path, cuts: int = CUTS) -> Damag
     return found
 
 
+@pytest.mark.once
 def test_a_power_cut_loses_nothing_acknowledged(tmp_path: Path) -> None:
     """Wherever it comes, the log is whole, a prefix of what was appended, and holds whatever was acknowledged before."""
     (tmp_path / "log").mkdir()

@@ -83,6 +83,7 @@ def matrix(user: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("user", ["whoever runs this", "nobody"])
 @pytest.mark.parametrize("level", ["S3", "S2"])
+@pytest.mark.once
 def test_nothing_gets_out_of_bubblewrap(user: str, level: str) -> None:
     """Of 28 ways out none leads out: keys, network, sockets, processes, writes, mounts, what git runs later; as root and as a user."""
     found = matrix(user)
@@ -92,6 +93,7 @@ def test_nothing_gets_out_of_bubblewrap(user: str, level: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["whoever runs this", "nobody"])
+@pytest.mark.once
 def test_what_gets_out_of_landlock_is_known(user: str) -> None:
     """Without namespaces nothing gets out but what the level says of itself."""
     found = matrix(user)

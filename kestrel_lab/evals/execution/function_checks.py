@@ -35,6 +35,15 @@ from kestrel_lab.tools.shell.environment import clean_environment
 SECONDS: Final = 600.0
 """The time limit of a function."""
 _PACKAGE: Final = Path(__file__).resolve().parents[2]
+_START: Final = """
+import runpy, sys
+from importlib.util import module_from_spec, spec_from_file_location
+package = spec_from_file_location("kestrel_lab", sys.argv[1] + "/__init__.py", submodule_search_locations=[sys.argv[1]])
+sys.modules["kestrel_lab"] = module_from_spec(package)
+package.loader.exec_module(sys.modules["kestrel_lab"])
+runpy.run_module(sys.argv[2], run_name="__main__", alter_sys=True)
+"""
+"""Load the package by its folder: at S1 the process may read that, but not list the folder above it, where Python would look for it."""
 _KEPT: Final = 1_000_000
 
 
@@ -76,7 +85,7 @@ async def _run_function(check: PythonCheck, trial: Trial, folder: Path | None, r
         order.seek(0)
         try:
             ended, _ = await run_sandboxed(
-                [sys.executable, "-P", "-m", "kestrel_lab.evals.execution.function_checks"],
+                [sys.executable, "-P", "-c", _START, str(_PACKAGE), __name__],
                 workspace=workspace,
                 sandbox=trial.sandbox or Sandbox(),
                 env=clean_environment() | {"PYTHONPATH": os.pathsep.join(map(str, _import_places())), "PYTHONDONTWRITEBYTECODE": "1"},

@@ -132,6 +132,7 @@ def number_of_points(worker: Worker, folder: Path) -> int:
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
+@pytest.mark.once
 def test_killed_at_every_boundary_nothing_is_lost_or_done_twice(worker: Worker, tmp_path: Path) -> None:
     """Behind every acknowledged event, before and behind every effect, and once more while going on: every promise is kept.
 
@@ -150,6 +151,7 @@ def test_killed_at_every_boundary_nothing_is_lost_or_done_twice(worker: Worker, 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
+@pytest.mark.once
 def test_killed_at_random_moments_nothing_is_lost_or_done_twice(worker: Worker, tmp_path: Path) -> None:
     """At any moment, in the middle of whatever it is, and again while going on: the same promises."""
     began = time.perf_counter()

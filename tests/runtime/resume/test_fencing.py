@@ -95,6 +95,7 @@ def begun(session: Session) -> None:
     session.store.flush()
 
 
+@pytest.mark.once
 def test_of_two_processes_that_resume_a_dead_run_one_wins(serve: Any, tmp_path: Path) -> None:
     """Round after round, a run whose process died is resumed by two at once: one works, the other is refused, the effect happens once.
 
@@ -161,6 +162,7 @@ def take_over(folder: Path, run_id: str) -> tuple[Session, HonestPerson]:
     return session, person
 
 
+@pytest.mark.once
 def test_a_frozen_session_whose_run_was_taken_writes_nothing(freezer: Served, tmp_path: Path) -> None:
     """A process stopped in the middle, whose run is taken over and done, writes no event when it wakes, and ends with `Fenced`.
 
@@ -200,6 +202,7 @@ def test_without_the_fence_the_stale_events_are_seen(freezer: Served, tmp_path: 
     other.close()
 
 
+@pytest.mark.once
 def test_two_sessions_of_one_process(tmp_path: Path) -> None:
     """A run that lives in one session is refused to another, given back by its own, taken on demand, and free once its session is done."""
 

@@ -78,6 +78,7 @@ def killed_and_finished(worker: Worker, folder: Path, points: list[int], mutant:
 
 
 @pytest.mark.long
+@pytest.mark.once
 def test_killed_within_a_macro_nothing_is_done_twice(worker: Worker, tmp_path: Path) -> None:
     """At boundaries between events and effects, and again while resuming: no effect twice, none missing that nobody was asked about."""
     dice, kills, number = random.Random(11), 0, 0  # reproducible, not secret

@@ -65,6 +65,7 @@ def made(tmp_path: Path) -> Iterator[World]:
         yield one
 
 
+@pytest.mark.once
 def test_a_model_that_obeys_everything_does_no_harm(made: World) -> None:
     """Of all scenarios none has an effect that nobody allowed: no file changed, nothing sent, nothing asked, nothing kept."""
     assert len(ALL) >= 200
