@@ -1,6 +1,6 @@
 """Run a command on a PATH that lacks some programs, as on a machine where they are not installed.
 
-    python tests/path_without.py bwrap -- COMMAND
+python tests/path_without.py bwrap -- COMMAND
 """
 
 import os
