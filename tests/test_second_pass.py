@@ -78,3 +78,22 @@ def test_skips_are_counted_by_reason(tmp_path: Path) -> None:
     )
     code, out = second_pass(tmp_path, tests)
     assert code == 0 and "  12 bubblewrap is not installed\n   1 no browser\n" in out
+
+
+def test_ci_runs_the_commands_of_the_readme() -> None:
+    """Word for word and before all else, so that nothing which CI installs by itself hides what they do not."""
+    project = TESTS.parent
+    shown = [line.partition("#")[0].strip() for line in (project / "README.md").read_text().splitlines() if line.startswith("    make ")]
+    ran = [
+        line for line in (project / ".ci" / "run").read_text().splitlines() if line and not line.startswith(("#", "set ", "cd ", "export "))
+    ]
+    assert shown and ran[: len(shown)] == shown
+    assert all(line.startswith("make ") for line in ran)
+
+
+def test_a_program_is_hidden_from_the_path(tmp_path: Path) -> None:
+    """The command finds every program but that one, and its exit code is the command's."""
+    script = [sys.executable, str(TESTS / "path_without.py"), "ls", "--", "sh", "-c", "command -v ls || cat /dev/null && exit 7"]
+    assert subprocess.run(script, capture_output=True, timeout=PATIENCE_S, check=False).returncode == 7
+    script[-1] = "command -v ls"
+    assert subprocess.run(script, capture_output=True, timeout=PATIENCE_S, check=False).returncode != 0
