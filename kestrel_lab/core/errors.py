@@ -13,6 +13,7 @@
     │   ├── ModelError          a provider call failed
     │   ├── DependencyError     something the run depends on is not in working order
     │   ├── ToolError           a tool raised, or its process did
+    │   │   └── CodeError       code that a tool ran raised, or a person stopped it
     │   ├── CheckError          a check broke (not: a check said no)
     │   ├── UnmetError          the work was done, and its result is not good enough
     │   ├── LimitError          a budget, a count or a deadline ran out
@@ -148,6 +149,17 @@ class ToolError(RunError):
         super().__init__(message)
         self.problem = problem
         """What its call ended with, when there was one."""
+
+
+class CodeError(ToolError):
+    """Code that a tool ran raised an exception, or a person stopped it; what it had done by then stays done."""
+
+    def __init__(self, message: str, output: str, *, stopped: bool = False) -> None:
+        super().__init__(message)
+        self.output = output
+        """What the model reads of it: what it printed, the traceback, what it changed."""
+        self.stopped = stopped
+        """Whether a person stopped it: then the run stops too."""
 
 
 class ConflictError(RunError):

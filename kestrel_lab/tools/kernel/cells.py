@@ -17,7 +17,7 @@ from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.edit import replace_exact, unified_diff
 from kestrel_lab.tools.kernel.documents import Cell, Document, NextInput, Swap, cell_of, document_of, output_text, running_cell
-from kestrel_lab.tools.kernel.kernel_tools import context_of, execution_text, live_kernel_of, preview_code, run_live
+from kestrel_lab.tools.kernel.kernel_tools import checked_text, context_of, live_kernel_of, preview_code, run_live
 from kestrel_lab.tools.kernel.live_kernel import LiveKernel, kernel_of, live_shell
 from kestrel_lab.tools.tool import DryRun, Tool, ToolContext
 
@@ -174,7 +174,7 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
         warning = f"its output stands below the running cell instead: {error}"
     else:
         about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_swap_for_log(swap, ctx)), ())
-    return note + execution_text(ran) + (f"\n[{warning}]" if warning else "")
+    return checked_text(ran, note, warning)
 
 
 async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
