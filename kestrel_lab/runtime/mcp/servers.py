@@ -377,9 +377,10 @@ class McpServers:
     def _tools_of(self, server: Server) -> list[Tool]:
         config = server.config
         approved = self.approvals.tools(config) or {}
-        return [self._tool(config, one) for one in approved.values() if config.only is None or one.name in config.only]
+        return [self._tool(server, one) for one in approved.values() if config.only is None or one.name in config.only]
 
-    def _tool(self, config: ServerConfig, definition: Definition) -> Tool:
+    def _tool(self, server: Server, definition: Definition) -> Tool:
+        config = server.config
         trust, pin = config.trust_in(definition.name), definition.pin
 
         async def call(**values: Any) -> Json:
@@ -408,7 +409,10 @@ class McpServers:
             version=pin[:12],
             reads=("private", "untrusted") if trust.untrusted else ("private",),
             content=trust.content,
-            reaches="nothing" if trust.effect == "pure" else "anything",
+            reaches="nothing" if trust.effect == "pure" or definition.says else "anything",
+            # What it says is believed of what it sends, not of files: those that it changes are still looked for.
+            unsaid=frozenset({"files"}) if definition.says else frozenset(),
+            asks=bool(definition.says) and _reaches_network(server),
             group="" if config.seal is None else config.name,
             context_parameter=_CONTEXT,
         )
@@ -443,6 +447,12 @@ def _sandbox_of(server: Server) -> str:
     asked = config.sandbox or server.sandbox()
     least = f", at least {config.at_least.name}" if config.at_least > Level.S0 and level is None else ""
     return f"{asked.name if level is None else level.name}{least}{', network' if config.network and (level or level is None) else ''}"
+
+
+def _reaches_network(server: Server) -> bool:
+    """Return whether what a server is told can leave this machine: none is started without a sandbox unless a setting says so."""
+    config = server.config
+    return bool(config.url) or config.network or (config.sandbox or server.sandbox()).level is Level.S0
 
 
 def _off_row(config: ServerConfig) -> ServerRow:
