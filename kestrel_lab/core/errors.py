@@ -197,11 +197,11 @@ class ApprovalRequired(Signal):
     The run waits in the log; `str(error)` says how to approve and how to resume it.
     """
 
-    def __init__(self, run_id: str, tool: str, args: dict[str, Json], *, question: bool = False) -> None:
+    def __init__(self, run_id: str, tool: str, args: dict[str, Json], *, question: bool = False, why: str = "") -> None:
         what = f"begin step {args.get('step')}" if tool == START_STEP else "ask a question" if question else f"call {tool}"
         whom, how = ("answer", " --answer TEXT") if question else ("approve", "")
         super().__init__(
-            f"run {run_id} wants to {what} and nobody is here to {whom} it. "
+            f"run {run_id} wants to {what} and nobody is here to {whom} it{f' ({why})' if why else ''}. "
             f"Look: kestrel show {run_id} · {whom}: kestrel approve {run_id}{how} · "
             f"go on: kestrel run --resume {run_id} (or: await lab.resume({run_id!r}))"
         )

@@ -181,14 +181,22 @@ def test_a_time_limit_is_no_stop(tmp_path: Path) -> None:
     assert result.startswith("COMPLETE ['raised'] ['the code took more than 0.2 s and was stopped")
 
 
-def test_the_tools_are_not_offered_where_nobody_looks(tmp_path: Path) -> None:
-    """A notebook that a program executes has none of them by default, so that suites and cassettes are the same anywhere."""
-    with typist(tmp_path, {"KESTREL_HEADLESS": "1"}) as person:
+def test_the_same_tools_are_offered_whoever_watches(tmp_path: Path) -> None:
+    """A notebook that a program executes is told of the tools that a person's is; only the policy decides what they may do."""
+    offered = "lab = lab_of('x = 1')\n%kestrel run 'x' --as r\nprint(sorted(t['name'] for t in next(iter(r.events())).tools))"
+    with typist(tmp_path) as person:
         person.run(SETUP)
-        person.run("lab = lab_of('x = 1')\n%kestrel run 'x' --as r", answer="y")
-        result = person.run("print(said(r))")
+        watched = person.run(offered, answer="n").splitlines()[-1]
+    with typist(tmp_path, {"KESTREL_HEADLESS": "1"}) as program:
+        program.run(SETUP)
+        unwatched = program.run(offered).splitlines()[-1]
+        asked = program.run("lab = lab_of('items.append(2)')\n%kestrel run 'x'")
+        left = program.run("print(items)")
 
-    assert "there is no tool 'run_python'" in result
+    assert watched == unwatched
+    assert "'run_python'" in watched and "'insert_cell'" in watched
+    assert "nobody is here to approve it (no level of danger lets code into your own kernel; a rule that allows run_python does)" in asked
+    assert left == "[1]\n"
 
 
 def named(person: Typist, text: str) -> str:

@@ -163,6 +163,8 @@ class LiveKernel:
         self.undo_stack = UndoStack(shell.user_ns)
         self.page: Page | None = None
         """The cells of the notebook in the page that shows the newest panel."""
+        self.inserted: dict[str, tuple[str, str]] = {}
+        """By id, the run and the model turn that inserted a cell."""
         self.given: tuple[str, Any] = ("", None)
         """The newest run whose code ended with a value, and that value: `Run.value` where no other was asked for."""
         self._previews: dict[str, Preview] = {}
