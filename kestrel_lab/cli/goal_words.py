@@ -54,7 +54,8 @@ def _positional(root: Any, words: Sequence[str]) -> list[str]:
 
 def _mistyped(root: Any, words: Sequence[str]) -> str:
     """Return the command that is nearly the first word and would read the others; empty where there is none."""
-    for name in get_close_matches(words[0], root.commands, n=1, cutoff=_LIKELY):
+    names: list[str] = get_close_matches(words[0], [*root.commands], n=1, cutoff=_LIKELY)
+    for name in names:
         command, rest = root.commands[name], list(words[1:])
         if hasattr(command, "commands"):
             return name if rest and rest[0] in command.commands else ""

@@ -28,7 +28,7 @@ decides which of these an escaping error becomes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -257,3 +257,11 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
         return f"did you mean {close[0]!r}?"
     more = f" and {len(known) - 40} more" if len(known) > 40 else ""
     return "known: " + (", ".join(known[:40]) + more if known else "none")
+
+
+def candidates(word: str, options: Sequence[str], most: int = 3) -> str:
+    """A clause that helps a reader who mistyped one of very many ids: the closest of `options`, else the first of them; at most `most`."""
+    if close := get_close_matches(word, options, n=most, cutoff=0.5):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    more = f" and {len(options) - most} more" if len(options) > most else ""
+    return f"known: {', '.join(options[:most])}{more}"

@@ -11,14 +11,13 @@ import warnings
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import apsw
 
-from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError
+from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError, candidates
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -80,8 +79,6 @@ class RunRow:
 _MOST_READERS = 4
 """Connections that are kept open for reading."""
 _LAST = 2**63 - 1
-_CANDIDATES = 3
-"""Runs that are named to somebody who mistyped an id."""
 """No event has a greater number."""
 _DECIDED = (ApprovalAsked, ApprovalGiven)
 _EVENT_COLUMNS = "seq, eid, at, type, body"
@@ -353,11 +350,7 @@ class SessionStore:
         rows = self.query(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,))
         if not rows:
             known = [row.id for row in self.runs(limit=200)]
-            if near := get_close_matches(run_id, known, n=_CANDIDATES, cutoff=0.5):
-                hint = f"did you mean {', '.join(map(repr, near))}?"
-            else:
-                hint = f"the newest are {', '.join(known[:_CANDIDATES])} (kestrel runs lists them)" if known else "it has no runs yet"
-            raise UsageError(f"no run {run_id!r} in {self.path}: {hint}")
+            raise UsageError(f"no run {run_id!r} in {self.path}: {candidates(run_id, known) if known else 'it has no runs yet'}")
         return _run_row(rows[0])
 
     def runs(self, *, limit: int = 100, trials: bool = True) -> list[RunRow]:

@@ -29,7 +29,7 @@ from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.health import HealthPolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.argument_schema import SchemaArguments
-from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.tool import Tool, ToolContext
 
 T = TypeVar("T")
@@ -410,9 +410,8 @@ class McpServers:
             reads=("private", "untrusted") if trust.untrusted else ("private",),
             content=trust.content,
             reaches="nothing" if trust.effect == "pure" or definition.says else "anything",
-            # What it says is believed of what it sends, not of files: those that it changes are still looked for.
-            unsaid=frozenset({"files"}) if definition.says else frozenset(),
-            asks=bool(definition.says) and _reaches_network(server),
+            unsaid=frozenset({"files"}) if definition.says else frozenset(),  # it is believed of what it sends; files are looked at
+            asks=bool(definition.says) and server.reaches_network,
             group="" if config.seal is None else config.name,
             context_parameter=_CONTEXT,
         )
@@ -432,27 +431,10 @@ class McpServers:
             state=state,
             tools=len(self._tools_of(server)),
             what=config.shown,
-            sandbox=_sandbox_of(server),
+            sandbox=server.shown_sandbox,
             reason=reason,
             source=config.source,
         )
-
-
-def _sandbox_of(server: Server) -> str:
-    """Return the sandbox level of a server, now or at its start, and its network; empty for one reached by address."""
-    config = server.config
-    if config.url:
-        return ""
-    level = server.connection.level if server.connection is not None else None
-    asked = config.sandbox or server.sandbox()
-    least = f", at least {config.at_least.name}" if config.at_least > Level.S0 and level is None else ""
-    return f"{asked.name if level is None else level.name}{least}{', network' if config.network and (level or level is None) else ''}"
-
-
-def _reaches_network(server: Server) -> bool:
-    """Return whether what a server is told can leave this machine: none is started without a sandbox unless a setting says so."""
-    config = server.config
-    return bool(config.url) or config.network or (config.sandbox or server.sandbox()).level is Level.S0
 
 
 def _off_row(config: ServerConfig) -> ServerRow:
