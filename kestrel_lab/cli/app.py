@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -55,6 +55,9 @@ from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Toolbox
 from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.run_text import run_text
+
+if TYPE_CHECKING:
+    from kestrel_lab.lab import Lab
 
 app = typer.Typer(**SETTINGS)
 app.add_typer(evals, name="eval")
@@ -291,7 +294,7 @@ def undo(
 @app.command()
 def show(
     ctx: typer.Context,
-    run_id: RunId,
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them; by default the last one.")] = "",
     *,
     html: Annotated[Path | None, typer.Option(help="Write a self-contained HTML page to this file instead.")] = None,
     call: Annotated[str | None, typer.Option(metavar="CALL", help="Print the whole answer to this call; 'all' lists the calls.")] = None,
@@ -310,7 +313,7 @@ def show(
 ) -> Any:
     """Show a run: its calls, its answer, what it used and what it waits for."""
     lab = frontend_of(ctx).lab()
-    found = lab.get(run_id)
+    found = lab.get(run_id or _last_run(lab))
     if otlp:
         return f"{format_count(lab.evals.export_otel(found, otlp, content=content), 'span')} of run {found.id} exported to {otlp}"
     if content:
@@ -322,6 +325,14 @@ def show(
     if call is not None:
         return repr(found.results) if call == "all" else sanitize_text(found.results[call])
     return found if html is None else found.report(html)
+
+
+def _last_run(lab: Lab) -> str:
+    """Return the id of the newest run that no suite started; raises `UsageError` where there is none."""
+    lab.session.store.flush()
+    for newest in lab.session.store.runs(limit=1, trials=False):
+        return newest.id
+    raise UsageError(f'no runs in {lab.session.home} yet: kestrel run "…" makes one')
 
 
 @app.command()
@@ -417,4 +428,6 @@ def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> 
         if (command := getattr(command, "commands", {}).get(word)) is None:
             break
         known.append(word)
+    if len(known) == 2 and len(words) > 2 and not any(word.startswith("-") for word in words):  # `show me the data` begins with a command
+        message = f"{message.removesuffix('.')}. If these words are a goal: {program} run {' '.join(words)}."
     return f"{message}{'' if message.endswith(('.', '?')) else '.'} See {' '.join(known)} --help."

@@ -29,6 +29,7 @@ from kestrel_lab.cli.build_server_output import harmless_output
 from kestrel_lab.cli.commands.doctor import Doctor
 from kestrel_lab.cli.commands.serve import LinesScreen
 from kestrel_lab.cli.frontend import Screen, ShowOptions, files_named
+from kestrel_lab.cli.goal_words import with_run
 from kestrel_lab.cli.settings_file import write_setting
 from kestrel_lab.cli.terminal import TerminalDisplay, progress_bar
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError
@@ -174,6 +175,7 @@ def _main(argv: list[str]) -> int:
     frontend = TerminalFrontend()
     gate, root = argv[:2] == ["eval", "gate"], _root()
     try:
+        argv = with_run(argv, root, "kestrel")
         with files_named():
             result = root.main(argv, prog_name="kestrel", standalone_mode=False, obj=frontend)
             if inspect.iscoroutine(result):
@@ -183,7 +185,7 @@ def _main(argv: list[str]) -> int:
         )
     except typer.TyperException as error:
         if message := wrong_usage(error, root, "kestrel", argv):
-            _complain(f"A goal comes after run: kestrel run {shlex.quote(argv[0])}" if " " in argv[0] else message)
+            _complain(message)
         code = EXIT_USAGE
     except (typer.Abort, KeyboardInterrupt, RunCancelled) as error:
         _complain(str(error) or "stopped")

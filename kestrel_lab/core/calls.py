@@ -65,7 +65,8 @@ class Problem(FrozenStruct, frozen=True, kw_only=True):
     """Why a call failed, in words its reader (a model or a person) can act on."""
 
     kind: str
-    """`invalid_arguments`, `unknown_tool`, `denied`, `timeout`, `failed`, `conflict`, `limit`, `unknown_outcome`, `cancelled`."""
+    """`invalid_arguments`, `unknown_tool`, `denied`, `timeout`, `failed`, `raised` (code that it ran), `conflict`, `limit`,
+    `unknown_outcome`, `cancelled`."""
     message: str
     transient: bool = False
 
@@ -116,7 +117,7 @@ class Result(FrozenStruct, frozen=True, kw_only=True):
     """The result of a call."""
 
     value: Json = None
-    """A tool's answer; `None` for a model and for a failed call."""
+    """A tool's answer; `None` for a model and for a failed call, but for one whose code raised or was stopped: then what came of it."""
     answer: ModelAnswer | None = None
     """A model's answer; `None` for a tool."""
     error: Problem | None = None

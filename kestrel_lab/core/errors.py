@@ -13,6 +13,7 @@
     │   ├── ModelError          a provider call failed
     │   ├── DependencyError     something the run depends on is not in working order
     │   ├── ToolError           a tool raised, or its process did
+    │   │   └── CodeError       code that a tool ran raised, or a person stopped it
     │   ├── CheckError          a check broke (not: a check said no)
     │   ├── UnmetError          the work was done, and its result is not good enough
     │   ├── LimitError          a budget, a count or a deadline ran out
@@ -27,7 +28,7 @@ decides which of these an escaping error becomes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -150,6 +151,17 @@ class ToolError(RunError):
         """What its call ended with, when there was one."""
 
 
+class CodeError(ToolError):
+    """Code that a tool ran raised an exception, or a person stopped it; what it had done by then stays done."""
+
+    def __init__(self, message: str, output: str, *, stopped: bool = False) -> None:
+        super().__init__(message)
+        self.output = output
+        """What the model reads of it: what it printed, the traceback, what it changed."""
+        self.stopped = stopped
+        """Whether a person stopped it: then the run stops too."""
+
+
 class ConflictError(RunError):
     """A file is not what whoever wants to change it takes it for: somebody else was faster. Nothing was changed."""
 
@@ -185,11 +197,11 @@ class ApprovalRequired(Signal):
     The run waits in the log; `str(error)` says how to approve and how to resume it.
     """
 
-    def __init__(self, run_id: str, tool: str, args: dict[str, Json], *, question: bool = False) -> None:
+    def __init__(self, run_id: str, tool: str, args: dict[str, Json], *, question: bool = False, why: str = "") -> None:
         what = f"begin step {args.get('step')}" if tool == START_STEP else "ask a question" if question else f"call {tool}"
         whom, how = ("answer", " --answer TEXT") if question else ("approve", "")
         super().__init__(
-            f"run {run_id} wants to {what} and nobody is here to {whom} it. "
+            f"run {run_id} wants to {what} and nobody is here to {whom} it{f' ({why})' if why else ''}. "
             f"Look: kestrel show {run_id} · {whom}: kestrel approve {run_id}{how} · "
             f"go on: kestrel run --resume {run_id} (or: await lab.resume({run_id!r}))"
         )
@@ -245,3 +257,11 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
         return f"did you mean {close[0]!r}?"
     more = f" and {len(known) - 40} more" if len(known) > 40 else ""
     return "known: " + (", ".join(known[:40]) + more if known else "none")
+
+
+def candidates(word: str, options: Sequence[str], most: int = 3) -> str:
+    """A clause that helps a reader who mistyped one of very many ids: the closest of `options`, else the first of them; at most `most`."""
+    if close := get_close_matches(word, options, n=most, cutoff=0.5):
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    more = f" and {len(options) - most} more" if len(options) > most else ""
+    return f"known: {', '.join(options[:most])}{more}"

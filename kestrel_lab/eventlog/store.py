@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 
-from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError, did_you_mean
+from kestrel_lab.core.errors import AlreadyDecided, IllegalTransition, StoreError, UsageError, candidates
 from kestrel_lab.core.events.union import (
     ApprovalAsked,
     ApprovalGiven,
@@ -350,7 +350,7 @@ class SessionStore:
         rows = self.query(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,))
         if not rows:
             known = [row.id for row in self.runs(limit=200)]
-            raise UsageError(f"no run {run_id!r} in {self.path}: {did_you_mean(run_id, known) if known else 'it has no runs yet'}")
+            raise UsageError(f"no run {run_id!r} in {self.path}: {candidates(run_id, known) if known else 'it has no runs yet'}")
         return _run_row(rows[0])
 
     def runs(self, *, limit: int = 100, trials: bool = True) -> list[RunRow]:

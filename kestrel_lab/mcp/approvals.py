@@ -52,6 +52,17 @@ class Definition:
         found = self.fields.get("inputSchema")
         return found if isinstance(found, dict) else {"type": "object", "properties": {}}
 
+    @property
+    def says(self) -> str:
+        """What its server says of its calls by MCP's annotations: `only reads`, `stays closed` (it reaches nobody else), or nothing.
+
+        Part of the definition, so of its pin: whoever approves the tool is shown it. One that says it destroys says neither.
+        """
+        hints = self.fields.get("annotations")
+        if not isinstance(hints, dict) or hints.get("destructiveHint") is True:
+            return ""
+        return "only reads" if hints.get("readOnlyHint") is True else "stays closed" if hints.get("openWorldHint") is False else ""
+
 
 def problem_of(definition: Definition) -> str:
     """Return why a tool is never offered; empty for a good definition."""

@@ -28,7 +28,7 @@ _EFFECTS: tuple[Effect, ...] = get_args(Effect)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trust:
-    """What a person says of a tool. A server's own annotations are never used for it."""
+    """What a person says of a tool. A server's own annotations say nothing of it, see `mcp.approvals.Definition.says` for what they do."""
 
     danger: Danger = Danger.MEDIUM
     effect: Effect = "opaque"

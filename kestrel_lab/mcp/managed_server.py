@@ -11,7 +11,7 @@ from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.connection import Connection
 from kestrel_lab.mcp.elicitation import Ask
 from kestrel_lab.mcp.registry.installed_servers import check_seal
-from kestrel_lab.tools.sandbox.levels import Sandbox
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
 
 
 @dataclass(slots=True, eq=False)
@@ -51,6 +51,23 @@ class Server:
         """Whether the connection was started with another sandbox level than it would be now."""
         own = bool(self.config.url) or self.config.sandbox is not None
         return not own and self.connection is not None and self.connection.sandbox.level != self.sandbox().level
+
+    @property
+    def reaches_network(self) -> bool:
+        """Whether what it is told can leave this machine: a server is started without a sandbox only where a setting says so."""
+        config = self.config
+        return bool(config.url) or config.network or (config.sandbox or self.sandbox()).level is Level.S0
+
+    @property
+    def shown_sandbox(self) -> str:
+        """Its sandbox level, now or at its start, and its network, in words; empty for a server reached by address."""
+        config = self.config
+        if config.url:
+            return ""
+        level = self.connection.level if self.connection is not None else None
+        asked = config.sandbox or self.sandbox()
+        least = f", at least {config.at_least.name}" if config.at_least > Level.S0 and level is None else ""
+        return f"{asked.name if level is None else level.name}{least}{', network' if config.network and (level or level is None) else ''}"
 
     @property
     def connected(self) -> Connection:

@@ -63,7 +63,8 @@ class RecordAnswer(Struct, frozen=True):
         return result
 
     def _emit(self, call: Call, result: Result) -> None:
-        whole = self.render(call, result.value) if result.error is None else f"error: {result.error.message}"
+        failed = result.error is not None and result.value is None
+        whole = f"error: {result.error.message}" if failed and result.error is not None else self.render(call, result.value)
         most = self.max_chars(call)
         text, cut = head_tail(whole, most)
         name, chars = result.whole, result.chars

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import PurePath
 from string import Formatter
@@ -18,10 +19,12 @@ from rich.text import Text
 
 from kestrel_lab.cli.app import app, wrong_usage
 from kestrel_lab.cli.frontend import Frontend
+from kestrel_lab.cli.goal_words import RUN, with_run
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.inspection import inspect_value
+from kestrel_lab.tools.kernel.variables import user_variables
 
 PROGRAM = "%kestrel"
 WITH_GOAL = ("run", "orchestrate")
@@ -42,22 +45,34 @@ SMALL = 200
 
 _PATH = r"[A-Za-z_]\w*(?:\.[A-Za-z]\w*|\[[^][{}]+\])*"
 _VARIABLE = re.compile(rf"(?<![\w@.])@(?P<name>[A-Za-z_]\w*)|\{{\{{(?P<itself>{_PATH})\}}\}}|\{{(?P<path>{_PATH})\}}")
+_CODE = re.compile(
+    r"```.*?```|`[^`\n]*`|^[ \t]*@[^\n]*\n(?=(?:[ \t]*@[^\n]*\n)*[ \t]*(?:async[ ]+def|def|class)\b)", re.DOTALL | re.MULTILINE
+)
+"""What is code in a goal: between backquotes, and decorators above a definition."""
 
 
-def fill_variables(goal: str, variables: Mapping[str, object], *, line: bool = False) -> str:
+def fill_variables(
+    goal: str,
+    variables: Mapping[str, object],
+    *,
+    line: bool = False,
+    unknown: Callable[[re.Match[str], str], str] = lambda match, _: match[0],
+) -> str:
     """`goal` with each `@name` of a known variable replaced by the variable's text; in a `line` also `{name}`, `{name.part}` and `{name[key]}`.
 
     Text of several lines goes below the goal, unless it ends its line.
 
-    Unknown names, modules, functions and classes stay as they are written: `@dataclass` in a goal means
-    the word. `{{name}}` is `{name}` where that would be replaced. Raises `UsageError` for a part that a variable does not have.
+    Modules, functions and classes stay as they are written: `@dataclass` in a goal means the word. So do unknown names, unless
+    `unknown`, given where one stands and the name, says what to write instead. `{{name}}` is `{name}` where that would be replaced. Raises `UsageError` for a part that a variable does not have.
     """
     below: dict[str, str] = {}
 
     def text(match: re.Match[str]) -> str:
         path = match["name"] or match["path"] or match["itself"]
         name = re.split(r"[.[]", path, maxsplit=1)[0]
-        if name not in variables or isinstance(variables[name], ModuleType | FunctionType | BuiltinFunctionType | type):
+        if name not in variables:
+            return unknown(match, name)
+        if isinstance(variables[name], ModuleType | FunctionType | BuiltinFunctionType | type):
             return match[0]
         if not match["name"] and not line:
             return match[0]
@@ -75,6 +90,28 @@ def fill_variables(goal: str, variables: Mapping[str, object], *, line: bool = F
         return path
 
     return "\n\n".join([_VARIABLE.sub(text, goal), *below.values()])
+
+
+def fill_goal(goal: str, variables: Mapping[str, object], *, line: bool = False) -> str:
+    """Return a goal with its variables filled in, as `fill_variables` does, and in a `line` `{name}` for `{{name}}`.
+
+    Raises `UsageError` for a variable that does not exist, with the nearest one: a model would take its name for what the user said.
+    Names in code, and those of Python's own functions such as `@property`, are no variables.
+    """
+    code = [match.span() for match in _CODE.finditer(goal)]
+
+    def unknown(match: re.Match[str], name: str) -> str:
+        if match["itself"] and line:
+            return f"{{{match['itself']}}}"
+        meant = match["name"] or (line and match["path"])
+        if not meant or hasattr(builtins, name) or any(start <= match.start() < end for start, end in code):
+            return match[0]
+        own = user_variables(variables)
+        near = f"; {did_you_mean(name, own).removesuffix('?')}" if own else ""
+        itself = f"`{match[0]}`" if match["name"] else f"{{{match[0]}}}"
+        raise UsageError(f"there is no variable {name!r} for {match[0]} in the goal{near}; {itself} stands for the word itself")
+
+    return fill_variables(goal, variables, line=line, unknown=unknown)
 
 
 def fill_argument(text: str, variables: Mapping[str, object]) -> str:
@@ -123,15 +160,13 @@ def run_magic(line: str, body: str | None, frontend: Frontend, variables: Mappin
 
 
 def complete_command(words: list[str], *, cell: bool) -> list[str]:
-    """The words of a line or of a cell's first line, with `run` before them where they are those of a run.
+    """The words of a line or of a cell's first line, with `run` before them where they are those of a run: over a cell they always are.
 
-    That is so over a cell, and where an option comes first that is none of `%kestrel` itself.
+    Raises `UsageError` as `with_run` does.
     """
-    if words[:1] and words[0] in WITH_GOAL:
+    if words[:1] and words[0] in (*WITH_GOAL, "help"):
         return words
-    own = {"-h", "--help", *(name for parameter in root_command().params for name in parameter.opts)}
-    is_run = cell or (bool(words) and words[0].startswith("-") and words[0].partition("=")[0] not in own)
-    return ["run", *words] if is_run else words
+    return [RUN, *words] if cell else with_run(words, root_command(), PROGRAM)
 
 
 def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: Mapping[str, object]) -> Any:
@@ -140,7 +175,7 @@ def _invoke(words: list[str], body: str | None, frontend: Frontend, variables: M
         root.main(words or ["--help"], prog_name=PROGRAM, standalone_mode=False)
         return None
     if words[0] not in root.commands:
-        near = "" if " " in words[0] else did_you_mean(words[0], root.commands)
+        near = did_you_mean(words[0], root.commands)
         hint = f"{near}; " if near.startswith("did you mean") else ""
         raise UsageError(
             f'{PROGRAM} has no command {words[0]!r}: {hint}a goal is {PROGRAM} run "…", or the cell below %{PROGRAM}; see {PROGRAM} --help'
@@ -165,8 +200,8 @@ def _goal(given: list[str] | None, body: str | None, variables: Mapping[str, obj
     if body is not None:
         if given:
             raise UsageError(f"the cell is the goal: take {' '.join(given)!r} out of its first line, or write it into the cell")
-        return [fill_variables(body.strip("\n"), variables)]
-    return [fill_variables(" ".join(given), variables, line=True)] if given else given
+        return [fill_goal(body.strip("\n"), variables)]
+    return [fill_goal(" ".join(given), variables, line=True)] if given else given
 
 
 def _words(line: str) -> list[str]:

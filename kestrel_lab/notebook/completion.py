@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.notes import KINDS
 from kestrel_lab.memory.selector import KEYS, WORDS
 from kestrel_lab.models.providers import Ollama
@@ -33,7 +35,8 @@ def complete_line(line: str, find_lab: Callable[[], Lab] | None = None, held: It
     """
     words = line.split()[1:]
     typed = "" if line[-1:].isspace() or not words else words.pop()
-    words = complete_command(words, cell=line.startswith("%%"))
+    with suppress(UsageError):  # what is wrong with the words is said when they are run
+        words = complete_command(words, cell=line.startswith("%%"))
     if words[:1] == ["help"]:
         words = words[1:]
     command = root_command()

@@ -54,7 +54,7 @@ from kestrel_lab.tools.data_flow import UNKNOWN, Flow
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.kernel.cells import GROUP as CELL_TOOLS
 from kestrel_lab.tools.kernel.kernel_tools import GROUP as KERNEL_TOOLS
-from kestrel_lab.tools.kernel.live_kernel import is_attended, live_shell
+from kestrel_lab.tools.kernel.live_kernel import live_shell
 from kestrel_lab.tools.sandbox.select import choose_level, is_tested
 from kestrel_lab.tools.skills import LOAD_SKILL, Skill, find_skills, with_skills
 from kestrel_lab.tools.timeparse.session_time import session_time
@@ -101,7 +101,7 @@ class Launcher:
             if options.tools is None and plan is None:
                 options = replace(options, tools=())  # it brings its own, and no server has to be started for it
         known, late = registry.known_at_once(options.tools, steps)
-        if options.tools is None and not options.scenario and (shell := live_shell()) is not None and is_attended(shell):
+        if options.tools is None and not options.scenario and live_shell() is not None:  # whoever watches; a suite is the same anywhere
             known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)
         agents = plan is None or any(step.goal and not step.operation for step in steps)  # operations ask models what needs no guidance
         given = self._given(place, trial=bool(options.scenario)) if agents and not is_adapter(model) else GivenTexts()

@@ -266,7 +266,11 @@ def test_a_cancelled_run_is_not_resumed_and_says_what_can_be_done(kestrel: Kestr
         (["run", "--aprove", "ask"], "No such option: --aprove. Did you mean --appro"),
         (["rnu"], "No such command 'rnu'. Did you mean 'run'? See kestrel --help.\n"),
         (["eval", "rnu"], "No such command 'rnu'. Did you mean 'run'? See kestrel eval --help.\n"),
-        (["why is it red"], "A goal comes after run: kestrel run 'why is it red'\n"),
+        (["shwo", "r0"], "kestrel has no command 'shwo': did you mean kestrel show r0?"),
+        (["evla", "run", "s.yaml"], "did you mean kestrel eval run s.yaml?"),
+        (["clen", "--model", "x"], "No such command 'clen'"),
+        (["clean", "the", "data", "--modle", "x"], "No such option: --modle. Did you mean --model? See kestrel run --help.\n"),
+        (["show", "me", "the", "data"], "If these words are a goal: kestrel run show me the data."),
         (["config", "cache", "of"], "unknown cache mode 'of'; did you mean 'off'?\n"),
         (["show", "r0"], "no run 'r0'"),
         (["eval", "run", "nothing.yaml"], "nothing.yaml: cannot be read"),
@@ -278,6 +282,35 @@ def test_mistakes_are_named(kestrel: Kestrel, words: list[str], told: str) -> No
     assert code == 2
     assert told in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("talk", "to", "me", "--model", "scripted:script.yaml"),
+        ("--model", "scripted:script.yaml", "talk", "to", "me"),
+        ("talk", "--model", "scripted:script.yaml", "to", "me"),
+        ("talk to me", "--model", "scripted:script.yaml"),
+    ],
+)
+def test_several_words_that_are_no_command_are_a_goal(kestrel: Kestrel, folder: Path, words: tuple[str, ...]) -> None:
+    """Wherever options stand among them; `kestrel show` alone then shows that run."""
+    code, out, _ = kestrel(*words)
+    assert (code, "hello" in out) == (0, True)
+    _, shown, _ = kestrel("show")
+    assert newest(folder) in shown and "goal: talk to me" in shown
+
+
+def test_an_unknown_run_names_three_candidates(kestrel: Kestrel) -> None:
+    """The nearest ids, else the newest ones: not all."""
+    for _ in range(5):
+        kestrel("run", "talk", "--model", "scripted:script.yaml")
+    _, out, _ = kestrel("runs")
+    ids = re.findall(r"^(r[0-9a-z]+-[0-9a-z]+)", out, re.MULTILINE)
+    code, _, err = kestrel("run", "--resume", "zzz")
+    assert (code, [one for one in ids if one in err]) == (2, ids[:3])
+    _, _, err = kestrel("show", f"{ids[2][:-1]}~")
+    assert 1 <= sum(one in err for one in ids) <= 3 and ids[2] in err
 
 
 def test_settings_say_where_they_come_from(kestrel: Kestrel, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

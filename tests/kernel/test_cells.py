@@ -43,7 +43,7 @@ class Notebook:
         self.save(cells)
         self.shell = quiet_shell()
         self.request = {
-            "content": {"code": STARTS},
+            "content": {"code": STARTS, "allow_stdin": True},
             "header": {"date": datetime.now(UTC) + timedelta(hours=1)},
             "metadata": {"cellId": "agent"},
         }
@@ -67,7 +67,7 @@ class Notebook:
         """Id and source of each cell in the file."""
         return [(cell["id"], cell["source"]) for cell in self.cells]
 
-    def context(self, sandbox: str = "") -> ToolContext:
+    def context(self, sandbox: str = "", call: str = "s.1.1") -> ToolContext:
         """What a call is given."""
 
         def emit(event: object, _: Sequence[tuple[str, bytes]]) -> None:
@@ -75,12 +75,12 @@ class Notebook:
 
         code = CodeContext(emit=emit, step="s", sandbox=sandbox, danger=Danger.MEDIUM, live=True)
         workspace = Workspace(self.folder)
-        return ToolContext(workspace=workspace, run_id="r", call_id="c", code=code, redactor=self.redactor, versions=self.versions)
+        return ToolContext(workspace=workspace, run_id="r", call_id=call, code=code, redactor=self.redactor, versions=self.versions)
 
-    def use(self, name: str, sandbox: str = "", **args: Any) -> str:
+    def use(self, name: str, sandbox: str = "", call: str = "s.1.1", **args: Any) -> str:
         """Validate and run a tool."""
         made = TOOLS[name]
-        return str(asyncio.run(made.run(made.validate(args), self.context(sandbox))))
+        return str(asyncio.run(made.run(made.validate(args), self.context(sandbox, call))))
 
     def preview(self, name: str, **args: Any) -> str:
         """What a person is shown before."""
@@ -150,7 +150,7 @@ def test_a_cell_is_inserted_below_another_or_the_running_one(notebook: Notebook)
     assert told.startswith(f"inserted cell {inserted} (")
     event = notebook.events[0]
     assert isinstance(event, CellsChanged)
-    assert (event.call, event.step, event.how) == ("c", "s", "the notebook file")
+    assert (event.call, event.step, event.how) == ("s.1.1", "s", "the notebook file")
     assert event.changes == [{"before": None, "after": cell_of("new", "code", inserted), "below": "text"}]
     notebook.request["metadata"] = {}
     notebook.use("insert_cell", source="end")
@@ -283,3 +283,28 @@ def test_without_any_document_what_ran_is_read_and_one_cell_proposed(notebook: N
     )
     assert "only the user can take it away" in notebook.use("insert_cell", source="new")
     assert (proposed, notebook.events) == (["new"], [])
+
+
+def test_a_program_that_executes_the_notebook_drops_proposals_so_none_is_made(notebook: Notebook) -> None:
+    """Under nbclient the agent is told that no cell came of it."""
+    del notebook.shell.user_ns["__vsc_ipynb_file__"]
+    notebook.request["content"]["allow_stdin"] = False
+    notebook.shell.set_next_input = pytest.fail
+    with pytest.raises(ToolError, match="a program executes this notebook, so no cell can be added to it: nothing was changed"):
+        notebook.use("insert_cell", source="new")
+
+
+def test_inserted_cells_keep_the_order_in_which_they_were_asked_for(notebook: Notebook) -> None:
+    """In one turn below a named cell, and over a run below the one that runs; the cards of a turn stay as they were shown."""
+    for place, source in enumerate(("a", "b", "c"), 1):
+        notebook.use("insert_cell", call=f"s.1.{place}", source=source)
+    notebook.use("insert_cell", call="s.2.1", source="d")
+    before = notebook.preview("insert_cell", source="f", below="work1")
+    notebook.use("insert_cell", call="s.3.1", source="e", below="work1")
+    after = notebook.preview("insert_cell", source="f", below="work1")
+    notebook.use("insert_cell", call="s.3.2", source="f", below="work1")
+    notebook.use("insert_cell", call="s.4.1", source="later, named", below="work1")
+
+    found = [source for _, source in notebook.sources]
+    assert found == ["# Title", STARTS, "a", "b", "c", "d", "x = 1\nx + 1", "later, named", "e", "f", "other"]
+    assert before == after

@@ -152,6 +152,7 @@ def test_without_a_document_one_cell_is_proposed(tmp_path: Path) -> None:
 
     plain: Any = InteractiveShell()
     plain.set_next_input = MethodType(ZMQInteractiveShell.set_next_input, plain)
+    plain.kernel = SimpleNamespace(get_parent=lambda _: {"content": {"allow_stdin": True}})
     plain.run_cell("1 + 1", store_history=True)
     document = NextInput(plain)
     document.swap(Swap(None, cell_of("new", "code", "n")))

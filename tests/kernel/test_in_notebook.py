@@ -131,32 +131,72 @@ def test_a_second_call_of_a_turn_sees_the_first(person: Typist) -> None:
     assert result == "1 1\n"
 
 
-def test_stop_interrupts_code_and_the_kernel_goes_on(tmp_path: Path) -> None:
-    """The kernel's own stop button reaches code that runs; what it had done is known and can be undone."""
-    code = "import pathlib, time\\nitems.append(2)\\npathlib.Path(\\'begun\\').touch()\\nwhile True: time.sleep(.01)"
+# A preview runs in another process: there this code ends at once.
+STOPPED = {
+    "busy": "while os.getpid() == here: time.sleep(.01)",
+    "awaits": "import asyncio\\nif os.getpid() == here: await asyncio.sleep(1e5)",
+    "swallows": "try: time.sleep(1e5 * (os.getpid() == here))\\nexcept BaseException: items.append(3)",
+}
+
+
+@pytest.mark.parametrize("rest", STOPPED.values(), ids=STOPPED)
+def test_one_stop_ends_code_and_run_and_the_kernel_goes_on(tmp_path: Path, rest: str) -> None:
+    """The kernel's own stop button reaches code that works, that awaits, and that catches everything, and ends the run.
+
+    The model is not asked again, the run is interrupted and its call stopped; what the code had done is known and can be undone.
+    Resumed, the run goes on.
+    """
+    code = f"items.append(2)\\npathlib.Path(\\'begun\\').touch()\\n{rest}"
     with typist(tmp_path) as person:
-        person.run(SETUP + "import time, threading, os, signal")
+        person.run(SETUP + "import pathlib, time, threading, os, signal\nhere = os.getpid()")
         person.run(
-            "def stop():\n    while not os.path.exists('begun'): time.sleep(.01)\n    os.kill(os.getpid(), signal.SIGINT)\n"
+            "def stop():\n    while not os.path.exists('begun'): time.sleep(.01)\n    time.sleep(.2); os.kill(os.getpid(), signal.SIGINT)\n"
             "threading.Thread(target=stop, daemon=True).start()\n"
             f"lab = lab_of('{code}', rules=[{{'tool': 'run_python', 'verdict': 'allow'}}])"
         )
-        person.run("from kestrel_lab.tools.kernel import preview\npreview.PREVIEW_S = .2\n%kestrel run 'loop' --as r", answer="y")
-        result = person.run("print(items)\n%kestrel undo")
+        stopped = person.run("%kestrel run 'loop' --as r", answer="y")
+        state = person.run("print(r.status, r.report.interrupted, len([e for e in r.events() if e.type == 'model_called']), said(r))")
+        shown = person.run("print(repr(r.report))")
+        undone = person.run("%kestrel undo")
         after = person.run("print(items)")
+        resumed = person.run("r = await lab.resume(r.id)\nprint(r.status, r.answer)")
 
-    assert result.startswith("[1, 2]\n")
+    assert "stopped run " in stopped and "live_kernel.py" not in stopped
+    assert state.startswith("EXECUTING True 1 [") and "[a person stopped this code while it ran]" in state
+    assert "run_python" in shown and "[stopped · " in shown
+    assert "restored items" in undone
     assert after == "[1]\n"
+    assert resumed.endswith("COMPLETE done\n")
 
 
-def test_the_tools_are_not_offered_where_nobody_looks(tmp_path: Path) -> None:
-    """A notebook that a program executes has none of them by default, so that suites and cassettes are the same anywhere."""
-    with typist(tmp_path, {"KESTREL_HEADLESS": "1"}) as person:
+def test_a_time_limit_is_no_stop(tmp_path: Path) -> None:
+    """Code that takes too long is stopped without anybody's wish: the model is told, and the run goes on."""
+    with typist(tmp_path) as person:
+        person.run(SETUP + "from kestrel_lab.tools.kernel import live_kernel\nlive_kernel.EXECUTE_S = .2\nimport os; here = os.getpid()")
+        person.run(
+            "lab = lab_of('items.append(2)\\nwhile os.getpid() == here: pass', rules=[{'tool': 'run_python', 'verdict': 'allow'}])\n%kestrel run 'loop' --as r"
+        )
+        result = person.run("print(r.status, [e.error['kind'] for e in r.events() if e.type == 'tool_answered'], said(r))")
+
+    assert result.startswith("COMPLETE ['raised'] ['the code took more than 0.2 s and was stopped")
+
+
+def test_the_same_tools_are_offered_whoever_watches(tmp_path: Path) -> None:
+    """A notebook that a program executes is told of the tools that a person's is; only the policy decides what they may do."""
+    offered = "lab = lab_of('x = 1')\n%kestrel run 'x' --as r\nprint(sorted(t['name'] for t in next(iter(r.events())).tools))"
+    with typist(tmp_path) as person:
         person.run(SETUP)
-        person.run("lab = lab_of('x = 1')\n%kestrel run 'x' --as r", answer="y")
-        result = person.run("print(said(r))")
+        watched = person.run(offered, answer="n").splitlines()[-1]
+    with typist(tmp_path, {"KESTREL_HEADLESS": "1"}) as program:
+        program.run(SETUP)
+        unwatched = program.run(offered).splitlines()[-1]
+        asked = program.run("lab = lab_of('items.append(2)')\n%kestrel run 'x'")
+        left = program.run("print(items)")
 
-    assert "there is no tool 'run_python'" in result
+    assert watched == unwatched
+    assert "'run_python'" in watched and "'insert_cell'" in watched
+    assert "nobody is here to approve it (no level of danger lets code into your own kernel; a rule that allows run_python does)" in asked
+    assert left == "[1]\n"
 
 
 def named(person: Typist, text: str) -> str:

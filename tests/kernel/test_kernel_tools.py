@@ -13,7 +13,7 @@ import pytest
 from shells import quiet_shell
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
-from kestrel_lab.core.errors import ConflictError, ToolError
+from kestrel_lab.core.errors import CodeError, ConflictError, ToolError
 from kestrel_lab.core.events.union import KernelChanged, KernelPreviewed
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.kernel.capture import IMAGES, MOST_IMAGES, MOST_PRINTED, Output
@@ -81,13 +81,15 @@ def test_off_a_notebook_and_in_a_suite_the_run_has_a_kernel_of_its_own(desk: Des
 
 
 def test_approved_code_runs_in_the_kernel_and_is_recorded(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
-    """The answer has what it printed, gave and changed; the person sees it too; what fails is recorded by its last line."""
+    """The answer has what it printed, gave and changed; the person sees it too; what raises is an error, recorded by its last line."""
     assert desk.use("run_python", {"code": "items.append(x)\nprint('hi')\nitems"}, sandbox=IN_KERNEL) == (
         "hi\n[1, 3]\n[items: [1] → [1, 3]]"
     )
     assert "hi\n" in capsys.readouterr().out
-    told = desk.use("run_python", {"code": "y = 1\n1/0"}, sandbox=f"{IN_KERNEL} with network")
-    assert "ZeroDivisionError" in told and told.endswith("[y: new int, 1]")
+    with pytest.raises(CodeError, match=r"^ZeroDivisionError: division by zero$") as raised:
+        desk.use("run_python", {"code": "y = 1\n1/0"}, sandbox=f"{IN_KERNEL} with network")
+    told = raised.value.output
+    assert "ZeroDivisionError" in told and told.endswith("[y: new int, 1]") and not raised.value.stopped
     first, second = desk.events
     assert isinstance(first, KernelChanged) and isinstance(second, KernelChanged)
     assert (first.call, first.step, first.how, first.error, first.undoable, first.code) == ("c", "s", "executed", "", True, "")

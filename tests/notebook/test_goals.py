@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kestrel_lab.notebook.command_line import LONGEST, fill_variables
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.notebook.command_line import LONGEST, fill_goal, fill_variables
 
 VARIABLES = {
     "name": "Ada",
@@ -36,6 +37,45 @@ VARIABLES = {
 def test_only_known_names_are_filled_in(goal: str, text: str) -> None:
     """A known variable's text goes in; braces, unknown names, addresses, functions and modules stay as written."""
     assert fill_variables(goal, VARIABLES) == text
+
+
+@pytest.mark.parametrize(
+    ("goal", "line", "told"),
+    [
+        (
+            "clean @fram",
+            False,
+            "there is no variable 'fram' for @fram in the goal; did you mean 'frame'; `@fram` stands for the word itself",
+        ),
+        (
+            "hello {nmae}",
+            True,
+            "there is no variable 'nmae' for {nmae} in the goal; did you mean 'name'; {{nmae}} stands for the word itself",
+        ),
+        ("of {q.x}", True, "there is no variable 'q' for {q.x}"),
+        ("sum @numbers\n\n@lst", False, "there is no variable 'lst'"),
+    ],
+)
+def test_a_variable_that_does_not_exist_is_refused_with_the_nearest(goal: str, line: bool, told: str) -> None:
+    """A model would take the name for what the user said."""
+    with pytest.raises(UsageError) as refused:
+        fill_goal(goal, VARIABLES, line=line)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "goal",
+    [
+        "what does `@lru_cache` do, and @property?",
+        "explain\n```\n@nothing\nx = {q}\n```",
+        "explain\n@app.route('/')\n@login\nasync def page(): ...",
+        "mail a@unknown.org, use {braces} as they are",
+        "call @dataclass and @@handle",
+    ],
+)
+def test_words_that_only_look_like_variables_pass(goal: str) -> None:
+    """Code, addresses, functions, and braces of a cell stay as they are written."""
+    assert fill_goal(goal, VARIABLES) == goal
 
 
 def test_tables_and_long_texts_are_cut() -> None:

@@ -19,7 +19,10 @@ from nbconvert import HTMLExporter
 from traitlets.config import Config
 from waits import PATIENCE_S
 
+from kestrel_lab.tools.kernel.lockdown import lockdown_problem
+
 pytestmark = pytest.mark.slow
+in_kernel = pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
 
 SETUP = """%load_ext kestrel_lab
 from kestrel_lab import Lab
@@ -101,6 +104,56 @@ def test_a_risky_call_stops_the_notebook_at_once(tmp_path: Path) -> None:
         executed(tmp_path, [SETUP, '%kestrel run "write"', "never = True"], allow_errors=False)
 
     assert not (tmp_path / "a.txt").exists()
+
+
+CLEAN = """%load_ext kestrel_lab
+import pandas as pd
+from kestrel_lab import Lab
+from kestrel_lab.testing import ScriptedModel
+df = pd.DataFrame({"a": [1, None, 3]})
+def lab_of(code, **options): return Lab(model=ScriptedModel([[("run_python", {"code": code})], "cleaned"]), **options)
+lab = lab_of("df = df.dropna()")"""
+GOAL = "clean @df"
+
+
+@in_kernel
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("code", "policy", "rows", "rules"),
+    [
+        pytest.param("df = df.dropna()", "auto:high", 2, "", id="a level that allows it"),
+        pytest.param("df.dropna(inplace=True)", "ask", 2, "rules=[{'tool': 'run_python', 'verdict': 'allow'}]", id="a rule that allows it"),
+        pytest.param("df = df.dropna()", "ask", 3, "", id="a change of variables asks"),
+        pytest.param("df.dropna(inplace=True)", "auto:high", 3, "", id="code in the kernel itself asks"),
+        pytest.param("open('f', 'w').write('x')", "auto", 3, "", id="an effect asks"),
+    ],
+)
+def test_an_agent_works_with_variables_where_nobody_looks(tmp_path: Path, code: str, policy: str, rows: int, rules: str) -> None:
+    """As in JupyterLab the policy decides, also over injected parameters: what it allows happens, else the cell ends with ApprovalRequired."""
+    parameters = f"# Parameters\ncode = {code!r}\nlab = lab_of(code, {rules})"
+    notebook = executed(tmp_path, [CLEAN, parameters, f"%%kestrel --approve {policy}\n{GOAL}", "print(len(df))"])
+    agent, printed = (cell.outputs for cell in notebook.cells[2:])
+    errors = [output.ename for output in agent if output.output_type == "error"]
+
+    assert printed[0].text == f"{rows}\n"
+    assert errors == ([] if rows == 2 else ["ApprovalRequired"])
+    assert not (tmp_path / "f").exists()
+
+
+@in_kernel
+@pytest.mark.timeout(120)
+def test_kestrel_notebook_run_says_that_a_person_is_needed(tmp_path: Path) -> None:
+    """Its exit code is 3 and the variables are untouched, as with any other call that needs approval."""
+    cells = [code(source) for source in (CLEAN, f"%%kestrel\n{GOAL}")]
+    (tmp_path / "n.ipynb").write_text(
+        nbformat.writes(nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells}))
+    )  # type: ignore[no-untyped-call]
+    done = subprocess.run(
+        [sys.executable, "-m", "kestrel_lab", "notebook", "run", "n.ipynb"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 3
+    assert "nobody is here to approve it" in done.stderr
 
 
 def test_a_command_in_a_cell_writes_no_escapes(tmp_path: Path) -> None:

@@ -76,3 +76,33 @@ def test_plot_by_month_with_card_figure_and_undo(jupyterlab: JupyterLab, screens
         expect(output(page, 3)).to_contain_text("restored df, monthly", timeout=PATIENCE_MS)
         run_cell(page, 4)
         expect(output(page, 4)).to_contain_text("['day', 'sales'] False", timeout=PATIENCE_MS)
+
+
+ENDLESS = r"""%load_ext kestrel_lab
+from kestrel_lab import Lab
+from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.tools.kernel import preview
+preview.PREVIEW_S = 1
+items = [1]
+code = "items.append(2)\\nwhile True:\\n    import time; time.sleep(.01)"
+lab = Lab(model=ScriptedModel([[("run_python", {"code": code})], "never asked"]))"""
+STATE = "print('STATE', r.status, r.report.interrupted, items, len([e for e in r.events() if e.type == 'model_called']))"
+
+
+def test_stop_after_approve_ends_the_run(jupyterlab: JupyterLab, screens: Path) -> None:
+    """One press of Stop while approved code runs ends the code, the run and the cell; the row says stopped, and the run can be resumed."""
+    with jupyterlab.opened("stop", [ENDLESS, "r = %kestrel run loop --as r", STATE]) as page:
+        run_cell(page, 0)
+        run_cell(page, 1)
+        card = page.locator(".kst-ask:not(.kst-together)")
+        expect(card).to_contain_text("runs in your kernel", timeout=PATIENCE_MS)
+        page.get_by_role("button", name="Approve", exact=True).click()
+        expect(page.locator('.kst-call[data-state="running"]')).to_be_visible(timeout=PATIENCE_MS)
+        page.evaluate("() => window.jupyterapp.commands.execute('notebook:interrupt-kernel')")
+        expect(output(page, 1)).to_contain_text("RunCancelled", timeout=PATIENCE_MS)
+        expect(output(page, 1)).to_contain_text("INTERRUPTED")
+        expect(output(page, 1)).to_contain_text("stopped")
+        expect(output(page, 1)).not_to_contain_text("never asked")
+        page.screenshot(path=screens / "kernel-stopped.png")
+        run_cell(page, 2)
+        expect(output(page, 2)).to_contain_text("STATE EXECUTING True [1, 2] 1", timeout=PATIENCE_MS)

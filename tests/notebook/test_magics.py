@@ -58,12 +58,33 @@ def test_the_run_is_the_cells_result_and_a_variable(shell: InteractiveShell) -> 
 
 
 def test_a_cell_is_the_goal_as_it_is_written(shell: InteractiveShell) -> None:
-    """Quotes, braces, dashes and `%` in a cell are text; only a known `@name` is filled in."""
+    """Quotes, braces, dashes and `%` in a cell are text; only `@name` is filled in, and what is code is not."""
     shell.user_ns["who"] = "--bg {Ada}"
-    goal = '--it\'s {a} {{b}} "c" %d @who @nobody\n  indented'
+    goal = '--it\'s {a} {{b}} "c" %d @who `@nobody`\n  indented'
     found = run(shell, f"%%kestrel --approve auto\n{goal}")
 
     assert found.goal == goal.replace("@who", "--bg {Ada}")
+
+
+def test_several_words_that_are_no_command_are_a_goal(shell: InteractiveShell) -> None:
+    """With options anywhere among them; `show` alone shows that run, which was the last."""
+    df = [1, 2]
+    shell.user_ns["df"] = df
+    for line in ("clean df", "--approve auto clean df", "clean --approve auto df", "clean df --approve auto", "'clean df' --approve auto"):
+        done = run(shell, f"%kestrel {line} --as r" if "auto" in line else f"%kestrel {line} --approve auto --as r")
+        assert (done.goal, done.answer) == ("clean df", "done")
+        assert run(shell, "%kestrel show").id == done.id
+    assert run(shell, "%kestrel clean @df --approve auto").goal == "clean [1, 2]"
+    assert run(shell, "%kestrel plan --help") is None
+
+
+def test_notes_are_remembered_recalled_and_forgotten_by_these_words(shell: InteractiveShell) -> None:
+    """As the functions of `lab.memory` are called."""
+    run(shell, "%kestrel memory remember Tests are run with make test. --kind procedure")
+    found = run(shell, "%kestrel memory recall how are the tests run")
+    assert "make test" in repr(found)
+    run(shell, f"%kestrel memory forget {found[0].id}")
+    assert "make test" not in repr(run(shell, "%kestrel memory recall how are the tests run"))
 
 
 @pytest.mark.parametrize("options", ["--as r", "--cycles=3", "--workspace . --verify off"])
@@ -97,10 +118,10 @@ def test_a_session_in_stages_from_a_line_and_from_a_cell(shell: InteractiveShell
 
 
 def test_braces_in_a_line_are_variables(shell: InteractiveShell) -> None:
-    """`{name}` in a line is filled in as for other magics, with its parts; nothing is evaluated, and `$name` and what is not known stay."""
+    """`{name}` in a line is filled in as for other magics, with its parts; nothing is evaluated, and `$name` and functions stay."""
     shell.user_ns.update(x=5, rows={"größe": [{"n": 7}]}, first="{x}")
-    line = "{x} {{x}} $x {y} {{y}} {x+1} {rows[größe][0][n]} {first} {len} {x.__class__}"
-    assert run(shell, f'%kestrel run "{line}" --approve auto').goal == "5 {x} $x {y} {{y}} {x+1} 7 {x} {len} {x.__class__}"
+    line = "{x} {{x}} $x {{y}} {x+1} {rows[größe][0][n]} {first} {len} {x.__class__}"
+    assert run(shell, f'%kestrel run "{line}" --approve auto').goal == "5 {x} $x {y} {x+1} 7 {x} {len} {x.__class__}"
     with pytest.raises(UsageError, match=r"\{rows\[gone\]\} cannot be filled in \(KeyError"):
         run(shell, '%kestrel run "{rows[gone]}"')
 
@@ -141,7 +162,11 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
         ("%kestrel run x --approve sometimes", "unknown approval policy 'sometimes'"),
         ("%kestrel run x --tools bsh", "bash"),
         ("%kestrel run x --cycles many", "--cycles"),
-        ("%kestrel show", "Missing argument 'RUN'"),
+        ("%kestrel show", "no runs in "),
+        ("%kestrel count @labb", "there is no variable 'labb' for @labb in the goal; did you mean 'lab'"),
+        ("%kestrel sum {q}", "there is no variable 'q' for {q} in the goal"),
+        ("%kestrel shwo r0", "did you mean %kestrel show r0?"),
+        ("%kestrel clean --modle y", "has no command 'clean'"),
         ("%kestrel show r0", "r0"),
         ("%kestrel show r0 --html x.html", "r0"),
         ("%kestrel resume r0", "r0"),
@@ -152,8 +177,7 @@ def test_a_failed_run_raises_and_is_still_there(shell: InteractiveShell) -> None
         ("%kestrel deny r0", "r0"),
         ("%kestrel runs --limit few", "--limit"),
         ("%kestrel runs --limit 0", "--limit"),
-        ('%kestrel "count the files"', 'a goal is %kestrel run "…"'),
-        ("%kestrel is it day", 'a goal is %kestrel run "…"'),
+        ("%kestrel holiday", 'a goal is %kestrel run "…"'),
         ("%kestrel eval run a.yaml --junit", "%kestrel eval run --help"),
         ("%kestrel compare HEAD", "name the suite file first"),
         ("%kestrel show @nobody", "@nobody"),

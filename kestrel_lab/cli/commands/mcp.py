@@ -200,7 +200,8 @@ class CheckedText(TextView):
         lines.append(f"{'reached at' if server.url else 'started by'}: {server.shown}")
         for name, one in checked.tools.items():
             trust = server.trust_in(name)
-            lines.append(f"  {server.name}:{name}  {trust.danger.name}, {trust.effect}  {one_line(one.description, 90)}")
+            says = f", says it {one.says}" if one.says else ""
+            lines.append(f"  {server.name}:{name}  {trust.danger.name}, {trust.effect}{says}  {one_line(one.description, 90)}")
         lines += [f"  {name}: not offered: {why}" for name, why in checked.refused.items()]
         if self.done:
             lines.append(self.done)

@@ -49,6 +49,9 @@ def search(
     return _memory(ctx, workspace).recall(" ".join(query), tags=tag or (), top_k=top)
 
 
+memory.command("recall", epilog="The same as: kestrel memory search QUERY")(search)
+
+
 @memory.command()
 def show(ctx: typer.Context, note: NoteId, *, workspace: Place = ".") -> NoteCard:
     """Show a note: its text, its origin, what it names and its relation to others."""
@@ -74,6 +77,9 @@ def add(
     sure = 0.95 if confidence is None else confidence
     kept = there.remember(" ".join(text), kind, tags=tag or (), confidence=sure, ttl=_seconds(ttl) if ttl else None, run=run)
     return there.show(kept.id)
+
+
+memory.command("remember", epilog="The same as: kestrel memory add TEXT")(add)
 
 
 @memory.command(epilog="Example: kestrel memory edit n3f2 --text 'Tests are run with tox.' --confidence 0.9")

@@ -67,7 +67,8 @@ class FileTrace(Struct, frozen=True):
             if result is None:  # cancelled: what it did until now is recorded all the same
                 trace.end("")
             else:
-                answer = result.error.message if result.error is not None else render_result(result.value)
+                nothing = result.error is not None and result.value is None
+                answer = result.error.message if nothing and result.error is not None else render_result(result.value)
                 await asyncio.to_thread(trace.end, answer, cached=result.cached)
             trace.tell_end()
         return result

@@ -12,7 +12,17 @@ from itertools import takewhile
 from typing import Any, cast
 
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
-from kestrel_lab.core.errors import ApprovalRequired, ConflictError, KestrelError, Signal, StoreError, UsageError, did_you_mean, most_severe
+from kestrel_lab.core.errors import (
+    ApprovalRequired,
+    CodeError,
+    ConflictError,
+    KestrelError,
+    Signal,
+    StoreError,
+    UsageError,
+    did_you_mean,
+    most_severe,
+)
 from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
 from kestrel_lab.core.expressions.templates import is_chained, with_answers
 from kestrel_lab.core.json_types import Json
@@ -110,12 +120,15 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         if ctx.stopping:  # by what was called before it in this turn of the event loop
             raise asyncio.CancelledError
         try:
-            await handler(call)
+            result = await handler(call)
         except ApprovalRequired as signal:
             order.leave(call, signal)
             raise
         finally:
             order.end(call)
+        if result.error is not None and result.error.kind == "cancelled":  # by a person, who thereby stops the run
+            ctx.break_off()
+            raise asyncio.CancelledError
 
     if len(calls) == 1:
         await one(calls[0])
@@ -331,17 +344,23 @@ def _tool_handler(
             raise asyncio.CancelledError from None
         except (Signal, StoreError):
             raise
-        except ConflictError as error:
-            return Result(error=Problem(kind="conflict", message=ctx.redactor.text(str(error))))
-        except KestrelError as error:
-            return Result(
-                error=Problem(kind="failed", message=ctx.redactor.text(str(error)), transient=classify_failure(error) in RECOVERABLE)
-            )
         except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
-            passes = classify_failure(error) in RECOVERABLE
-            return Result(error=Problem(kind="failed", message=ctx.redactor.text(f"{type(error).__name__}: {error}"), transient=passes))
+            return _failed(error, ctx, images)
         finally:
             for spool in spools:
                 spool.drop()
 
     return run
+
+
+def _failed(error: BaseException, ctx: RunContext, images: list[ImagePart]) -> Result:
+    """Return what a call ends with whose tool raised; of code that the tool ran all that came of it, `images` too."""
+    said = ctx.redactor.text
+    match error:
+        case CodeError():
+            problem = Problem(kind="cancelled" if error.stopped else "raised", message=said(str(error)))
+            return Result(value=said(error.output), error=problem, images=(*images,))
+        case ConflictError():
+            return Result(error=Problem(kind="conflict", message=said(str(error))))
+    text = str(error) if isinstance(error, KestrelError) else f"{type(error).__name__}: {error}"
+    return Result(error=Problem(kind="failed", message=said(text), transient=classify_failure(error) in RECOVERABLE))

@@ -27,7 +27,7 @@ from kestrel_lab.runtime.security.provenance import argument_origins, private_so
 from kestrel_lab.runtime.security.tool_declarations import declaration_id, declaration_question, read_answer, store_declaration
 from kestrel_lab.tools.files.versions import preview_key
 from kestrel_lab.tools.skills import LOAD_SKILL
-from kestrel_lab.tools.tool import ToolArgumentsError
+from kestrel_lab.tools.tool import Tool, ToolArgumentsError
 
 PREVIEW_CHARS = 20_000
 """How many characters of a preview are recorded with a question."""
@@ -177,7 +177,8 @@ class ApprovalDesk:
         carried: list[str] = []
         if sends_arguments(call, tool):
             # A tool that is told what another one of its service answered learns nothing new.
-            carried = private_sources(call.args, ctx.flow.now(), {one.name for one in ctx.tools if tool.group and one.group == tool.group})
+            service = _service(tool)
+            carried = private_sources(call.args, ctx.flow.now(), {one.name for one in ctx.tools if service and _service(one) == service})
         return contained_flows(call, tool, ctx.flow, ctx.workspace, carried, rules=ctx.policy.rules), carried
 
     def _task(self, call: Call) -> dict[str, Json]:
@@ -343,7 +344,8 @@ class ApprovalDesk:
         if (known := ctx.state.decisions.get(asked.question)) is not None:  # a listener was quick
             return self._go_on(known)
         if ctx.options.approver is None:
-            raise ApprovalRequired(ctx.run_id, asked.tool, asked.args, question=asked.why == "question")
+            why = f"no level of danger lets code into your own kernel; a rule that allows {asked.tool} does" if call.in_kernel else ""
+            raise ApprovalRequired(ctx.run_id, asked.tool, asked.args, question=asked.why == "question", why=why)
         ctx.clock.hold()
         try:
             given = await self._first_answer(asked)
@@ -416,6 +418,12 @@ class ApprovalDesk:
             return _adopt(ctx, earlier)
         ctx.adopt(given, at)
         return given
+
+
+def _service(tool: Tool) -> str:
+    """Return the service that is asked by a tool: its MCP server or its group; empty where nothing says so."""
+    server, colon, _ = tool.name.partition(":")
+    return server if colon else tool.group
 
 
 def _gone_on(call: Call, ruling: Ruling, *, always: bool) -> ApprovalGiven | None:

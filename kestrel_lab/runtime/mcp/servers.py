@@ -29,7 +29,7 @@ from kestrel_lab.runtime.supervision.dependency import Dependency
 from kestrel_lab.runtime.supervision.health import HealthPolicy
 from kestrel_lab.runtime.supervision.supervisor import RuntimeSupervisor
 from kestrel_lab.tools.argument_schema import SchemaArguments
-from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.levels import Sandbox
 from kestrel_lab.tools.tool import Tool, ToolContext
 
 T = TypeVar("T")
@@ -377,9 +377,10 @@ class McpServers:
     def _tools_of(self, server: Server) -> list[Tool]:
         config = server.config
         approved = self.approvals.tools(config) or {}
-        return [self._tool(config, one) for one in approved.values() if config.only is None or one.name in config.only]
+        return [self._tool(server, one) for one in approved.values() if config.only is None or one.name in config.only]
 
-    def _tool(self, config: ServerConfig, definition: Definition) -> Tool:
+    def _tool(self, server: Server, definition: Definition) -> Tool:
+        config = server.config
         trust, pin = config.trust_in(definition.name), definition.pin
 
         async def call(**values: Any) -> Json:
@@ -408,7 +409,9 @@ class McpServers:
             version=pin[:12],
             reads=("private", "untrusted") if trust.untrusted else ("private",),
             content=trust.content,
-            reaches="nothing" if trust.effect == "pure" else "anything",
+            reaches="nothing" if trust.effect == "pure" or definition.says else "anything",
+            unsaid=frozenset({"files"}) if definition.says else frozenset(),  # it is believed of what it sends; files are looked at
+            asks=bool(definition.says) and server.reaches_network,
             group="" if config.seal is None else config.name,
             context_parameter=_CONTEXT,
         )
@@ -428,21 +431,10 @@ class McpServers:
             state=state,
             tools=len(self._tools_of(server)),
             what=config.shown,
-            sandbox=_sandbox_of(server),
+            sandbox=server.shown_sandbox,
             reason=reason,
             source=config.source,
         )
-
-
-def _sandbox_of(server: Server) -> str:
-    """Return the sandbox level of a server, now or at its start, and its network; empty for one reached by address."""
-    config = server.config
-    if config.url:
-        return ""
-    level = server.connection.level if server.connection is not None else None
-    asked = config.sandbox or server.sandbox()
-    least = f", at least {config.at_least.name}" if config.at_least > Level.S0 and level is None else ""
-    return f"{asked.name if level is None else level.name}{least}{', network' if config.network and (level or level is None) else ''}"
 
 
 def _off_row(config: ServerConfig) -> ServerRow:

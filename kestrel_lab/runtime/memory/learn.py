@@ -18,7 +18,7 @@ from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.language.words import stems
 
 MOST_PITFALLS = 3
-_NO_LESSON = frozenset({"denied", "cancelled", "limit", "timeout"})
+_NO_LESSON = frozenset({"denied", "cancelled", "limit", "raised", "timeout"})
 """Kinds of failures that say nothing about the arguments."""
 _FOR_GOOD = re.compile(
     r"(?i)^(?:(?:please|and|also|but)\s+)?(?:always|never|from now on|in future)\b|\b(?:I|we)(?: would|'d)? (?:always )?prefer\b"

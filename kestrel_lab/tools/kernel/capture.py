@@ -156,11 +156,20 @@ def _keep_error(shell: Any, output: Output, kind: Any, error: Any, trace: Traceb
         if isinstance(error, PermissionError) and isinstance(error.filename, str):
             output.unread = error.filename
         error = error.__cause__ or error.__context__
+    _cut_hidden(trace)
     try:
         lines = shell.InteractiveTB.structured_traceback(kind, sys.exc_info()[1], trace, tb_offset=1)
         output.traceback = head_tail(COLOURS.sub("", "\n".join(lines)), 6_000)[0]
     except Exception:  # noqa: BLE001  # an exception whose own text fails
         output.traceback = output.error
+
+
+def _cut_hidden(trace: TracebackType | None) -> None:
+    """Take the frames that say `__tracebackhide__` off the end of a traceback: a handler of signals raises on top of the person's code."""
+    while trace is not None and trace.tb_next is not None:
+        if "__tracebackhide__" in trace.tb_next.tb_frame.f_locals:
+            trace.tb_next = None
+        trace = trace.tb_next
 
 
 def show_drawn() -> None:

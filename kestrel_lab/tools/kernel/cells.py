@@ -17,7 +17,7 @@ from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.edit import replace_exact, unified_diff
 from kestrel_lab.tools.kernel.documents import Cell, Document, NextInput, Swap, cell_of, document_of, output_text, running_cell
-from kestrel_lab.tools.kernel.kernel_tools import context_of, execution_text, live_kernel_of, preview_code, run_live
+from kestrel_lab.tools.kernel.kernel_tools import checked_text, context_of, live_kernel_of, preview_code, run_live
 from kestrel_lab.tools.kernel.live_kernel import LiveKernel, kernel_of, live_shell
 from kestrel_lab.tools.tool import DryRun, Tool, ToolContext
 
@@ -40,8 +40,13 @@ _WRITING: Final[dict[str, Any]] = {
 """A cell lies where neither file taint nor the sandbox sees it: after untrusted text every change is asked about."""
 
 
-_Change = Callable[[dict[str, Json], list[Cell], LiveKernel], Swap]
-"""What the arguments of a call ask for, of the cells as they are now; raises `ToolError`, and `ValueError` for a text that does not fit."""
+_Turn = tuple[str, str]
+"""The run and the model turn of a call."""
+_Change = Callable[[dict[str, Json], list[Cell], LiveKernel, _Turn | None], Swap]
+"""What the arguments of a call ask for, of the cells as they are now; raises `ToolError`, and `ValueError` for a text that does not fit.
+
+A preview has no turn: all calls of one are shown before any of them is made.
+"""
 
 
 def cell_tools() -> list[Tool]:
@@ -69,17 +74,17 @@ async def read_notebook(ctx: ToolContext, cell: str = "") -> str:
     return note + ("\n\n".join(parts) or "[the notebook is empty]")
 
 
-def _insertion(args: dict[str, Json], cells: list[Cell], live: LiveKernel) -> Swap:
+def _insertion(args: dict[str, Json], cells: list[Cell], live: LiveKernel, turn: _Turn | None) -> Swap:
     cell = cell_of(str(args["source"]), str(args.get("cell_type") or "code"), secrets.token_hex(4))
-    return Swap(None, cell, _place(cells, str(args.get("below") or ""), live))
+    return Swap(None, cell, _place(cells, str(args.get("below") or ""), live, turn))
 
 
-def _replacement(args: dict[str, Json], cells: list[Cell], _: LiveKernel) -> Swap:
+def _replacement(args: dict[str, Json], cells: list[Cell], _live: LiveKernel, _turn: _Turn | None) -> Swap:
     found = _find_cell(cells, str(args["cell"]))
     return Swap(found, {**found, "source": replace_exact(found["source"], str(args["old"]), str(args["new"]), everywhere=False)})
 
 
-def _deletion(args: dict[str, Json], cells: list[Cell], live: LiveKernel) -> Swap:
+def _deletion(args: dict[str, Json], cells: list[Cell], live: LiveKernel, _turn: _Turn | None) -> Swap:
     found = _find_cell(cells, str(args["cell"]))
     if found["id"] == running_cell(live.shell):
         raise ToolError("this cell runs just now, so it cannot be deleted")
@@ -95,7 +100,7 @@ def _preview(change: _Change) -> Callable[[dict[str, Json], ToolContext], str]:
         live = kernel_of(shell)
         cells = _read(live)[1]
         try:
-            swap = change(args, cells, live)
+            swap = change(args, cells, live, None)
         except ValueError as error:
             return f"this edit would fail: {error}"
         if swap.before is not None:
@@ -174,7 +179,7 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
         warning = f"its output stands below the running cell instead: {error}"
     else:
         about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_swap_for_log(swap, ctx)), ())
-    return note + execution_text(ran) + (f"\n[{warning}]" if warning else "")
+    return checked_text(ran, note, warning)
 
 
 async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:
@@ -205,15 +210,19 @@ def _read(live: LiveKernel, whole: str = "") -> tuple[Document, list[Cell]]:
 async def _carried_out(ctx: ToolContext, change: _Change, args: dict[str, Json]) -> tuple[Swap, str]:
     """Make a change of the notebook as it is now, if that is what was approved, and record it; returns it with a note."""
     live, about = _require_live(ctx), context_of(ctx)
+    turn = ctx.run_id, ctx.call_id.rpartition(".")[0]  # a call is named `step.turn.place`
 
     def work() -> tuple[Document, Swap, str]:
         document, cells = _read(live, str(args.get("cell", "")))
         try:
-            swap = change(args, cells, live)
+            swap = change(args, cells, live, turn)
         except ValueError as error:
             raise ToolError(f"the notebook was not changed: {error}") from None
         ctx.versions.as_shown()
-        return document, swap, document.swap(swap)
+        warning = document.swap(swap)
+        if swap.before is None:
+            live.inserted[swap.cell] = turn
+        return document, swap, warning
 
     document, swap, warning = await asyncio.to_thread(work)
     if not isinstance(document, NextInput):
@@ -253,13 +262,22 @@ def _code_cell(cells: list[Cell], wanted: str, live: LiveKernel) -> Cell:
     return found
 
 
-def _place(cells: list[Cell], below: str, live: LiveKernel) -> str:
-    """Return the id of the cell below which a new one goes: the named one, else the one that runs, else the last."""
-    if below:
-        return str(_find_cell(cells, below)["id"])
+def _place(cells: list[Cell], below: str, live: LiveKernel, turn: _Turn | None) -> str:
+    """Return the id of the cell below which a new one goes: the named one, else the one that runs, else the last.
+
+    What was inserted there before stays above it, so that cells come out in the order in which they were asked for: cells of the same
+    turn, and where no cell is named those of the whole run.
+    """
     known = [str(cell["id"]) for cell in cells]
-    here = running_cell(live.shell)
-    return here if here in known else next(reversed(known), "")
+    here = str(_find_cell(cells, below)["id"]) if below else running_cell(live.shell)
+    if here not in known:
+        return next(reversed(known), "")
+    for later in known[known.index(here) + 1 :]:
+        before = live.inserted.get(later)
+        if turn is None or before is None or (before != turn if below else before[0] != turn[0]):
+            break
+        here = later
+    return here
 
 
 def _diff(swap: Swap, name: str) -> str:

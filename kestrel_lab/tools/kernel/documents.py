@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from kestrel_lab.core.errors import ConflictError, ToolError
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.kernel.live_kernel import is_attended
 
 if TYPE_CHECKING:
     import httpx
@@ -402,6 +403,8 @@ class NextInput:
         """Propose a new cell, the first of an execution only."""
         if swap.before is not None or swap.after is None:
             raise ToolError("only new cells can be proposed here: neither a page nor a Jupyter server gives access to the notebook")
+        if not is_attended(self._shell):  # nbclient, papermill and nbconvert drop the proposal
+            raise ToolError("a program executes this notebook, so no cell can be added to it: nothing was changed; put it into the answer")
         payload = self._shell.payload_manager
         if any(one.get("source") == "set_next_input" for one in payload.read_payload()):
             raise ConflictError("a cell was proposed already: front ends take one of each execution; put everything into that one")

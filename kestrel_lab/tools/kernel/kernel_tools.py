@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
-from kestrel_lab.core.errors import ConflictError, ToolError, did_you_mean
+from kestrel_lab.core.errors import CodeError, ConflictError, ToolError, did_you_mean
 from kestrel_lab.core.events.union import KernelChanged, KernelPreviewed
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart
@@ -43,7 +43,7 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
         if live is None:
             return await _run_own(_own_kernel(kernels, ctx), code, about, ctx)
         note, ran = await run_live(live, code, about, ctx)
-        return note + execution_text(ran)
+        return checked_text(ran, note)
 
     @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="private", reaches="nothing")
     async def list_variables(ctx: ToolContext) -> str:
@@ -151,7 +151,7 @@ async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolCo
         raise
     note = new_kernel_notice(about, kernel.id)
     _record(ran, kernel.id, about, ctx)
-    return note + execution_text(ran)
+    return checked_text(ran, note)
 
 
 def _record(ran: ExecutionResult, kernel: str, about: CodeContext, ctx: ToolContext, code: str = "") -> None:
@@ -163,7 +163,7 @@ def _record(ran: ExecutionResult, kernel: str, about: CodeContext, ctx: ToolCont
             kernel=kernel,
             before=ran.before,
             changes=[change.as_json() for change in ran.changes],
-            error=ran.error.strip().rpartition("\n")[2],
+            error=ran.reason,
             undoable=not any(change.lost for change in ran.changes),
             code=ctx.redactor.text(code),
         ),
@@ -179,6 +179,15 @@ def new_kernel_notice(about: CodeContext, kernel: str) -> str:
         return ""
     calls = ", ".join(about.earlier)
     return f"[the kernel in which {calls} ran is gone, with its variables: run the code of these calls again first if you need them]\n"
+
+
+def checked_text(ran: ExecutionResult, note: str = "", warning: str = "") -> str:
+    """Return what came of code as a model reads it, with what it has to know before and after; raises `CodeError` unless the code ended well."""
+    text = note + execution_text(ran) + (f"\n[{warning}]" if warning else "")
+    if ran.reason:
+        text = f"[a person stopped this code while it ran]\n{text}" if ran.stopped else text
+        raise CodeError(ran.reason, text, stopped=ran.stopped)
+    return text
 
 
 def execution_text(ran: ExecutionResult) -> str:

@@ -31,6 +31,8 @@ EXECUTE_S = 600.0
 """Seconds that code may take in the kernel of a notebook; a person can stop it sooner."""
 MOST_PREVIEWS = 5
 """As many as calls of a turn; each holds the values that it computed."""
+STOPPED = "was stopped"
+"""The end of what is said of code that did not end by itself."""
 HEADLESS = "KESTREL_HEADLESS"
 """Set to 1 where a program executes notebooks but pretends that somebody could type."""
 
@@ -70,6 +72,39 @@ def keyboard_interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def stop_button() -> Iterator[threading.Event]:
+    """Let Stop end the code of the block, which this task runs; the event says whether it was pressed, also where the code goes on.
+
+    Code that works gets `KeyboardInterrupt` where it is. Code that awaits is cancelled instead: raised between two tasks, the exception
+    would end the event loop of the kernel. Without effect off the main thread, which alone hears signals.
+    """
+    pressed, cancelled = threading.Event(), False
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None
+
+    def cancel() -> None:
+        nonlocal cancelled
+        cancelled = task.cancel() or cancelled
+
+    def stop(*_: object) -> None:
+        __tracebackhide__ = True  # this frame is no part of what the person's code did
+        pressed.set()
+        if asyncio.current_task(loop) is task:
+            raise KeyboardInterrupt
+        loop.call_soon_threadsafe(cancel)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGINT, stop) if main else None
+    try:
+        yield pressed
+    finally:
+        if main:
+            signal.signal(signal.SIGINT, before)
+        if cancelled and task.cancelling():
+            task.uncancel()  # the shell has shown it as an exception of the code
+
+
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
     """What came of code that had its effect."""
@@ -85,11 +120,22 @@ class ExecutionResult:
     """Calls that cannot be undone whole any more."""
     bundle: dict[str, Any] = field(default_factory=dict)
     """The display data of what its last expression gave."""
+    stopped: bool = False
+    """Whether a person stopped it."""
 
     @property
     def error(self) -> str:
         """The traceback; empty where no exception was raised."""
         return self.output.traceback or self.output.error
+
+    @property
+    def reason(self) -> str:
+        """Why the code did not end by itself and well, in a line; empty where it did."""
+        if self.stopped:
+            return "the code was stopped"
+        lines = self.error.strip().splitlines()
+        stopped = lines and lines[0].endswith(STOPPED)  # by a time limit; the exception that this took is no news
+        return "" if not lines else lines[0] if stopped else lines[-1]
 
     @property
     def outputs(self) -> list[dict[str, Any]]:
@@ -117,6 +163,8 @@ class LiveKernel:
         self.undo_stack = UndoStack(shell.user_ns)
         self.page: Page | None = None
         """The cells of the notebook in the page that shows the newest panel."""
+        self.inserted: dict[str, tuple[str, str]] = {}
+        """By id, the run and the model turn that inserted a cell."""
         self.given: tuple[str, Any] = ("", None)
         """The newest run whose code ended with a value, and that value: `Run.value` where no other was asked for."""
         self._previews: dict[str, Preview] = {}
@@ -209,7 +257,7 @@ class LiveKernel:
         show_drawn()  # by the person's own code
         try:
             with capture_output(self.shell) as output:
-                with keyboard_interruptible(), time_limit(EXECUTE_S) as late:
+                with stop_button() as pressed, time_limit(EXECUTE_S) as late:
                     await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
                 show_drawn()
         finally:
@@ -221,7 +269,9 @@ class LiveKernel:
         bundle = self._bundle(output.value)
         if output.value is not None:
             self.given = run, output.value
-        ran = ExecutionResult("executed", output, str(bundle.get("text/plain", "")), changes, before.key, tuple(given_up), bundle)
+        given = str(bundle.get("text/plain", ""))
+        stopped = pressed.is_set() and not late.is_set()  # the time limit sends the same signal
+        ran = ExecutionResult("executed", output, given, changes, before.key, tuple(given_up), bundle, stopped)
         if show:
             self.show(ran)
         return ran
