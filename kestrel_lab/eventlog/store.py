@@ -52,6 +52,7 @@ from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
 from kestrel_lab.host.filesystem import check_local, kind_of_filesystem
+from kestrel_lab.host.log_files import OpenDatabase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +110,7 @@ class SessionStore:
             check_local(self.path, filesystem(self.path))
         self._readers = [connect_log(self.path)]
         """Connections that nobody reads with at the moment."""
+        self._files = OpenDatabase(self.path)
         self._closed = False
         self._lock = threading.Lock()
         self._writer = Writer(lambda: connect_log(self.path))
@@ -418,9 +420,7 @@ class SessionStore:
             self._closed = True
             while self._readers:
                 self._readers.pop().close()
-
-
-_STATES = frozenset(RunStatus)
+        self._files.close()
 
 
 def _encodable(*texts: str) -> list[str]:
@@ -443,7 +443,7 @@ def _run_row(row: tuple[Any, ...]) -> RunRow:
     if (
         not all(isinstance(one, str) for one in texts)
         or not all(isinstance(one, int | float) for one in numbers)
-        or values["status"] not in _STATES
+        or values["status"] not in frozenset(RunStatus)
     ):
         raise StoreError(f"the row of run {values['id']!r} in the log is damaged. See: kestrel doctor")
     return RunRow(**values | {"status": RunStatus(values["status"])})
