@@ -117,7 +117,7 @@ def settings_page() -> str:
 
 
 def _default(setting: Setting) -> str:
-    return ".kestrel" if setting.key == "home" else str(setting.value)
+    return "one per workspace" if setting.key == "home" else str(setting.value)
 
 
 def cli_page() -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Type
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.host.homes import moved_notice
 from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.options import SessionChanges, SessionOptions, SessionUpdate, takes_options
@@ -43,7 +44,11 @@ _TOLD: set[str] = set()
 
 def _tell_ignored(settings: Settings) -> None:
     """Write once which settings of a project are ignored because nobody trusts them."""
-    text = ignored_notice(settings.ignored)
+    _tell(ignored_notice(settings.ignored))
+
+
+def _tell(text: str) -> None:
+    """Write a notice once, if there is one."""
     if text and text not in _TOLD:
         _TOLD.add(text)
         sys.stderr.write(f"{sanitize_text(text)}\n")
@@ -110,7 +115,8 @@ class Lab:
 
     Takes the options of `SessionOptions`, which describes them. What is not given comes from `kestrel.toml`, `[tool.kestrel]` in
     `pyproject.toml` or `KESTREL_…` environment variables (`kestrel config` shows which), and at last from built-in defaults:
-    `Lab(home=".kestrel", model=None, approve="ask")`.
+    `Lab(home=None, model=None, approve="ask")`. Without a `home` the log is kept outside of the current folder, in one of its own below the
+    user's state folder: `kestrel home` shows where, and moves it.
 
     `mcp` adds MCP servers to those that are configured: `Lab(mcp={"time": {"command": "mcp-server-time"}})`. Their
     tools are called `time:convert_time` and count as MEDIUM and opaque unless their table says otherwise.
@@ -160,6 +166,8 @@ class Lab:
         )
         self.session = _of_session()(self.settings["home"], options=options)
         self.evals = _of_evals()(self.session)
+        if self.settings.items["home"].source == "default" and not self.session.store.runs(limit=1):
+            _tell(moved_notice(Path.cwd(), env))
 
     start = _part(_session, lambda: _of_session().start)
     run = _part(_session, lambda: _of_session().run)

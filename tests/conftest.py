@@ -21,6 +21,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host import programs
+from kestrel_lab.host.homes import known_homes
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.tools import skills as skill
 
@@ -106,6 +107,8 @@ def pytest_configure() -> None:
         ):
             del os.environ[name]
     skill.OF_HOME = ()  # nobody's own skills are seen
+    # Labs without a home keep their logs where nobody's own are.
+    os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="kestrel-state-", dir=temporary)
     os.environ["KESTREL_TRUST"] = "all"  # tests write the settings of their projects themselves, as a user does
     # Whichever test imports litellm first: by itself it asks the internet for prices.
     os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
@@ -142,6 +145,7 @@ def pytest_unconfigure() -> Iterator[None]:
     """Let the collector pass over everything on the way out: each shell of IPython collects once at exit, which took twice as long as its tests."""
     yield
     gc.freeze()
+    shutil.rmtree(os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -160,11 +164,14 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_runtest_teardown() -> Iterator[None]:
     """Leave nothing behind in what a process keeps for all of its sessions.
 
-    The workspaces of a test are forgotten: in a folder around those of later tests no program would be found. Litellm keeps the clients that
+    Homes of workspaces that are gone go with them. The workspaces of a test are forgotten: in a folder around those of later tests no program would be found. Litellm keeps the clients that
     it caches for each event loop: it drops those of 10 minutes ago, whose loops have ended, unclosed, and whichever test came next would
     fail of a connection that is collected, only on machines that are slower than that.
     """
     yield
+    for home in known_homes(os.environ):
+        if home.lost:
+            shutil.rmtree(home.folder, ignore_errors=True)
     if programs._workspaces:
         programs._workspaces.clear()
         programs._found.clear()

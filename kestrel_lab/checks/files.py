@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -10,6 +11,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.core.scores import Score
+from kestrel_lab.host.log_files import open_no_log
 
 MAX_READ: Final = 2_000_000
 """Bytes of a file that are read."""
@@ -90,7 +92,7 @@ def _read(workspace: Path, path: str) -> tuple[str, str]:
     if not place.is_file():
         return "", f"{path} is not a file" if place.exists() else f"there is no {path}"
     try:
-        with place.open("rb") as file:
+        with os.fdopen(open_no_log(place), "rb") as file:
             content = file.read(MAX_READ)
     except OSError as error:
         return "", f"{path} cannot be read: {error.strerror or error}"

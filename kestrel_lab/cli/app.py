@@ -12,6 +12,7 @@ import typer
 from kestrel_lab.cli.commands.chat import chatting
 from kestrel_lab.cli.commands.doctor import Doctor, config, known_models, run_diagnostics
 from kestrel_lab.cli.commands.evals import compare_commits, evals, import_files
+from kestrel_lab.cli.commands.home import home
 from kestrel_lab.cli.commands.macros import macros, skills
 from kestrel_lab.cli.commands.mcp import mcp
 from kestrel_lab.cli.commands.memory import memory
@@ -74,6 +75,7 @@ app.add_typer(clock)
 app.add_typer(serving)
 app.add_typer(search)
 app.command(epilog="Example: kestrel trust --show")(trust)
+app.command(epilog="Example: kestrel home --move, where .kestrel lies in the workspace")(home)
 app.add_typer(tainting)
 app.add_typer(chatting)
 app.command("compare", epilog="The same as: kestrel eval compare SUITE BASE HEAD")(compare_commits)

@@ -31,7 +31,7 @@ PANELS: Final = {
     "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
     "Measure": ("eval", "compare", "import", "scenario", "router", "notebook"),
     "What agents may do and know": ("tools", "mcp", "skills", "macros", "memory", "search", "index", "rules", "taint", "trust"),
-    "Set up": ("doctor", "models", "config", "schema", "time"),
+    "Set up": ("doctor", "models", "config", "home", "schema", "time"),
 }
 """The headings of the overview, and the commands below each in their order."""
 
@@ -77,6 +77,7 @@ COMMANDS: Final = {
     "undo": "Undo calls of an agent: variables and cells of this notebook, and files, are again what they were.",
     "tools": "List the tools with their danger levels, and the names that offer those which not every run gets.",
     "models": "List the models that can be used now, and how to set up others.",
+    "home": "Show where runs of this folder are kept (the home), and the homes of folders that are gone; or move it.",
     "config": "Show every setting and rule, its value and its source; or change a setting.",
     "doctor": "Check what is set up and what is missing, and show how to fix it.",
     "eval": "Measure agents: run suites of scenarios, compare two commits, decide gates.",

@@ -11,6 +11,7 @@ from typing import Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.host.git import git_output
+from kestrel_lab.host.log_files import is_log
 
 # What git says of a checkout, asked without changing anything in it.
 
@@ -85,6 +86,8 @@ def _content(path: Path) -> bytes:
     if path.is_symlink() or not path.is_file():
         return b""
     facts = path.stat()
+    if is_log(path):  # what a lab writes is no change of the code
+        return b""
     with path.open("rb") as file:
         head = file.read(_HASHED)
     rest = f"{facts.st_size} {facts.st_mtime_ns}".encode() if facts.st_size > _HASHED else b""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import apsw
 
-from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StorageFull, StoreError
+from kestrel_lab.core.errors import AlreadyDecided, Fenced, IllegalTransition, StorageFull, StoreError, UsageError
 from kestrel_lab.eventlog.schema import MIGRATIONS
 from kestrel_lab.host.filesystem import private_file, private_folder
 from kestrel_lab.host.vector_tables import load_or_empty, load_vectors
@@ -155,6 +155,21 @@ def rewrite_database(path: Path) -> None:
                 time.sleep(0.02)
     except apsw.Error as error:
         raise store_error(error, "the cleaning of its files") from error
+    finally:
+        connection.close()
+
+
+def close_everywhere(path: Path) -> None:
+    """Fold the write-ahead log into the file, which then stands alone; raises `UsageError` while any process has the log open."""
+    connection = apsw.Connection(os.fspath(path))
+    try:
+        # SQLite leaves this mode for its last connection only. Whoever opens the log next enters it again.
+        if connection.pragma("journal_mode", "delete") != "delete":
+            raise apsw.BusyError("it stays open")
+    except (apsw.BusyError, apsw.LockedError) as error:
+        raise UsageError(
+            f"the log {path} is open, here or in another process: end what works with it (a notebook's kernel, a server) and repeat"
+        ) from error
     finally:
         connection.close()
 

@@ -11,6 +11,7 @@ they live beside the log, which names them by id only, so that they can be chang
 """
 
 from kestrel_lab.core.run_types import TERMINAL, TRANSITIONS, RunStatus
+from kestrel_lab.host.log_files import APPLICATION_ID
 
 _LEGAL = ",".join(f"('{source}','{target}')" for source, targets in TRANSITIONS.items() for target in sorted(targets))
 _TERMINAL = ",".join(f"'{status}'" for status in sorted(TERMINAL))
@@ -296,5 +297,10 @@ CREATE INDEX note_links_by_target ON note_links(target);
 """
 """A note that is forgotten is looked up among those that it replaces and those that link to it."""
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH)
+_NINTH = f"""
+PRAGMA application_id = {APPLICATION_ID};
+"""
+"""A log is known by its header, whatever its name."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH, _NINTH)
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

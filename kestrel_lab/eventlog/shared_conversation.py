@@ -4,10 +4,14 @@
 square of its turns. So where the followed run has an `earlier` itself, the log keeps the difference between the two: the run (`since`) and
 the hash of its first event (`hash`), how many entries of each list or table are those of that run (`kept`), and the rest (`added`).
 First events never change, so this says the same for ever; that they have not been changed behind the log's back is checked by the hash.
+A process that goes on with a conversation checks the part that it has in memory once, and from then on what is new.
 """
 
 from __future__ import annotations
 
+import json
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -23,6 +27,60 @@ _CHAIN = """
     SELECT id, body FROM line
 """
 _Earlier = Mapping[str, Any]
+_MOST_KEPT = 8
+"""Conversations that go on side by side in a session, with the one before each."""
+
+
+class ConversationCache:
+    """What runs were given of earlier turns, as this process wrote it or read it, of those that were used last; for any thread.
+
+    A follow-up goes on with the run before it. Read anew each time, a chat would cost what grows with the square of its turns.
+    """
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._lock = threading.Lock()
+        self._earlier: OrderedDict[str, dict[str, Json]] = OrderedDict()
+        self._checked: dict[str, str] = {}
+        """By run, the hash of its first event, where that and all that it goes on with were as they were written."""
+
+    def get(self, run_id: str) -> dict[str, Json]:
+        """Return the `RunStarted.earlier` that a run was given."""
+        with self._lock:
+            if (found := self._earlier.get(run_id)) is not None:
+                self._earlier.move_to_end(run_id)
+                return found
+        rows = self._read("SELECT body FROM events WHERE run_id = ? AND seq = 1", (run_id,))
+        found = full_conversation(self._read, run_id, json.loads(rows[0][0]).get("earlier", {}) if rows else {})
+        self.put(run_id, found)
+        return found
+
+    def put(self, run_id: str, earlier: dict[str, Json]) -> None:
+        """Keep the `earlier` of a run, and forget the one that was used least lately."""
+        with self._lock:
+            self._earlier[run_id] = earlier
+            self._earlier.move_to_end(run_id)
+            if len(self._earlier) > _MOST_KEPT:  # what is read again is checked again
+                self._checked.pop(self._earlier.popitem(last=False)[0], None)
+
+    def changed(self, run_id: str, *, anew: bool) -> str:
+        """Return the run whose first event is not what `run_id`, which is whole itself, goes on with; empty if there is none.
+
+        Unless `anew`, what is kept and was checked is not read again.
+        """
+        rows = self._read("SELECT body, hash FROM events WHERE run_id = ? AND seq = 1 AND hash IS NOT NULL", (run_id,))
+        earlier = json.loads(rows[0][0]).get("earlier", {}) if rows and '"since"' in rows[0][0] else {}
+        found = changed_base(self._read, earlier) if anew else changed_base(self._read, earlier, self._checked)
+        with self._lock:
+            if rows and not found and run_id in self._earlier:
+                self._checked[run_id] = rows[0][1].hex()
+        return found
+
+    def clear(self) -> None:
+        """Keep nothing: what is in the log has changed."""
+        with self._lock:
+            self._earlier.clear()
+            self._checked.clear()
 
 
 def conversation_reference(read: Read, since: str, base: _Earlier, earlier: dict[str, Json]) -> dict[str, Json]:
@@ -78,10 +136,15 @@ def _earlier_of(run_id: str, body: str) -> _Earlier:
     return cast("_Earlier", told.get("earlier", {})) if isinstance(told, dict) else {}
 
 
-def changed_base(read: Read, earlier: _Earlier) -> str:
-    """Return the run whose first event is no longer the one that `earlier`, as the log keeps it, goes on with; empty where all are."""
+def changed_base(read: Read, earlier: _Earlier, checked: Mapping[str, str] | None = None) -> str:
+    """Return the run whose first event is no longer the one that `earlier`, as the log keeps it, goes on with; empty where all are.
+
+    What goes on with a run that was `checked` before, with the same hash, is not read again.
+    """
     while "since" in earlier:
         since = str(earlier["since"])
+        if checked and checked.get(since) == earlier["hash"]:
+            return ""
         rows = [*rows_of(read, since, 0, 1)]
         if len(rows) != 1 or len(rows[0]) == 1:  # gone, or not to be read
             return since

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import secrets
 import threading
 import time
@@ -31,7 +30,6 @@ from kestrel_lab.core.events.union import (
     decode_event,
     encode_event,
 )
-from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.eventlog import shared_conversation
 from kestrel_lab.eventlog.checkpoints import (
@@ -52,6 +50,7 @@ from kestrel_lab.eventlog.owner import Owner
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.writer import Append, Execute, Writer
 from kestrel_lab.host.filesystem import check_local, kind_of_filesystem
+from kestrel_lab.host.log_files import OpenDatabase
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,6 +108,7 @@ class SessionStore:
             check_local(self.path, filesystem(self.path))
         self._readers = [connect_log(self.path)]
         """Connections that nobody reads with at the moment."""
+        self._files = OpenDatabase(self.path)
         self._closed = False
         self._lock = threading.Lock()
         self._writer = Writer(lambda: connect_log(self.path))
@@ -118,7 +118,7 @@ class SessionStore:
         """Of the runs that belong to this store, or did."""
         self._begun: set[str] = set()
         """Those that this store created: they share no events of another run."""
-        self._told: tuple[str, dict[str, Json]] = ("", {})
+        self._conversations = shared_conversation.ConversationCache(self.query)
         self._tails: dict[str, str] = {}
         """The id of the last event that this store appended to a run."""
         self.results = ResultStore(self.path.parent / "results")
@@ -137,7 +137,8 @@ class SessionStore:
         self._epochs[run_id] = 0
         self._begun.add(run_id)
         if started.follows and (lineage := self._lineage(started.follows)):
-            base, self._told = self._earlier_of(since := lineage[0][0]), (run_id, started.earlier)
+            base = self._conversations.get(since := lineage[0][0])
+            self._conversations.put(run_id, started.earlier)
             started = replace(started, earlier=shared_conversation.conversation_reference(self.query, since, base, started.earlier))
         self._writer.put(Execute(sql, row, f"run {run_id}", Future(), (self._job(run_id, started, 0, now),)), urgent=False)
         return now
@@ -265,16 +266,8 @@ class SessionStore:
                     found.append(_record(run_id, row))
                     after = row[0]
         if found and found[0].seq == 1 and isinstance(started := found[0].event, RunStarted) and started.follows:
-            found[0] = replace(found[0], event=replace(started, earlier=self._earlier_of(lineage[0][0])))
+            found[0] = replace(found[0], event=replace(started, earlier=self._conversations.get(lineage[0][0])))
         return found
-
-    def _earlier_of(self, run_id: str) -> dict[str, Json]:
-        """Return the `RunStarted.earlier` that a run was given; that of the last run is kept, since the next turn of a chat follows it."""
-        if self._told[0] != run_id:
-            rows = self.query("SELECT body FROM events WHERE run_id = ? AND seq = 1", (run_id,))
-            kept = json.loads(rows[0][0]).get("earlier", {}) if rows else {}
-            self._told = run_id, shared_conversation.full_conversation(self.query, run_id, kept)
-        return self._told[1]
 
     def state(self, run_id: str) -> RunState:
         """What the run's events make it: the newest usable snapshot, and the events behind it.
@@ -312,18 +305,17 @@ class SessionStore:
         self._writer.put(Execute(SAVE, (*row, run_id, KEPT), f"checkpoint of run {run_id}", Future()), urgent=False)
         return CheckpointSaved(seq=image.seq, reason=reason, bytes=len(content))
 
-    def damage(self, run_id: str) -> Damage | None:
+    def damage(self, run_id: str, *, anew: bool = True) -> Damage | None:
         """Where the events on disk that make the run stop being those that were written; `None` when they do not.
 
-        Reads and hashes them all, about a hundred thousand a second.
+        Reads and hashes them all, about a hundred thousand a second, and the first event of each run whose conversation it goes on with;
+        unless `anew`, of those only what this process has not checked and kept in memory.
         """
         lineage = self._lineage(run_id)
         if (damage := damage_of(self.query, lineage)) is not None or not lineage:
             return damage
         first = lineage[0][0]
-        rows = self.query("SELECT body FROM events WHERE run_id = ? AND seq = 1 AND hash IS NOT NULL", (first,))
-        earlier = json.loads(rows[0][0]).get("earlier", {}) if rows and '"since"' in rows[0][0] else {}
-        if not (other := shared_conversation.changed_base(self.query, earlier)):
+        if not (other := self._conversations.changed(first, anew=anew)):
             return None
         return Damage(run_id=first, seq=1, what=f"the conversation that it goes on with is not what was written in run {other}")
 
@@ -418,9 +410,7 @@ class SessionStore:
             self._closed = True
             while self._readers:
                 self._readers.pop().close()
-
-
-_STATES = frozenset(RunStatus)
+        self._files.close()
 
 
 def _encodable(*texts: str) -> list[str]:
@@ -443,7 +433,7 @@ def _run_row(row: tuple[Any, ...]) -> RunRow:
     if (
         not all(isinstance(one, str) for one in texts)
         or not all(isinstance(one, int | float) for one in numbers)
-        or values["status"] not in _STATES
+        or values["status"] not in frozenset(RunStatus)
     ):
         raise StoreError(f"the row of run {values['id']!r} in the log is damaged. See: kestrel doctor")
     return RunRow(**values | {"status": RunStatus(values["status"])})

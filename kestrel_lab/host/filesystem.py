@@ -57,7 +57,7 @@ def check_local(path: Path, kind: str) -> None:
     if is_network(kind):
         raise UsageError(
             f"{path} lies on a network file system ({kind}), where a log may be damaged: set KESTREL_HOME to a folder on this machine's own "
-            "disk, for example ~/.local/state/kestrel. To take the risk, with one process at a time: KESTREL_NETWORK_HOME=true"
+            "disk. To take the risk, with one process at a time: KESTREL_NETWORK_HOME=true"
         )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from diskcache import Cache, Disk, Timeout
 
 from kestrel_lab.host.filesystem import private_file, private_folder
+from kestrel_lab.host.log_files import OpenDatabase
 from kestrel_lab.middleware.cache import MAX_ROW, CacheStoreError
 
 _RAW = 1
@@ -94,6 +95,8 @@ class DiskStore:
             except _NOT_OURS as again:
                 raise CacheStoreError(f"the tool cache cannot be kept in {folder}: {again}") from again
 
+        self._files = OpenDatabase(folder / "cache.db")
+
     async def get(self, key: str) -> str | None:
         """The text under `key`; a row that is not ours is none, with a warning."""
         try:
@@ -115,6 +118,7 @@ class DiskStore:
     def close(self) -> None:
         """Close the file."""
         self._cache.close()
+        self._files.close()
 
 
 def _error_text(error: Exception) -> str:

@@ -19,7 +19,7 @@ PATIENCE_S = 20.0
 class WorkspaceIndexes:
     """Indexes by folder."""
 
-    def __init__(self, home: str | Path = ".kestrel", meaning: SemanticScorer | None = None) -> None:
+    def __init__(self, home: str | Path, meaning: SemanticScorer | None = None) -> None:
         """Build nothing yet; with `meaning` folders of documents are searched by embeddings too."""
         self._home, self._meaning = Path(home).resolve(), meaning
         self._known: dict[Path, CodeIndex] = {}

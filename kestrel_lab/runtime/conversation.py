@@ -35,7 +35,7 @@ def inherited_history(store: SessionStore, run_id: str, known: Callable[[str], F
     """
     store.flush()
     store.run(run_id)
-    check_whole(store, run_id)
+    check_whole(store, run_id, anew=False)
     state, taint = RunState(), Taint(known=known)
     for record in store.records(run_id):
         state.apply(record.event, record.at)

@@ -20,6 +20,7 @@ from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.eventlog.large_results import ResultStore
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.host.log_files import leave_out_logs
 from kestrel_lab.language.python_ast import tree_of
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.run_history import RunHistory
@@ -144,7 +145,7 @@ def _folder(workspace: str | Path) -> Path:
 
 def _copy(folder: Path, target: Path) -> None:
     try:
-        shutil.copytree(folder, target, symlinks=True, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".git"))
+        shutil.copytree(folder, target, symlinks=True, dirs_exist_ok=True, ignore=leave_out_logs(".git"))
     except OSError as error:
         raise UsageError(f"{folder} cannot be copied: {one_line(str(error), 200)}") from error
 

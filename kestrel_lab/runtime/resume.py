@@ -87,7 +87,7 @@ def damage_error(run_id: str, damage: Damage) -> Damaged:
     return Damaged(f"{text}. {cause}", run_id=run_id, seq=damage.seq)
 
 
-def check_whole(store: SessionStore, run_id: str) -> None:
-    """Raise `Damaged` unless every event of the run on disk is as it was written; see `SessionStore.damage`."""
-    if (damage := store.damage(run_id)) is not None:
+def check_whole(store: SessionStore, run_id: str, *, anew: bool = True) -> None:
+    """Raise `Damaged` unless every event of the run on disk is as it was written; `anew` as in `SessionStore.damage`."""
+    if (damage := store.damage(run_id, anew=anew)) is not None:
         raise damage_error(run_id, damage)

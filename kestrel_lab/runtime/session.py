@@ -17,6 +17,7 @@ from kestrel_lab.core.protocols import Approver, Model, Surroundings
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.host.homes import default_home, record_workspace, state_folder
 from kestrel_lab.mcp.config import ServerConfig, read_server
 from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.permissions.rulebook import read_rulebook
@@ -92,7 +93,7 @@ class Session:
     @takes_options(SessionChanges, SessionOptions)
     def __init__(
         self,
-        home: str | Path = ".kestrel",
+        home: str | Path | None = None,
         model: str | Model | None = None,
         approve: str | None = None,
         options: SessionOptions | None = None,
@@ -100,6 +101,7 @@ class Session:
     ) -> None:
         """Open the log under the folder `home`, which is made if need be; the rest is described by `SessionOptions`.
 
+        Without a `home` it is that of the current folder: see `host.homes.default_home`.
         Keyword arguments replace fields of `options`. Raises `UsageError` for a value that an option cannot have.
         """
         given: dict[str, Any] = {
@@ -109,7 +111,8 @@ class Session:
         }
         self.options = replace(options or SessionOptions(), **given)
         """What runs begin with unless they bring their own; `change` replaces single ones."""
-        self.home = Path(home)
+        self.env = os.environ if self.options.env is None else self.options.env
+        self.home = default_home(Path.cwd(), self.env) if home is None else Path(home)
         self._opened: list[str] = []
         """The parts to close, the last one first."""
         try:
@@ -134,7 +137,6 @@ class Session:
     def _open(self) -> None:
         options = self.options
         self.rules = read_rulebook(options.rules)
-        self.env = os.environ if options.env is None else options.env
         self.redactor = Redactor.of(self.env)
         self.sandbox = self._sandbox()
         self.supervisor = RuntimeSupervisor()
@@ -142,6 +144,7 @@ class Session:
         self._opened.append("cache")
         self.store = SessionStore(self.home / "kestrel.db", network=options.network_home)
         self._opened.append("store")
+        record_workspace(self.home, Path.cwd(), self.env)
         self.indexes = session_indexes(self.home)
         self._opened.append("indexes")
         given = {name: one if isinstance(one, ServerConfig) else read_server(name, one) for name, one in (options.mcp or {}).items()}
@@ -199,8 +202,9 @@ class Session:
         self.ports = replace(self.ports, abstain=options.abstain)
 
     def _sandbox(self) -> Sandbox:
-        options = self.options
-        return Sandbox.parse(options.sandbox, network=options.network, hidden=[self.home.resolve()], memory_gib=options.sandbox_memory)
+        options, others = self.options, state_folder(self.env)
+        hidden = [self.home.resolve(), *([] if others is None else [others.resolve()])]
+        return Sandbox.parse(options.sandbox, network=options.network, hidden=hidden, memory_gib=options.sandbox_memory)
 
     @takes_options(RunChanges, RunOptions)
     def start(

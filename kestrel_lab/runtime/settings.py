@@ -14,6 +14,7 @@ from kestrel_lab.core.json_types import loads_toml
 from kestrel_lab.core.redaction import shown_url
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.host.homes import default_home
 from kestrel_lab.mcp.config import ServerConfig, Trust, read_mcp_json, read_server
 from kestrel_lab.mcp.registry.install import checked_pattern
 from kestrel_lab.middleware.cache import cache_mode
@@ -153,7 +154,9 @@ class _Known(NamedTuple):
 
 _DEFAULTS = Limits()
 _KNOWN: dict[str, _Known] = {
-    "home": _Known(".kestrel", _text, "folder of the event log and of everything else that is kept", _is_outside),
+    "home": _Known(
+        "", _text, "folder of the event log and of everything else that is kept; unset: one per workspace, see `kestrel home`", _is_outside
+    ),
     "model": _Known(None, _text, "model of runs that name none; unset: the first that is found", _no_plain_name),
     "provider": _Known(None, _text, "provider of model names that do not say theirs (also MODEL_PROVIDER)", _harmless),
     "api_base": _Known(None, _text, "address of an OpenAI-compatible server"),
@@ -350,6 +353,7 @@ def load_settings(folder: Path, env: Mapping[str, str]) -> Settings:
     Raises `UsageError` that names file and key for a setting that does not exist or cannot be read.
     """
     items = {key: Setting(key=key, value=one.default, source="default", meaning=one.meaning) for key, one in _KNOWN.items()}
+    items["home"] = replace(items["home"], value=str(default_home(folder, env)))
     rules, ignored, trusted = Rulebook(), list[Weakening](), TrustedFiles.of(env)
     named = {key: name for key in _KNOWN if env.get(name := f"KESTREL_{key.upper()}")}
     for path, table in setting_files(folder):

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from kestrel_lab.host.log_files import open_no_log
+
 MOST: Final = 200_000_000
 """What a look may cost. A unit is about the time a regular expression takes for a character: all of it is a few seconds."""
 CLAIM: Final = 1_500
@@ -165,7 +167,8 @@ class Files:
         try:
             if real is None or not real.is_file() or real.stat().st_size > MAX_FILE:
                 return None
-            content = real.read_bytes()
+            with os.fdopen(open_no_log(real), "rb") as file:
+                content = file.read()
         except OSError:
             return None
         return None if b"\0" in content[:8_000] else content.decode("utf-8", errors="replace")

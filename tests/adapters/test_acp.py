@@ -14,6 +14,7 @@ from waits import LoopClock
 from kestrel_lab import Lab
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelAnswered, ModelDelta, ToolAnswered, ToolCalled
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.host.homes import default_home
 
 AGENT = """
 import asyncio, sys
@@ -177,5 +178,5 @@ def test_our_agent_works_in_an_editor(tmp_path: Path, granted: bool) -> None:
     assert (tmp_path / "work" / "a.txt").exists() is granted
     (result,) = of(events, ToolAnswered)
     assert (result.error is None) is granted and [turn.text for turn in of(events, ModelAnswered)] == ["", "Done."]
-    with Lab(home=tmp_path / "work" / ".kestrel") as there:  # its own log has the run too
+    with Lab(home=default_home(tmp_path / "work", os.environ)) as there:  # its own log has the run too
         assert there.get(there.runs().index[0]).goal == "Write a file"

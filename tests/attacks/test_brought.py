@@ -18,6 +18,7 @@ from kestrel_lab.core.protocols import Trial
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.git import code_version, commits_in
 from kestrel_lab.host.git import run_git
+from kestrel_lab.host.homes import default_home
 from kestrel_lab.retrieval.indexing.file_list import files_of
 from kestrel_lab.retrieval.indexing.git_history import head_of
 from kestrel_lab.runtime.project_trust import TrustedFiles
@@ -310,7 +311,7 @@ def test_a_home_that_is_a_link_to_elsewhere(tmp_path: Path, env: dict[str, str],
     (tmp_path / "theirs").mkdir()
     (folder / "data").symlink_to("../theirs")
     monkeypatch.chdir(folder)
-    assert load_settings(folder, env)["home"] == ".kestrel"
+    assert load_settings(folder, env)["home"] == str(default_home(folder, env))
 
 
 def test_words_that_hide_in_what_is_told(tmp_path: Path, env: dict[str, str]) -> None:

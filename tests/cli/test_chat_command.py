@@ -40,7 +40,7 @@ def test_lines_of_a_script_are_turns_of_one_conversation(tmp_path: Path, monkeyp
     done = in_process.kestrel(tmp_path, "chat", "--model", "scripted:script.yaml")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Heard.") == 2
-    with Lab(home=tmp_path / ".kestrel", env={}) as lab:
+    with Lab(home=in_process.home_of(tmp_path), env={}) as lab:
         run = lab.get(lab.runs().index[0])
         assert (run.goal, [one.goal for one in lab.session.history.conversation(run.id)], run.events()[0].earlier["turn"]) == (
             "two",
@@ -118,4 +118,4 @@ def test_ctrl_c_cancels_the_turn_and_the_conversation_goes_on(tmp_path: Path) ->
         terminal.program.wait()
         os.close(terminal.fd)
 
-    assert "be slow" in (tmp_path / ".kestrel" / "chat_history").read_text()
+    assert "be slow" in (in_process.home_of(tmp_path) / "chat_history").read_text()

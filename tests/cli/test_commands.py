@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pexpect
 import pytest
+from in_process import home_of
 from waits import PATIENCE_S
 
 from kestrel_lab import Lab
@@ -75,7 +76,7 @@ def kestrel(folder: Path, capsys: pytest.CaptureFixture[str]) -> Kestrel:
 
 def newest(folder: Path) -> str:
     """The id of the newest run."""
-    lab = Lab(home=folder / ".kestrel")
+    lab = Lab(home=home_of(folder))
     try:
         return lab.session.store.runs(limit=1)[0].id
     finally:
@@ -155,9 +156,11 @@ def test_a_run_is_taken_over_on_demand_only(kestrel: Kestrel, folder: Path) -> N
     """A run that a live process holds is refused with the words that take it, and those take it."""
     kestrel("run", "write", "--model", "scripted:script.yaml")
     run_id = newest(folder)
-    code = "import sys; from kestrel_lab.eventlog.store import SessionStore; store = SessionStore('.kestrel/kestrel.db')\n"
-    code += "print(store.claim(store.run(sys.argv[1])), flush=True); input()"
-    with subprocess.Popen([sys.executable, "-c", code, run_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    code = "import sys; from kestrel_lab.eventlog.store import SessionStore; store = SessionStore(sys.argv[1] + '/kestrel.db')\n"
+    code += "print(store.claim(store.run(sys.argv[2])), flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(home_of(folder)), run_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "True\n"
         status, _, err = kestrel("resume", run_id, "--approve", "auto")
@@ -229,7 +232,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(kestrel: Kestrel, folder: Path)
     child.close()
     assert child.exitstatus == 130
     run = newest(folder)
-    lab = Lab(home=folder / ".kestrel")
+    lab = Lab(home=home_of(folder))
     assert (lab.get(run).status, lab.get(run).report.interrupted) == ("WAITING_APPROVAL", False)
     lab.close()
     assert kestrel("approve", run)[0] == 0
@@ -398,7 +401,7 @@ def test_names_in_a_table_are_whole_in_a_narrow_terminal(kestrel: Kestrel, monke
 
 def test_before_the_first_run(kestrel: Kestrel, folder: Path) -> None:
     """Commands that have nothing to show say so, and what to do."""
-    assert kestrel("runs") == (0, 'no runs in .kestrel yet: kestrel run "…" makes one\n', "")
+    assert kestrel("runs") == (0, f'no runs in {home_of(folder)} yet: kestrel run "…" makes one\n', "")
     assert kestrel("trust")[1].endswith("so there is nothing to trust\n")
     assert "in a table [mcp.servers.time]" in kestrel("mcp", "check", "time")[2]
     (folder / "suite.yaml").write_text("name: s\nscenarios: [{id: a, goal: a, checks: [{answer_contains: a}]}]\n")
@@ -424,7 +427,7 @@ scenarios:
     assert "script (scripted)  100 %" in out
     assert "<html" in (folder / "out/r.html").read_text()
     assert "4 trials: 2 scenarios × 1 configuration × 2 epochs." in (folder / "out/r.html").read_text()
-    lab = Lab(home=folder / ".kestrel")
+    lab = Lab(home=home_of(folder))
     frame = lab.eval_sync("suite.yaml").frame
     stored = stored_trials(lab.session.store, suite="small")
     lab.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_uv import entry, make_uv, write_catalogue
+from in_process import home_of
 
 from kestrel_lab.cli.main import main
 
@@ -83,7 +84,7 @@ def test_a_server_is_found_shown_installed_used_and_removed(kestrel: Kestrel, tm
     assert "io.github.someone/mcp-echo" in out and "75 of 100" in out
     assert "nothing was found for 'bake bread'" in kestrel("mcp", "find", "bake", "bread")[1]
     out = "".join(kestrel("mcp", "install", "mcp-echo")[1].split())
-    folder = str(tmp_path / ".kestrel" / "mcp" / "mcp-echo-1.0.0")
+    folder = str(home_of(tmp_path) / "mcp" / "mcp-echo-1.0.0")
     assert f"thenstarts:{folder}/bin/mcp-echo" in out and "nothingwasinstalledyet:kestrelmcpinstallmcp-echo==1.0.0--yesdoesit" in out
     assert "no MCP server is installed" in kestrel("mcp", "installed")[1]
     assert "installed as echo: echo:echo" in kestrel("mcp", "install", "mcp-echo==1.0.0", "--yes")[1]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from in_process import home_of
 
 from kestrel_lab.cli.main import main
 from kestrel_lab.core.notes import Note
@@ -57,7 +58,7 @@ def test_a_note_from_its_first_day_to_its_last(kestrel: Kestrel, tmp_path: Path)
     code, _, err = kestrel("memory", "forget", "kind:fact")
     assert (code, "means 2 notes" in err, "add --yes" in err) == (2, True, True)
     assert kestrel("memory", "forget", "kind:fact", "--yes")[:2] == (0, "forgot 2 notes\n")
-    assert "zqtrunkx" not in (tmp_path / ".kestrel" / "kestrel.db").read_bytes().decode("latin-1")
+    assert "zqtrunkx" not in (home_of(tmp_path) / "kestrel.db").read_bytes().decode("latin-1")
 
 
 def test_what_has_expired_is_listed_only_as_such(kestrel: Kestrel) -> None:

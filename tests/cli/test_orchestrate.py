@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from in_process import home_of
 
 from kestrel_lab import Lab
 from kestrel_lab.cli.main import main
@@ -45,7 +46,7 @@ def kestrel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 def newest(folder: Path) -> str:
     """The id of the newest run."""
-    lab = Lab(home=folder / ".kestrel")
+    lab = Lab(home=home_of(folder))
     try:
         return lab.session.store.runs(limit=1)[0].id
     finally:

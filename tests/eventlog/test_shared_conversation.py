@@ -168,6 +168,93 @@ def test_what_is_changed_in_a_shared_event_is_damage(lab: Lab, model: Asked, tmp
     again.close()
 
 
+class Counted(SessionStore):
+    """Counts what is read of the log: rows, and bytes of text, which is what is hashed at most."""
+
+    rows = size = 0
+
+    def query(self, sql: str, bindings: Any = ()) -> list[tuple[Any, ...]]:
+        """Return the rows, counted."""
+        found = super().query(sql, bindings)
+        Counted.rows += len(found)
+        Counted.size += sum(len(cell) for row in found for cell in row if isinstance(cell, str | bytes))
+        return found
+
+
+async def read_per_turn(lab: Lab, turns: int) -> list[tuple[int, int]]:
+    """What each turn of a conversation reads of the log."""
+    lab.store.__class__ = Counted
+    lab.store._conversations._read = lab.store.query
+    found, run = [], None
+    for number in range(1, turns + 1):
+        Counted.rows = Counted.size = 0
+        run = await talk(lab, 1, run, first=number)
+        found.append((Counted.rows, Counted.size))
+    return found
+
+
+def test_a_follow_up_reads_as_much_after_three_hundred_turns_as_after_ten(
+    lab: Lab, model: Asked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events read and bytes hashed stay within 1.3 times; the mutant that forgets what it has checked reads five times as much."""
+    found = asyncio.run(read_per_turn(lab, 300))
+    for part in (0, 1):
+        assert sum(one[part] for one in found[-10:]) <= 1.3 * sum(one[part] for one in found[5:15])
+    assert len(model.texts) == 3 * 300 - 1
+    monkeypatch.setattr(shared_conversation, "_MOST_KEPT", 0)
+    (other := tmp_path / "forgetful").mkdir()
+    with lab_of(other, model) as forgetful:
+        found = asyncio.run(read_per_turn(forgetful, 60))
+    assert sum(size for _, size in found[-5:]) > 5 * sum(size for _, size in found[:5])
+
+
+def test_two_chats_side_by_side_read_no_more(lab: Lab) -> None:
+    """Turns that take turns find what their own conversation was."""
+
+    async def both() -> list[int]:
+        lab.store.__class__ = Counted
+        lab.store._conversations._read = lab.store.query
+        runs: list[Any] = [None, None]
+        sizes = []
+        for number in range(1, 41):
+            Counted.size = 0
+            runs = [await talk(lab, 1, run, first=number) for run in runs]
+            sizes.append(Counted.size)
+        return sizes
+
+    sizes = asyncio.run(both())
+    assert sum(sizes[-5:]) <= 1.3 * sum(sizes[5:10])
+
+
+def test_a_bit_that_flips_under_a_chat_is_found_when_the_disk_is_read(lab: Lab, model: Asked, tmp_path: Path) -> None:
+    """The session goes on with what it has checked and holds; whoever reads the conversation from the disk is told, also in this session."""
+    last = asyncio.run(talk(lab, 6))
+    third = lab.session.history.conversation(last.id)[2].id
+    raw = apsw.Connection(str(tmp_path / "kestrel.db"))
+    raw.execute("DROP TRIGGER events_update")
+    raw.execute("UPDATE events SET body = replace(body, 'page 2 x', 'page 9 x') WHERE run_id = ? AND seq = 1", (third,))
+    raw.close()
+    following = asyncio.run(talk(lab, 1, last, first=7))
+    assert following.damage is None and [text[:7] for text in model.texts if text.startswith("page")][1] == "page 2 "
+    assert lab.get(following.id).damage is not None and lab.store.damage(last.id) is not None
+    lab.close()
+    again = lab_of(tmp_path, model)
+    with pytest.raises(Damaged):
+        asyncio.run(talk(again, 1, following.id, first=8))
+    again.close()
+
+
+def test_a_bit_that_flips_in_the_turn_before_stops_the_chat(lab: Lab, tmp_path: Path) -> None:
+    """The events of the run that is followed are read and hashed each time."""
+    last = asyncio.run(talk(lab, 3))
+    raw = apsw.Connection(str(tmp_path / "kestrel.db"))
+    raw.execute("DROP TRIGGER events_update")
+    raw.execute("UPDATE events SET body = replace(body, 'page 3 x', 'page 9 x') WHERE run_id = ?", (last.id,))
+    raw.close()
+    with pytest.raises(Damaged):
+        asyncio.run(talk(lab, 1, last, first=4))
+
+
 def test_a_shared_event_that_is_gone_is_named(lab: Lab, model: Asked, tmp_path: Path) -> None:
     """Where the run with the earlier part is no longer in the log, that is damage, not a shorter conversation."""
     last = asyncio.run(talk(lab, 4))

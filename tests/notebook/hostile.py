@@ -16,6 +16,7 @@ from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import ModelKind, OnDelta
 from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.evals.suite import Scenario, Suite
+from kestrel_lab.host.homes import default_home
 from kestrel_lab.notebook.panel import Panel
 from kestrel_lab.notebook.suite_board import NotebookReporter
 from kestrel_lab.testing import ScriptedModel
@@ -133,4 +134,4 @@ def breaking(texts: Sequence[str]) -> ScriptedModel:
 def leaves(secret_of: str) -> bool:
     """Whether the value of an environment variable is anywhere in the log."""
     secret = os.environ[secret_of].encode()
-    return any(secret in path.read_bytes() for path in Path(".kestrel").rglob("*") if path.is_file())
+    return any(secret in path.read_bytes() for path in default_home(Path(), {}).rglob("*") if path.is_file())

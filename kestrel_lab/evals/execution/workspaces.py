@@ -16,6 +16,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.guidance import Guidance, commit_guidance, install_guidance
 from kestrel_lab.evals.suite import FolderCopy, GitCheckout, InlineFiles, PackageSource, Scenario, Suite
 from kestrel_lab.evals.suites.repository_checkouts import checkout_folder, make_checkout
+from kestrel_lab.host.log_files import leave_out_logs
 from kestrel_lab.tools.files.workspace import Workspace
 
 
@@ -81,8 +82,8 @@ async def trial_workspace(
             await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, onerror=_make_writable))
 
 
-def _left_out(scenario: Scenario) -> Callable[[str, list[str]], set[str]] | None:
-    return None if isinstance(scenario.place, GitCheckout) else shutil.ignore_patterns(".git")
+def _left_out(scenario: Scenario) -> Callable[[str, list[str]], set[str]]:
+    return leave_out_logs() if isinstance(scenario.place, GitCheckout) else leave_out_logs(".git")
 
 
 @cache

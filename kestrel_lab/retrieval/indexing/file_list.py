@@ -12,6 +12,7 @@ from pathlib import Path
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import decode_marked
 from kestrel_lab.host.git import run_git
+from kestrel_lab.host.log_files import LOG_NAMES, is_open_here, open_no_log
 from kestrel_lab.host.programs import beside_python
 
 MOST_BYTES = 1_000_000
@@ -118,6 +119,8 @@ def file_stamp(folder: Path, path: str) -> Stamp | str:
         return "a symbolic link, which is not followed"
     if (found.st_mode & 0o170000) != 0o100000:
         return "not a regular file"
+    if path.rpartition("/")[2].casefold() in LOG_NAMES or is_open_here(found.st_dev, found.st_ino):
+        return "a log of kestrel"
     return Stamp(found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
@@ -139,11 +142,11 @@ def is_secret(path: str) -> bool:
 def read_text(folder: Path, path: str) -> tuple[str, bytes] | str:
     """Return the text of a file and its bytes, or why it cannot be read as text."""
     try:
-        fd = os.open(os.path.join(folder, path), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        fd = open_no_log(os.path.join(folder, path), os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0))
         with os.fdopen(fd, "rb") as file:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
-        return f"it cannot be read: {error.strerror}"
+        return f"it cannot be read: {error.strerror or error}"
     if len(content) > MOST_BYTES:
         return f"larger than {MOST_BYTES:,} bytes"
     if (marked := decode_marked(content)) is not None:

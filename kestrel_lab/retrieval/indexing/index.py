@@ -6,6 +6,7 @@ import hashlib
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ import apsw
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.protocols import Reporter
+from kestrel_lab.host.log_files import OpenDatabase
 from kestrel_lab.retrieval.indexing import git_history as history
 from kestrel_lab.retrieval.indexing.chunks import cut_chunks
 from kestrel_lab.retrieval.indexing.file_list import Stamp, file_stamp, files_of, read_text, skip_reason
@@ -78,7 +80,7 @@ class _Build(threading.Thread):
 class CodeIndex:
     """The index of the files below one folder, in a database of its own. Processes and threads may share it."""
 
-    def __init__(self, workspace: str | Path, home: str | Path = ".kestrel") -> None:
+    def __init__(self, workspace: str | Path, home: str | Path) -> None:
         """Prepare; nothing is read or written. The database is made under `home` when it is first needed."""
         self.workspace = Path(workspace).resolve()
         name = hashlib.sha256(os.fsencode(self.workspace)).hexdigest()[:20]
@@ -89,6 +91,7 @@ class CodeIndex:
         self._starting = threading.Lock()
         self._stop = threading.Event()
         self._note = ""
+        self._files: OpenDatabase | None = None
 
     @property
     def exists(self) -> bool:
@@ -285,6 +288,10 @@ class CodeIndex:
             self._discard(_rebuilt_notice(error))
             connection = open_index(self.path)
         self._held.one = (connection, self.path.stat().st_ino)
+        if self._files is None:
+            self._files = OpenDatabase(self.path)
+            weakref.finalize(self, self._files.close)  # other threads may keep their connections until then
+        self._files.look_again()
         return connection
 
     def _let_go(self) -> None:

@@ -21,6 +21,7 @@ from kestrel_lab.core.json_types import Json, loads
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.host.log_files import is_open_here, open_no_log
 from kestrel_lab.tools.files.directory_walk import SIZE, stamp_of
 from kestrel_lab.tools.files.fingerprints import is_fresh
 from kestrel_lab.tools.files.workspace import SKIPPED, Workspace
@@ -178,7 +179,9 @@ class FileTaint:
             status = place.stat()
         except OSError:
             return ""
-        return self._source(root, path, place, status) if stat.S_ISREG(status.st_mode) else ""
+        if not stat.S_ISREG(status.st_mode) or is_open_here(status.st_dev, status.st_ino):
+            return ""
+        return self._source(root, path, place, status)
 
     def _source(self, root: str, path: str, place: Path, status: os.stat_result) -> str:
         whole = str(place)
@@ -284,7 +287,7 @@ class FileTaint:
             return known
         made = hashlib.sha256(f"{status.st_size}:".encode())
         try:
-            with place.open("rb") as file:
+            with os.fdopen(open_no_log(place), "rb") as file:
                 made.update(file.read(_EDGE))
                 if status.st_size > 2 * _EDGE:
                     file.seek(-_EDGE, os.SEEK_END)

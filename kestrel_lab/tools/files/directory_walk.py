@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Literal
 
+from kestrel_lab.host.log_files import LOG, LOG_NAMES, is_open_here
+
 _BELOW = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """How a directory is opened that must not be reached through a symlink."""
 
@@ -39,9 +41,15 @@ def list_directory(directory: int, prefix: str = "") -> list[Entry]:
 def walk_directory(directory: int, skip: Collection[str], depth: int | None = None, prefix: str = "") -> Iterator[Entry]:
     """Yield everything under an open directory, parents before children and sorted; symlinks are named, not entered.
 
-    Directories called as in `skip` are left out. `depth=1` is the directory alone.
+    Directories called as in `skip` are left out, and so is what belongs to a log: its files, and the content of a home folder
+    below the one that is walked. `depth=1` is the directory alone.
     """
-    for entry in list_directory(directory, prefix):
+    listed = list_directory(directory, prefix)
+    if prefix and any(entry.name == LOG for entry in listed):
+        return
+    for entry in listed:
+        if entry.name in LOG_NAMES or is_open_here(*entry.stamp[:2] or (0, 0)):
+            continue
         if entry.kind != "directory":
             yield entry
             continue
@@ -61,7 +69,7 @@ def walk_directory(directory: int, skip: Collection[str], depth: int | None = No
 def stamps_below(directory: int, skip: Collection[str], leave: str, most: int, prefix: str = "") -> dict[str, tuple[int, ...]]:
     """Return the stamps of everything that `walk_directory` yields, by path, without the path `leave` and what is below it.
 
-    What is not a file has an empty one. Ends early with more than `most` entries where there are as many.
+    Nor of databases that this process has open: those are not to be opened. What is not a file has an empty one. Ends early with more than `most` entries where there are as many.
     """
     found: dict[str, tuple[int, ...]] = {}
     with os.scandir(directory) as listed:
@@ -71,7 +79,9 @@ def stamps_below(directory: int, skip: Collection[str], leave: str, most: int, p
         if path == leave or len(found) > most:
             continue
         if not item.is_dir(follow_symlinks=False):
-            found[path] = _stamp(item)
+            stamp = _stamp(item)
+            if not stamp or not is_open_here(*stamp[:2]):
+                found[path] = stamp
         elif item.name not in skip:
             found[path] = ()
             with suppress(OSError):  # removed, replaced or closed to us since it was listed: it was named, it is not entered

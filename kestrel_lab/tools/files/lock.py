@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.errors import ConflictError
+from kestrel_lab.host.log_files import open_no_log
 from kestrel_lab.tools.files.directory_walk import closing_fd, stamp_of
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ class LockedFile:
         """Its content, `None` if there is none: what `write_bytes` will replace. Raises as `Workspace.read_bytes` does."""
         content, self._read, self._stamp = None, True, None
         if self.status() is not None:
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with closing_fd(os.open(self.name, flags, dir_fd=self.directory)) as fd:
+            with closing_fd(open_no_log(self.name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self.directory)) as fd:
                 self._stamp = stamp_of(os.fstat(fd))
                 content = read_whole(fd, self.path)
         self.workspace.note(self.relative, version_of(content))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kestrel_lab.host.log_files import LOG_NAMES
 from kestrel_lab.host.programs import beside_python
 from kestrel_lab.tools.files.workspace import SKIPPED
 from kestrel_lab.tools.shell.environment import clean_environment
@@ -53,8 +54,8 @@ class SearchMatches:
 
 
 async def search_tree(directory: int, pattern: str, flags: Sequence[str], most: int) -> SearchMatches:
-    """Search everything under an open directory but `SKIPPED` and what ignore files name."""
-    skip = [f"--glob=!**/{name}/" for name in sorted(SKIPPED)]
+    """Search everything under an open directory but `SKIPPED`, logs and what ignore files name."""
+    skip = [f"--glob=!**/{name}/" for name in sorted(SKIPPED)] + [f"--glob=!**/{name}" for name in sorted(LOG_NAMES)]
     return await _search([*flags, *skip], pattern, ".", _directory_path(directory), None, most)
 
 

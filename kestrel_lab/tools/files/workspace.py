@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import loads_toml
 from kestrel_lab.core.sanitize import Text, decode_text
+from kestrel_lab.host.log_files import LOG, LOG_NAMES, is_log, is_open_here, log_refused, refuse_open_log
 from kestrel_lab.host.programs import exclude_folder
 from kestrel_lab.tools.files.directory_walk import Entry, closing_fd, list_directory, stamps_below, walk_directory
 from kestrel_lab.tools.files.lock import MAX_READ_BYTES, MISSING, LockedFile, lock_directory, read_whole, version_of
@@ -21,9 +22,7 @@ from kestrel_lab.tools.files.safe_open import open_beneath
 
 SKIPPED = frozenset({".git", ".venv", "node_modules", "__pycache__", ".kestrel", ".ipynb_checkpoints"})
 """Directories that are not searched or listed recursively unless named."""
-_LOG = "kestrel.db"
-"""The log, by which the home folder of a lab is known, whatever its name."""
-PROTECTED = frozenset({".git", ".kestrel", "kestrel.toml", ".mcp.json", _LOG, f"{_LOG}-wal", f"{_LOG}-shm"})
+PROTECTED = frozenset({".git", ".kestrel", "kestrel.toml", ".mcp.json", *LOG_NAMES})
 """Names, at any depth, that file tools never write to: what is in them is run or trusted by other programs, this one included."""
 
 _MOST_SUGGESTED = 30
@@ -82,13 +81,25 @@ class Workspace:
         writes = bool(flags & _WRITING)
         if writes:
             self.check_writable(relative)
+        if not flags & os.O_DIRECTORY:
+            self._check_no_log(path, relative)
         with explain_os_error(path, self), closing_fd(os.open(self.root, _DIRECTORY | os.O_CLOEXEC)) as root:
             fd = open_beneath(root, relative, flags, mode, follow=not writes)
+        refuse_open_log(fd, path)
         kind = os.fstat(fd).st_mode
         if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
             os.close(fd)
             raise PermissionError(f"{path!s} is a device, pipe or socket, not a file")
         return fd
+
+    def _check_no_log(self, path: str | Path, relative: str) -> None:
+        """Raise `PermissionError` for a file of a log, by its name or because it is open here, without opening it."""
+        if posixpath.basename(relative).casefold() in LOG_NAMES:
+            raise log_refused(path)
+        with suppress(OSError):  # told by whoever opens it
+            status = self.stat(relative)
+            if is_open_here(status.st_dev, status.st_ino):
+                raise log_refused(path)
 
     def stat(self, path: str | Path) -> os.stat_result:
         """Return what the path names, a symlink that stays inside followed; opens nothing that could block."""
@@ -200,9 +211,11 @@ class Workspace:
         if found := [part for part in relative.split("/") if part.casefold() in PROTECTED]:
             raise PermissionError(f"cannot write {relative}: {found[0]} is protected")
         if home := next(
-            (parent for parent in PurePosixPath(relative).parents if parent.name and (self.root / parent / _LOG).exists()), None
+            (parent for parent in PurePosixPath(relative).parents if parent.name and (self.root / parent / LOG).exists()), None
         ):
             raise PermissionError(f"cannot write {relative}: {home} is protected, it has a log of kestrel")
+        if is_log(self.root / relative):
+            raise PermissionError(f"cannot write {relative}: it is protected, it belongs to a log of kestrel")
         if relative == ".":
             raise IsADirectoryError("the workspace itself cannot be written, name a file in it")
 

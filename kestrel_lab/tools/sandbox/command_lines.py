@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+from kestrel_lab.host.log_files import is_log, open_folders
 from kestrel_lab.host.programs import find_program
 from kestrel_lab.tools.files.workspace import settings_in
 from kestrel_lab.tools.sandbox.landlock import TRUNCATES, landlock_version
@@ -92,7 +93,11 @@ def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) 
         if is_within(Path(needed), workspace):
             raise PermissionError(f"the workspace {workspace} contains system folders, so no sandbox can contain a command there")
     if level is Level.S1 and (found := next(existing_below((*secret_places(), *hidden), [workspace]), None)):
-        advice = ": set home to a folder outside of it" if str(found) in map(os.path.realpath, hidden) else ""
+        advice = (
+            ": set home to a folder outside of it, or move it there with kestrel home --move"
+            if str(found) in map(os.path.realpath, hidden)
+            else ""
+        )
         raise PermissionError(f"the workspace contains {found}, and level S1 cannot hide a part of a workspace{advice}")
 
 
@@ -305,9 +310,19 @@ def _program_mounts() -> _Mounts:
     return mounts
 
 
+def _logs_in(places: Sequence[Path], hidden: Sequence[Path]) -> Iterator[Path]:
+    """Yield what is to be hidden, and the homes of all logs that are open here; of one that is a place itself, its databases."""
+    roots = [os.path.realpath(place) for place in places]
+    for folder in dict.fromkeys([*map(os.path.realpath, hidden), *open_folders()]):
+        if folder in roots:
+            yield from (place for place in Path(folder).iterdir() if is_log(place))
+        else:
+            yield Path(folder)
+
+
 def _hide_keys(mounts: _Mounts, level: Level, places: Sequence[Path], sandbox: Sandbox) -> None:
     """Hide keys that lie inside a mounted folder."""
-    keys = [*secret_places(), *sandbox.hidden, *(place / _ENGINE for place in places)]
+    keys = [*secret_places(), *_logs_in(places, sandbox.hidden), *(place / _ENGINE for place in places)]
     shown: Iterable[Path] = [Path("/")] if level is Level.S2 else [*places, *python_folders(), *map(Path, PROGRAMS)]
     covered = [place for place in private_places() if place != Path("/")] if level is Level.S2 else []
     for secret in existing_below(keys, shown):

@@ -6,6 +6,7 @@ import pytest
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.run_types import Limits
+from kestrel_lab.host.homes import default_home
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
 from kestrel_lab.runtime.settings import load_settings, mcp_expansion
 
@@ -15,7 +16,7 @@ def test_defaults_need_no_file(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     settings = load_settings(tmp_path, {})
     assert {item.key: item.value for item in settings} == {
-        "home": ".kestrel",
+        "home": str(default_home(tmp_path, {})),
         "model": None,
         "provider": None,
         "api_base": None,
@@ -82,7 +83,7 @@ def test_the_nearest_folder_with_settings_counts(tmp_path: Path) -> None:
     (inner / "deep").mkdir(parents=True)
     (inner / "kestrel.toml").write_text('model = "near"\n')
     settings = load_settings(inner / "deep", {})
-    assert (settings["model"], settings["home"]) == ("near", ".kestrel")
+    assert (settings["model"], settings["home"]) == ("near", str(default_home(inner / "deep", {})))
     other = tmp_path / "repository"
     (other / ".git").mkdir(parents=True)
     (other / "pyproject.toml").write_text('[project]\nname = "x"\n')

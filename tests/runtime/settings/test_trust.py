@@ -13,6 +13,7 @@ from kestrel_lab.cli.main import main
 from kestrel_lab.cli.settings_file import write_setting
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.host.homes import default_home
 from kestrel_lab.lab import Lab
 from kestrel_lab.runtime.project_trust import TrustedFiles, files_from_repository, ignored_notice
 from kestrel_lab.runtime.settings import _KNOWN, Settings, find_weakenings, load_settings, mcp_servers
@@ -71,7 +72,7 @@ def values(settings: Settings) -> dict[str, object]:
 def test_what_a_project_weakens_is_ignored_until_it_is_trusted(project: Path, env: dict[str, str]) -> None:
     """Every weakening setting has its default, the rule that forbids holds, and each ignored line is named; trusted, all hold."""
     settings = load_settings(project, env)
-    assert values(settings) == {key: known.default for key, known in _KNOWN.items()}
+    assert values(settings) == {**{key: known.default for key, known in _KNOWN.items()}, "home": str(default_home(project, env))}
     assert [rule.verdict for rule in settings.rules] == ["deny"]
     assert mcp_servers(project, env)["x"].trust.danger is Danger.MEDIUM
     lines = {one.key: one.line for one in settings.ignored}
@@ -247,7 +248,7 @@ def test_a_home_that_the_repository_brings_is_not_used(project: Path, env: dict[
     subprocess.run(["git", "init", "-q", str(project)], check=True)
     (project / "kestrel.toml").unlink()
     monkeypatch.chdir(project)
-    Lab(env=env).close()
+    Lab(home=".kestrel", env=env).close()
     Lab(env=env).close()
     subprocess.run(["git", "add", "-f", ".kestrel/kestrel.db"], cwd=project, check=True)
     with pytest.raises(UsageError, match="comes with the repository"):
@@ -260,8 +261,7 @@ def test_a_home_that_the_repository_brings_is_not_used(project: Path, env: dict[
     subprocess.run(["git", "add", "-f", ".kestrel/more"], cwd=project, check=True)
     with pytest.raises(UsageError, match="comes with the repository"):
         Lab(env=env)
-    (project / "real").mkdir()
-    shutil.rmtree(project / ".kestrel")
+    shutil.move(project / ".kestrel", project / "real")
     (project / ".kestrel").symlink_to("real")
     subprocess.run(["git", "add", "-Af", "."], cwd=project, check=True)
     with pytest.raises(UsageError, match="comes with the repository"):

@@ -1,0 +1,133 @@
+"""Home folders: where the log of a workspace is kept when nobody names a place.
+
+One folder per workspace below the user's state folder, such as `~/.local/state/kestrel/shop-3f2a1b9c`, which says in a small file whose
+it is. Outside of the workspace no command of an agent, no search and no copy comes upon the log. A `.kestrel` in the workspace, where
+earlier versions kept it, goes on being used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.host.filesystem import is_network, kind_of_filesystem, private_folder
+from kestrel_lab.host.log_files import LOG
+from kestrel_lab.host.user import home_folder
+
+IN_WORKSPACE = ".kestrel"
+RECORD = "workspace.json"
+"""The file of a home that says which workspace it belongs to."""
+_APP = "kestrel"
+_NAME_CHARS = 40
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownHome:
+    """A home folder below the state folder, and the workspace that it belongs to."""
+
+    folder: Path
+    workspace: Path
+    inode: tuple[int, int]
+    """Device and inode of the workspace: they stay when it is moved within its file system."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether there is no such workspace any more."""
+        return not self.workspace.is_dir()
+
+
+def state_folder(env: Mapping[str, str]) -> Path | None:
+    """Return the folder of all homes of the user; `None` for a user who has no home folder."""
+    if (named := env.get("XDG_STATE_HOME")) and Path(named).is_absolute():
+        return Path(named, _APP)
+    if not home_folder().is_dir():
+        return None
+    from platformdirs import user_state_path  # 40 ms where nothing else has loaded its parts; `Lab` is imported without
+
+    return user_state_path(_APP, appauthor=False)
+
+
+def default_home(workspace: Path, env: Mapping[str, str]) -> Path:
+    """Return the home of a workspace for which no other is set, by the folder that it really is.
+
+    In this order: the one below the state folder, if it has a log; `.kestrel` in the workspace, if that has one; a new one below the
+    state folder, or in the workspace where nothing can be kept there. So a `.kestrel` that appears later, from whomever, counts for nothing.
+    """
+    place = workspace.resolve()
+    inside, own = place / IN_WORKSPACE, own_home(place, env)
+    if own is not None and os.path.lexists(own / LOG):
+        return own
+    if os.path.lexists(inside / LOG) or own is None or not _can_keep(own):
+        return inside
+    return own
+
+
+def own_home(workspace: Path, env: Mapping[str, str]) -> Path | None:
+    """Return the place below the state folder that belongs to a workspace, whether there is anything or not."""
+    root = state_folder(env)
+    return None if root is None else root / _home_name(workspace.resolve())
+
+
+def record_workspace(home: Path, workspace: Path, env: Mapping[str, str]) -> None:
+    """Write into a home below the state folder that it belongs to `workspace`; does nothing for any other home."""
+    place = workspace.resolve()
+    if home != own_home(place, env):
+        return
+    status = place.stat()
+    told = {"workspace": str(place), "device": status.st_dev, "inode": status.st_ino}
+    record, temporary = home / RECORD, home / f".{RECORD}-{os.getpid()}"
+    with suppress(OSError):  # a home that is read only is for looking at
+        if record.is_file() and json.loads(record.read_text(encoding="utf-8")) == told:
+            return
+        private_folder(home.parent)
+        temporary.write_text(f"{json.dumps(told, indent=1)}\n", encoding="utf-8")
+        temporary.replace(record)
+
+
+def known_homes(env: Mapping[str, str]) -> Iterator[KnownHome]:
+    """Yield the homes below the state folder that say whose they are."""
+    root = state_folder(env)
+    for folder in sorted(root.iterdir()) if root is not None and root.is_dir() else ():
+        if (found := read_record(folder)) is not None:
+            yield found
+
+
+def read_record(folder: Path) -> KnownHome | None:
+    """Return what a home says of its workspace; `None` for a folder that says nothing."""
+    try:
+        told = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        inode = (int(told["device"]), int(told["inode"]))
+        return KnownHome(folder=folder, workspace=Path(str(told["workspace"])), inode=inode)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def moved_notice(workspace: Path, env: Mapping[str, str]) -> str:
+    """Return what to say in a workspace without runs that was probably moved; empty if nothing speaks for that."""
+    place = workspace.resolve()
+    status = place.stat()
+    found = next((one for one in known_homes(env) if one.inode == (status.st_dev, status.st_ino) and one.lost), None)
+    if found is None:
+        return ""
+    return (
+        f"kestrel: {one_line(str(place), 200)} has no runs yet, and {one_line(str(found.workspace), 200)}, which is gone, has a log. "
+        f"If that is the same folder, take them over: kestrel home --take {one_line(found.folder.name, 80)}"
+    )
+
+
+def _home_name(place: Path) -> str:
+    readable = re.sub(r"[^\w.-]+", "-", place.name.encode("utf-8", "replace").decode()).strip("-.")[:_NAME_CHARS]
+    return f"{readable or 'workspace'}-{hashlib.sha256(os.fsencode(place)).hexdigest()[:8]}"
+
+
+def _can_keep(home: Path) -> bool:
+    """Return whether a home can be made there: this user may write, and it is no network file system, which a log is refused on."""
+    there = next(place for place in (home, *home.parents) if place.exists())
+    return os.access(there, os.W_OK | os.X_OK) and not is_network(kind_of_filesystem(there))
