@@ -187,9 +187,12 @@ def run_on_thread(work: Callable[[Ask], Coroutine[object, object, T]]) -> T:
 
     def interrupted() -> None:
         loop, task = begun.result()
-        loop.call_soon_threadsafe(task.cancel)
+        # Code of an agent that keeps the loop busy would let nothing be cancelled; stopped, it ends its run itself.
+        if not live_kernel.press_stop(worker.ident or 0):
+            loop.call_soon_threadsafe(task.cancel)
 
     # The context carries which cell output belongs to.
-    threading.Thread(target=context.run, args=(thread,), name="kestrel-run", daemon=True).start()
+    worker = threading.Thread(target=context.run, args=(thread,), name="kestrel-run", daemon=True)
+    worker.start()
     main.serve(interrupted)
     return outcome.result()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import ctypes
 import os
 import secrets
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -72,12 +73,24 @@ def keyboard_interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+_STOPS: dict[int, Callable[[], None]] = {}
+"""By thread other than the main one, what stops the code that runs there."""
+
+
+def press_stop(thread: int) -> bool:
+    """Stop the code of a `stop_button` block in another thread; returns whether there was any. Code that waits in C ends after that."""
+    stop = _STOPS.get(thread)
+    if stop is not None:
+        stop()
+    return stop is not None
+
+
 @contextmanager
 def stop_button() -> Iterator[threading.Event]:
     """Let Stop end the code of the block, which this task runs; the event says whether it was pressed, also where the code goes on.
 
     Code that works gets `KeyboardInterrupt` where it is. Code that awaits is cancelled instead: raised between two tasks, the exception
-    would end the event loop of the kernel. Without effect off the main thread, which alone hears signals.
+    would end the event loop of the kernel. Off the main thread, which alone hears signals, `press_stop` does the same.
     """
     pressed, cancelled = threading.Event(), False
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
@@ -94,11 +107,21 @@ def stop_button() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         loop.call_soon_threadsafe(cancel)
 
-    main = threading.current_thread() is threading.main_thread()
+    def stop_thread() -> None:
+        pressed.set()
+        if asyncio.current_task(loop) is task:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(KeyboardInterrupt))
+        else:
+            loop.call_soon_threadsafe(cancel)
+
+    here, main = threading.get_ident(), threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, stop) if main else None
+    if not main:
+        _STOPS[here] = stop_thread
     try:
         yield pressed
     finally:
+        _STOPS.pop(here, None)
         if main:
             signal.signal(signal.SIGINT, before)
         if cancelled and task.cancelling():
