@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import loads_toml
-from kestrel_lab.core.sanitize import Text, decode_text
+from kestrel_lab.core.text_files import Text, decode_text, encode_text
 from kestrel_lab.host.programs import exclude_folder
 from kestrel_lab.tools.files.directory_walk import Entry, closing_fd, list_directory, stamps_below, walk_directory
 from kestrel_lab.tools.files.lock import MAX_READ_BYTES, MISSING, LockedFile, lock_directory, read_whole, version_of
@@ -258,12 +258,3 @@ def _suggestion(path: str | Path, workspace: Workspace) -> str:
 
 def _outside_error(path: str | Path) -> PermissionError:
     return PermissionError(f"{path!s} is outside the workspace: use a path relative to it")
-
-
-def encode_text(text: str, encoding: str, path: str) -> bytes:
-    """`text` in `encoding`; `ValueError` for a character that it does not have."""
-    try:
-        return text.encode(encoding)
-    except UnicodeEncodeError as error:
-        msg = f"{path} is {encoding}, which has no {text[error.start : error.end]!r}: use another character, or rewrite the file"
-        raise ValueError(msg) from error
