@@ -77,7 +77,7 @@ def encode_text(text: str, encoding: str, path: str, *, name: str = "") -> bytes
     except UnicodeEncodeError as error:
         missing = text[error.start : error.start + 1]
         msg = f"{path} is {name or encoding}, which has no {missing!r}: use another character, or replace the whole file"
-        raise ValueError(msg) from error
+        raise ValueError(msg) from None
 
 
 def line_end(text: str) -> str:

@@ -120,7 +120,7 @@ class Skill:
                 fd = open_beneath(folder, posixpath.normpath(file), os.O_RDONLY | flags, 0, follow=True)
         except OSError as error:
             why = "it leads out of the skill's folder" if error.errno in _LED_OUT else error.strerror
-            raise ValueError(f"{file} of the skill {self.name!r} cannot be read: {why}") from error
+            raise ValueError(f"{file} of the skill {self.name!r} cannot be read: {why}") from None
         with closing_fd(fd):
             yield fd
 

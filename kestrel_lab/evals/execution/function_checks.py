@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final, NoReturn
 
 from kestrel_lab.checks.python_function import PythonCheck
-from kestrel_lab.core.errors import CheckError, UsageError
+from kestrel_lab.core.errors import CheckError, UsageError, error_text
 from kestrel_lab.core.events.union import Record, from_json, to_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.protocols import Trial
@@ -172,7 +172,7 @@ def main() -> None:
     except (CheckError, UsageError) as error:
         told = {"problem": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever the function raises is told to the process that asked
-        told = {"problem": f"the check {f'{reference} agrees'!r} failed: {type(error).__name__}: {error}"}
+        told = {"problem": f"the check {f'{reference} agrees'!r} failed: {error_text(error)}"}
     out.write(f"\n{order['mark']}{json.dumps(told)}\n")
     out.flush()
 

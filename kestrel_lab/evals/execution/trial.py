@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
-from kestrel_lab.core.errors import ApprovalRequired, CheckError, KestrelError, RunError, error_boundary
+from kestrel_lab.core.errors import ApprovalRequired, CheckError, KestrelError, RunError, error_boundary, error_text
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, RunFinished, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
@@ -202,7 +202,7 @@ async def _finish(run: Run) -> str:
     except KestrelError:
         raise
     except Exception as error:  # noqa: BLE001 - a defect in one trial is that trial's result, and must not end the suite
-        return f"{type(error).__name__}: {error}"
+        return error_text(error)
     return ""
 
 

@@ -12,7 +12,17 @@ from itertools import takewhile
 from typing import Any, cast
 
 from kestrel_lab.core.calls import REPEATABLE, Call, Danger, Problem, Result
-from kestrel_lab.core.errors import ApprovalRequired, ConflictError, KestrelError, Signal, StoreError, UsageError, did_you_mean, most_severe
+from kestrel_lab.core.errors import (
+    ApprovalRequired,
+    ConflictError,
+    KestrelError,
+    Signal,
+    StoreError,
+    UsageError,
+    did_you_mean,
+    error_text,
+    most_severe,
+)
 from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
 from kestrel_lab.core.expressions.templates import is_chained, with_answers
 from kestrel_lab.core.json_types import Json
@@ -102,7 +112,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         FileTrace(ctx, calls),
         # In its place: a call that may not be made is not answered either, and a read sees the write before it.
         *(_cache(ctx) if any(map(is_cacheable, tools)) else ()),
-        *((Timeout(lambda call: toolbox.get(call.target).timeout_s),) if {tool.timeout_s for tool in tools} != {None} else ()),
+        *((_timeout(toolbox),) if {tool.timeout_s for tool in tools} != {None} else ()),
         RecordIntent(ctx.emit, ctx.on_disk),
     )
 
@@ -261,10 +271,21 @@ def _refusing_handler(problem: Problem) -> Handler:
     return refuse
 
 
+def _timeout(toolbox: Toolbox) -> Timeout:
+    return Timeout(lambda call: toolbox.get(call.target).timeout_s, lambda call: toolbox.get(call.target).in_thread)
+
+
 def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     if ctx.cache is None:
         return ()
     return ctx.cache.layers(ctx.options.cache, ctx.tools, ToolContext(workspace=ctx.workspace, run_id=ctx.run_id), ctx.emit)
+
+
+def _problem(error: BaseException, ctx: RunContext) -> Problem:
+    """Return what the model is told of an error that a tool raised."""
+    kind = "conflict" if isinstance(error, ConflictError) else "failed"
+    text = ctx.redactor.text(str(error) if isinstance(error, KestrelError) else error_text(error))
+    return Problem(kind=kind, message=text, transient=kind == "failed" and classify_failure(error) in RECOVERABLE)
 
 
 def _tool_handler(
@@ -309,15 +330,15 @@ def _tool_handler(
         spools: list[Spool] = []
         images: list[ImagePart] = []
         scope = scope_of(call, parts, spools, images) if tool.context_parameter else None
-        try:
-            began = time.perf_counter()
-            value = ctx.redactor.json(await tool.run(call.args, scope))
-            name, chars = end_spools(spools)
-            seconds = (parts.seconds if parts else 0.0) or time.perf_counter() - began
-            known = Versions() if scope is None else scope.versions
+        known = Versions() if scope is None else scope.versions
+        began = time.perf_counter()
+
+        def result(value: Json = None, error: Problem | None = None) -> Result:
+            name, chars = end_spools(spools) if error is None else ("", 0)
             return Result(
                 value=value,
-                seconds=seconds,
+                error=error,
+                seconds=(parts.seconds if parts else 0.0) or time.perf_counter() - began,
                 whole=name,
                 chars=chars,
                 knows=known.knows,
@@ -325,21 +346,17 @@ def _tool_handler(
                 before=known.before,
                 images=(*images,),
             )
+
+        try:
+            return result(ctx.redactor.json(await tool.run(call.args, scope)))
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
             ctx.break_off()
             raise asyncio.CancelledError from None
-        except (Signal, StoreError):
+        except (Signal, StoreError, GeneratorExit, asyncio.CancelledError):
             raise
-        except ConflictError as error:
-            return Result(error=Problem(kind="conflict", message=ctx.redactor.text(str(error))))
-        except KestrelError as error:
-            return Result(
-                error=Problem(kind="failed", message=ctx.redactor.text(str(error)), transient=classify_failure(error) in RECOVERABLE)
-            )
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
-            passes = classify_failure(error) in RECOVERABLE
-            return Result(error=Problem(kind="failed", message=ctx.redactor.text(f"{type(error).__name__}: {error}"), transient=passes))
+        except BaseException as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
+            return result(error=_problem(error, ctx))
         finally:
             for spool in spools:
                 spool.drop()

@@ -237,12 +237,12 @@ def explain_os_error(path: str | Path, workspace: Workspace) -> Iterator[None]:
             case None:
                 raise
             case errno.EXDEV | errno.ELOOP:
-                raise PermissionError(f"{path!s} leads through a symlink that leaves the workspace or may not be followed") from error
+                raise PermissionError(f"{path!s} leads through a symlink that leaves the workspace or may not be followed") from None
             case errno.ENXIO:
-                raise PermissionError(f"{path!s} is a pipe or socket, not a file") from error
+                raise PermissionError(f"{path!s} is a pipe or socket, not a file") from None
             case errno.ENOENT:
-                raise FileNotFoundError(f"{path!s} does not exist{_suggestion(path, workspace)}") from error
-        raise type(error)(f"{path!s}: {error.strerror}") from error
+                raise FileNotFoundError(f"{path!s} does not exist{_suggestion(path, workspace)}") from None
+        raise type(error)(f"{path!s}: {error.strerror}") from None
 
 
 def _suggestion(path: str | Path, workspace: Workspace) -> str:
