@@ -276,8 +276,8 @@ class error_boundary:  # noqa: N801  # used as a function; a generator would cos
         """Begin the block."""
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        """Raise the error in place of a foreign one."""
-        if isinstance(error, Exception) and not isinstance(error, KestrelError):
+        """Raise the error in place of a foreign one, `SystemExit` of foreign code too."""
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, KestrelError):
             raise self._kind(f"{self._what} failed: {error_text(error)}") from error
 
 

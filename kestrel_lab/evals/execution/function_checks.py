@@ -20,7 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final, NoReturn
 
-from kestrel_lab.checks.python_function import PythonCheck
+from kestrel_lab.checks.python_function import PythonCheck, score_of
 from kestrel_lab.core.errors import CheckError, UsageError, error_text
 from kestrel_lab.core.events.union import Record, from_json, to_json
 from kestrel_lab.core.json_types import Json, dumps
@@ -136,7 +136,8 @@ def _score(check: PythonCheck, opinion: str, said: str) -> Score:
         if "problem" in found:
             raise CheckError(str(found["problem"]))
         value = float(found["value"])
-        return Score(check=str(found["check"]), passed=found["passed"] is True, value=value, reason=str(found["reason"]))
+        told = Score(check=str(found["check"]), passed=found["passed"] is True, value=value, reason=str(found["reason"]))
+        return score_of(told.check, told, check.function)
     except (ValueError, KeyError, TypeError) as error:
         msg = f"python_check {check.function} ended without an opinion: {one_line(said[-400:], 300) or 'it wrote nothing'}"
         raise CheckError(msg) from error
