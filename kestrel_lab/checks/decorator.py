@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import overload
 
 from kestrel_lab.checks.parse import parse_check
-from kestrel_lab.checks.python_function import score_of
+from kestrel_lab.checks.python_function import awaited, score_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Check, Trial
@@ -43,8 +43,7 @@ class FunctionCheck:
 
     async def __call__(self, trial: Trial) -> Score:
         """Return the function's verdict; raises `CheckError` for a value that is none, and what the function raises."""
-        said = self.function(trial)
-        return score_of(self.label, await said if inspect.isawaitable(said) else said)
+        return score_of(self.label, await awaited(self.function(trial)))
 
 
 @overload

@@ -8,10 +8,11 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import CheckError, UsageError
 from kestrel_lab.core.protocols import Trial
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.scores import Score
+from kestrel_lab.core.scores import Score, plain_number
 
 _PATH: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -40,19 +41,46 @@ class PythonCheck:
         """Return the function's verdict; raises `CheckError` for a value that is none, and what the function raises."""
         if trial.function is None:
             raise CheckError(f"python_check {self.function} works in a suite only, which says where its functions are")
-        said = trial.function(self.function)(trial)
-        if inspect.isawaitable(said):
-            said = await said
-        return score_of(self.label, said, self.function)
+        return score_of(self.label, await awaited(trial.function(self.function)(trial)), self.function)
+
+
+async def awaited(said: object) -> object:
+    """Return what a function said, or what that gives when it is awaited."""
+    while inspect.isawaitable(said):
+        said = await said
+    return said
 
 
 def score_of(label: str, said: object, function: str = "") -> Score:
-    """Return what a function said as a score of the check called `label`; raises `CheckError` for a value that is no verdict."""
+    """Return what a function said as a score of the check called `label`; raises `CheckError` for a value that is no verdict.
+
+    Numbers may be those of any library. What a `Score`, or a class that is derived from it, has as its parts is read as
+    carefully as any other value.
+    """
+    name, value, reason, scored = function or label, said, "", isinstance(said, Score)
     if isinstance(said, Score):
-        return said
-    value, reason = said if isinstance(said, tuple) and len(said) == 2 else (said, "")
-    if not isinstance(value, bool | int | float) or not isinstance(reason, str) or math.isnan(value) or not 0 <= value <= 1:
-        msg = f"{function or label} returned {one_line(repr(said))}; a check returns True, False, a number from 0 to 1, a pair with a reason, or a Score"
+        label, value, reason = str(said.check), said.value, said.reason
+    elif isinstance(said, tuple) and len(said) == 2:
+        value, reason = said
+    number = plain_number(value)
+    passed = plain_number(said.passed) if isinstance(said, Score) else number == 1
+    if (
+        number is None
+        or passed is None
+        or not math.isfinite(number)
+        or (not scored and not (0 <= number <= 1 and isinstance(reason, str | None)))
+    ):
+        msg = f"{name} returned {_shown(said)}; a check returns True, False, a number from 0 to 1, a pair with a reason, or a Score"
         raise CheckError(msg)
-    passed = value == 1
-    return Score(check=label, passed=passed, value=float(value), reason="" if passed else reason or f"it said {value!r}")
+    text = "" if reason is None else str(reason)
+    if scored:
+        usage = said.usage if isinstance(said, Score) and isinstance(said.usage, Usage) else None
+        return Score(check=label, passed=bool(passed), value=float(number), reason=text, usage=usage)
+    return Score(check=label, passed=bool(passed), value=float(number), reason="" if passed else text or f"it said {number!r}")
+
+
+def _shown(value: object) -> str:
+    try:
+        return one_line(repr(value))
+    except Exception:  # noqa: BLE001  # foreign code
+        return f"a value of type {type(value).__name__} that cannot be shown"

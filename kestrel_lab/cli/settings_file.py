@@ -13,6 +13,7 @@ from typing import Any
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import shown_path
+from kestrel_lab.core.text_files import line_end, split_lines
 from kestrel_lab.runtime.project_trust import TrustedFiles
 from kestrel_lab.runtime.settings import find_weakenings, load_settings, setting_files
 
@@ -29,7 +30,7 @@ def write_setting(folder: Path, key: str, value: str, env: Mapping[str, str] = o
     load_settings(folder, {}).given("kestrel config", **{key: value})
     found = setting_files(folder)
     path = (found[-1][0].parent if found else folder) / "kestrel.toml"
-    before = path.read_text(encoding="utf-8") if path.exists() else ""
+    before = path.read_bytes().decode("utf-8") if path.exists() else ""
     after = _with_line(before, key, f"{key} = {_toml(value)}")
     if tomllib.loads(after) != {**tomllib.loads(before), key: tomllib.loads(f"v = {_toml(value)}")["v"]}:
         msg = f"{shown_path(path)} cannot be changed without changing more than {key}: write {key} = {_toml(value)} into it by hand"
@@ -38,7 +39,9 @@ def write_setting(folder: Path, key: str, value: str, env: Mapping[str, str] = o
     known = next((table for place, table in found if place == path), {})
     trust = not find_weakenings(path, known) or trusted.holds(path, known)
     written = path.with_name(f".{path.name}.{os.getpid()}")
-    written.write_text(after, encoding="utf-8")
+    written.write_bytes(after.encode("utf-8"))
+    if path.exists():
+        written.chmod(path.stat().st_mode & 0o777)
     written.replace(path)
     if trust and find_weakenings(path, tomllib.loads(after)) and not trusted.holds(path, tomllib.loads(after)):
         trusted.add(path, tomllib.loads(after))
@@ -46,19 +49,22 @@ def write_setting(folder: Path, key: str, value: str, env: Mapping[str, str] = o
 
 
 def _with_line(text: str, key: str, line: str) -> str:
-    """`text` with `line` in the place of the line that sets `key`, else before its first table."""
+    """`text` with `line` in the place of the line that sets `key`, else before its first table; its line ends stay."""
+    end = "\r\n" if line_end(text) == "\r\n" else "\n"
     table = _TABLE.search(text)
     top, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
-    lines = top.splitlines()
+    lines = split_lines(top)
     places = [place for place, old in enumerate(lines) if re.match(rf"\s*(['\"]?){re.escape(key)}\1\s*=", old)]
     if places:
-        lines[places[0]] = line
+        lines[places[0]] = line + end
     else:
-        end = len(lines)
-        while end and not lines[end - 1].strip():
-            end -= 1
-        lines.insert(end, line)
-    return "\n".join([*lines, rest])
+        last = len(lines)
+        while last and not lines[last - 1].strip():
+            last -= 1
+        if last and not lines[last - 1].endswith("\n"):
+            lines[last - 1] += end
+        lines.insert(last, line + end)
+    return "".join([*lines, rest])
 
 
 def _toml(value: str) -> str:

@@ -30,17 +30,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import sanitize_text
+from kestrel_lab.core.sanitize import escape_surrogates, head_tail, sanitize_text
 
 if TYPE_CHECKING:
     from kestrel_lab.core.calls import Problem
     from kestrel_lab.core.messages import TriedModel
 
 
+_MOST_CAUSES = 20
+_MOST_DEPTH = 5
+_MOST_CHARS = 6_000
 START_STEP = "start_step"
 """Stands for a tool's name in the question whether an agent may begin a step that needs approval."""
 
@@ -223,8 +227,55 @@ def most_severe(errors: Iterable[BaseException]) -> BaseException:
     first = min(found, key=lambda error: isinstance(error, Signal))
     for other in found:
         if other is not first and not isinstance(other, Signal):
-            first.add_note(f"at the same time: {type(other).__name__}: {other}")
+            first.add_note(f"at the same time: {error_text(other)}")
     return first
+
+
+def error_text(error: BaseException) -> str:
+    """`error` as its class and message, with its notes, the errors of a group and its causes, on a line each.
+
+    It may be any error of foreign code: one whose message cannot be had, is huge or is no text that can be encoded, one of
+    a hundred in a group, one that is its own cause. Never raises.
+    """
+    lines = list(islice(_error_lines(error, frozenset(), 0), _MOST_CAUSES + 1))
+    if len(lines) > _MOST_CAUSES:
+        lines[_MOST_CAUSES:] = ["and more"]
+    return head_tail("\n".join(lines), _MOST_CHARS)[0]
+
+
+def _error_lines(error: BaseException, above: frozenset[int], depth: int) -> Iterator[str]:
+    above |= {id(error)}
+    indent = "  " * depth
+    yield f"{type(error).__name__}: {_message(error)}".removesuffix(": ")
+    notes = getattr(error, "__notes__", None)
+    for note in notes if isinstance(notes, list) else ():
+        yield f"{indent}  note: {_part(note)}"
+    inner = [("- ", one) for one in error.exceptions] if isinstance(error, BaseExceptionGroup) else []
+    cause = error.__cause__
+    for mark, one in [*inner, *([("caused by ", cause)] if cause is not None else [])]:
+        if id(one) in above or depth >= _MOST_DEPTH:
+            continue
+        first, *more = islice(_error_lines(one, above, depth + 1), _MOST_CAUSES + 1)
+        yield f"{indent}  {mark}{first}"
+        yield from more
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return _part(str(error))
+    except Exception as failed:  # noqa: BLE001  # the class of the error is foreign code
+        return f"(its message cannot be had: __str__ raised {type(failed).__name__}; args: {_args(error)})"
+
+
+def _args(error: BaseException) -> str:
+    try:
+        return _part(repr(error.args))
+    except Exception as failed:  # noqa: BLE001  # as above
+        return f"repr raised {type(failed).__name__}"
+
+
+def _part(text: object) -> str:
+    return head_tail(escape_surrogates(text) if isinstance(text, str) else _args(Exception(text)), _MOST_CHARS)[0]
 
 
 class error_boundary:  # noqa: N801  # used as a function; a generator would cost each model call five times as much
@@ -237,9 +288,9 @@ class error_boundary:  # noqa: N801  # used as a function; a generator would cos
         """Begin the block."""
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> None:
-        """Raise the error in place of a foreign one."""
-        if isinstance(error, Exception) and not isinstance(error, KestrelError):
-            raise self._kind(f"{self._what} failed: {type(error).__name__}: {error}") from error
+        """Raise the error in place of a foreign one, `SystemExit` of foreign code too."""
+        if isinstance(error, Exception | SystemExit) and not isinstance(error, KestrelError):
+            raise self._kind(f"{self._what} failed: {error_text(error)}") from error
 
 
 def _flatten(error: BaseException) -> Iterator[BaseException]:

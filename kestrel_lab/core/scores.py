@@ -6,6 +6,22 @@ from typing import ClassVar
 from kestrel_lab.core.calls import Usage
 
 
+def plain_number(value: object) -> bool | float | None:
+    """Return a number of any library as Python's own; `None` for what is no number.
+
+    Numbers are also what has one element and says it by `item` (numpy, torch), and whatever has a `__float__`: Decimal,
+    Fraction. Text is none, even where it could be read as one. Never raises.
+    """
+    try:
+        item = None if isinstance(value, bool | int | float) else getattr(value, "item", None)
+        single = item() if callable(item) else value
+        if isinstance(single, bool):
+            return single
+        return float(single) if hasattr(type(single), "__float__") else None  # type: ignore[arg-type]  # it has one
+    except Exception:  # noqa: BLE001  # the value is of foreign code
+        return None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Score:
     """The score of one check for one run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +12,8 @@ from typing import Any, Final, Literal, overload
 from kestrel_lab.answers.confidence import stated_confidence
 from kestrel_lab.core.errors import CheckError, UsageError, error_boundary
 from kestrel_lab.core.events import union as e
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.scores import plain_number
 from kestrel_lab.core.usage import MeteredRecords, events_of_type, usage_of_run, waiting_time, wall_time, working_time
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.verification.engine import CHECKS
@@ -91,9 +94,14 @@ class Metric:
     """The smallest difference that anybody would care about, in its unit."""
 
     def __call__(self, records: Records) -> float:
-        """Return the metric of a run; raises `CheckError` that names it for what its function raises."""
+        """Return the metric of a run; raises `CheckError` that names it for what its function raises, and for what is no number."""
         with error_boundary(CheckError, f"the metric {self.name!r}"):
-            return float(self.function(records))
+            value: object = self.function(records)
+            if (number := plain_number(value)) is not None and not math.isinf(number):
+                return float(number)
+            if inspect.iscoroutine(value):
+                value.close()
+            raise ValueError(f"it returned {one_line(repr(value))}; a metric returns a finite number, or nan where a run has none")
 
     @property
     def clock(self) -> bool:
@@ -253,16 +261,25 @@ METRICS: Final[dict[str, Metric]] = {
 """Every metric by its name, which is its column in a frame. A new one is a function and a line above."""
 
 
-def measure_run(records: Records, more: Iterable[Metric] = ()) -> dict[str, float]:
+def measure_run(records: Records) -> dict[str, float]:
     """Return the metrics of a run in the order of `METRICS`; those that the run has no value of are left out.
 
-    Behind them `concerns:KIND` for each kind, where the answer was reviewed, and the metrics in `more`, a suite's own.
-    Raises `CheckError` where the function of one of these raises.
+    Behind them `concerns:KIND` for each kind, where the answer was reviewed.
     """
     records = MeteredRecords(records)
     measured = {name: float(metric.function(records)) for name, metric in METRICS.items()} | concern_kinds(records)
-    measured |= {metric.name: metric(records) for metric in more}
     return {name: value for name, value in measured.items() if not math.isnan(value)}
+
+
+def own_metrics(records: Records, metrics: Iterable[Metric]) -> tuple[dict[str, float], list[str]]:
+    """Return the values of a suite's own metrics, and why others gave none; those that the run has no value of are in neither."""
+    records, values, unusable = MeteredRecords(records), dict[str, float](), list[str]()
+    for one in metrics:
+        try:
+            values[one.name] = one(records)
+        except CheckError as error:
+            unusable.append(str(error))
+    return {name: value for name, value in values.items() if not math.isnan(value)}, unusable
 
 
 @overload

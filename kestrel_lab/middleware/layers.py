@@ -121,6 +121,8 @@ class Timeout:
     """Give each call the seconds that `allowance` says; `None` means no bound."""
 
     allowance: Callable[[Call], float | None]
+    in_thread: Callable[[Call], bool] = lambda _call: False
+    """Whether a call runs in a thread: nothing stops it, so it is left to itself."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Proceed, for so long at most."""
@@ -133,9 +135,13 @@ class Timeout:
         except TimeoutError:
             if not bound.expired():
                 raise
-            return Result(
-                error=Problem(kind="timeout", message=f"{call.target} was stopped after {seconds:g} s", transient=True), seconds=seconds
-            )
+            text = f"{call.target} was stopped after {seconds:g} s"
+            if self.in_thread(call):
+                text = (
+                    f"{call.target} did not end within {seconds:g} s and was given up; it cannot be stopped, so it may still "
+                    "go on in the background and take effect"
+                )
+            return Result(error=Problem(kind="timeout", message=text, transient=True), seconds=seconds)
 
 
 def compose_layers(handler: Handler, *layers: Middleware) -> Handler:

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 
-from kestrel_lab.core.errors import DependencyError, LimitError, RunError, Signal, StoreError, UnmetError, UsageError
+from kestrel_lab.core.errors import DependencyError, LimitError, RunError, Signal, StoreError, UnmetError, UsageError, error_text
 from kestrel_lab.core.events.union import PlanProposed, RunFinished, RunInterrupted, StepFinished
 from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.plan import Plan
@@ -135,8 +135,8 @@ def _end_at_limit(ctx: RunContext, error: LimitError) -> None:
 
 
 async def _defect(ctx: RunContext, error: Exception) -> None:
-    reason = str(error) if isinstance(error, UsageError) else f"the engine failed: {type(error).__name__}: {error}"
-    reason = "; ".join([reason, *getattr(error, "__notes__", ())])
+    text = "; ".join(line.strip() for line in error_text(error).splitlines())
+    reason = "; ".join([str(error), *getattr(error, "__notes__", ())]) if isinstance(error, UsageError) else f"the engine failed: {text}"
     _end_run(ctx, RunStatus.FAILED, RunFinished(outcome="error", answer=_so_far(ctx), reason=reason))
     await ctx.on_disk()
     await _call_end_hooks(ctx)

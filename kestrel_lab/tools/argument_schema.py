@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Protocol, cast
 
-from kestrel_lab.core.errors import UsageError, did_you_mean
-from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.errors import UsageError, did_you_mean, error_text
+from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.tools.plain_types import is_plain, parameters_of
 
 if TYPE_CHECKING:  # pydantic is loaded at the first use of a tool, not at import
     from pydantic import TypeAdapter
@@ -31,10 +33,28 @@ class Arguments(Protocol):
         """JSON Schema, an object schema."""
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """Return the arguments as JSON, converted and completed with defaults; raises `ToolArgumentsError`."""
+        """Return the arguments as JSON, completed with defaults; raises `ToolArgumentsError`.
+
+        What it returns, and what a log has of it, can be validated again and means the same.
+        """
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
         """Return a new dict of the Python values to call the function with, from arguments that `validate` returned."""
+
+
+class ValidatedArguments(dict[str, Json]):
+    """The JSON of a call, with the values that were made of it, so that they are made once."""
+
+    __slots__ = ("_text", "_values")
+
+    def __init__(self, args: dict[str, Json], values: dict[str, Any]) -> None:
+        super().__init__(args)
+        self._text, self._values = dumps(args), cast("dict[str, Any] | None", values)
+
+    def take(self) -> dict[str, Any] | None:
+        """Return the values for the one call they are for; `None` later, or where the JSON was changed."""
+        values, self._values = self._values, None
+        return values if dumps(self) == self._text else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +64,11 @@ class Parameter:
     annotation: Any
     default: object = REQUIRED
     description: str = ""
+
+    @property
+    def type(self) -> Any:
+        """What is taken for it: the annotation, and `None` where that is the default."""
+        return self.annotation | None if self.default is None else self.annotation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,22 +91,82 @@ class TypedArguments:
         return cast("dict[str, Json]", _without_titles(schema))
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
-        """Numbers in text become numbers, defaults are filled in; raises `ToolArgumentsError` listing each wrong key."""
-        adapter = self._adapter
-        try:
-            values: dict[str, Json] = adapter.serializer.to_python(adapter.validator.validate_python(args), mode="json", warnings=False)
-        except ValueError as error:
-            from pydantic_core import ValidationError  # loaded on use
+        """Numbers in text become numbers, defaults are filled in; raises `ToolArgumentsError` listing each wrong key.
 
-            if not isinstance(error, ValidationError):
-                raise
-            raise ToolArgumentsError(self._explain(error.errors(include_url=False))) from None
-        return values
+        An argument of a type that is not plain (see `plain_types`) stays as the model wrote it, and so does a number that
+        is not finite: their Python values need not have a JSON form that could be read again.
+        """
+        values, serialize = self._values(args), self._adapter.serializer.to_python
+        if self._all_plain:
+            shown: dict[str, Json] = serialize(values, mode="json", warnings=False)
+            if all(type(one) is str or type(one) is int or _is_json(one) for one in shown.values()):
+                return shown
+        plain = {name: value for name, value in values.items() if name in self._plain}
+        forms = {name: form for name, form in serialize(plain, mode="json", warnings=False).items() if _is_json(form)}
+        defaults = {key: form for key, form in self._defaults.items() if key not in args}
+        return ValidatedArguments({**args, **forms, **defaults}, values)
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
         """Nested models, dataclasses, paths, … in place of their JSON form."""
-        values: dict[str, Any] = self._adapter.validator.validate_python(args)
-        return values
+        values = args.take() if isinstance(args, ValidatedArguments) else None
+        return self._values(args) if values is None else values
+
+    def _values(self, args: dict[str, Json]) -> dict[str, Any]:
+        """Return the Python values; raises `ToolArgumentsError`, also for what a validator of the user raises."""
+        try:
+            return cast("dict[str, Any]", self._adapter.validator.validate_python(args))
+        except UsageError:
+            raise
+        except Exception as error:
+            from pydantic_core import ValidationError  # loaded on use
+
+            if isinstance(error, ValidationError):
+                raise ToolArgumentsError(self._explain(error.errors(include_url=False))) from None
+            msg = f"{self.tool} was not run, its arguments could not be checked: {error_text(error)}"
+            raise ToolArgumentsError(msg) from error
+
+    @cached_property
+    def _plain(self) -> frozenset[str]:
+        """The parameters whose JSON form can be read again, that of their default too."""
+        fields, shared = parameters_of(self._adapter.core_schema)
+        return frozenset(
+            name
+            for name, one in self.parameters.items()
+            if (one.default is REQUIRED or name in self._readable) and is_plain(fields[name], shared)
+        )
+
+    @cached_property
+    def _all_plain(self) -> bool:
+        return len(self._plain) == len(self.parameters)
+
+    @cached_property
+    def _defaults(self) -> dict[str, Json]:
+        """By the key that a model gives, the JSON form of each readable default of a parameter that is not plain."""
+        fields, _ = parameters_of(self._adapter.core_schema)
+        keys = {name: fields[name].get("validation_alias", name) for name in self._readable if name not in self._plain}
+        return {key: self._readable[name] for name, key in keys.items() if isinstance(key, str)}
+
+    @cached_property
+    def _readable(self) -> dict[str, Json]:
+        """The JSON form of each default that is the same value when it is read from that form."""
+        from pydantic import TypeAdapter  # loaded on use
+        from pydantic_core import to_jsonable_python
+
+        fields, _ = parameters_of(self._adapter.core_schema)
+        found: dict[str, Json] = {}
+        for name, parameter in self.parameters.items():
+            default = parameter.default
+            if default is REQUIRED:
+                continue
+            # The usual case first: building a validator takes a hundred times as long.
+            if default is None or (fields[name]["schema"].get("schema") == {"type": type(default).__name__} and _is_json(default)):
+                found[name] = cast("Json", default)
+                continue
+            with suppress(Exception):  # the user's types: whatever they raise, there is no form to show
+                form = to_jsonable_python(default)
+                if _is_json(form) and TypeAdapter(parameter.type).validate_python(form) == default:
+                    found[name] = form
+        return found
 
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
@@ -94,8 +179,7 @@ class TypedArguments:
             if parameter.default is REQUIRED:
                 fields[name] = Annotated[parameter.annotation, Field(description=about)]
                 continue
-            annotation = parameter.annotation | None if parameter.default is None else parameter.annotation
-            fields[name] = NotRequired[Annotated[annotation, Field(default=parameter.default, description=about)]]
+            fields[name] = NotRequired[Annotated[parameter.type, Field(default=parameter.default, description=about)]]
         make_shape = cast("Callable[[str, dict[str, Any]], Any]", TypedDict)  # the functional form, with names known only now
         shape = make_shape(self.tool, fields)
         shape.__pydantic_config__ = ConfigDict(extra="forbid", coerce_numbers_to_str=True)
@@ -120,7 +204,8 @@ class TypedArguments:
     def _complaint(self, error: ErrorDetails) -> str:
         top_level = len(error["loc"]) == 1
         if error["type"] == "missing":
-            about = self.parameters[str(error["loc"][0])].description if top_level else ""
+            parameter = self.parameters.get(str(error["loc"][0])) if top_level else None
+            about = parameter.description if parameter is not None else ""
             return f"required but missing ({one_line(about, 120)})" if about else "required but missing"
         if error["type"] == "extra_forbidden":
             return f"unknown argument; {did_you_mean(str(error['loc'][0]), self.parameters)}" if top_level else "unknown key"
@@ -132,7 +217,8 @@ class TypedArguments:
 class SchemaArguments:
     """Arguments described only by a JSON Schema that another program enforces, such as a tool server.
 
-    Only the presence and the spelling of top-level keys are checked here.
+    Only the presence and the spelling of top-level keys are checked here. Of a schema that is not as it should be, what
+    can be read counts: the other program has the last word.
     """
 
     tool: str
@@ -140,9 +226,10 @@ class SchemaArguments:
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
         """The arguments as they are; raises `ToolArgumentsError` for a missing key, or an unknown one where the schema forbids it."""
-        known = cast("dict[str, Json]", self.schema.get("properties") or {})
-        required = cast("list[str]", self.schema.get("required") or [])
-        lines = [f"- {name}: required but missing" for name in required if name not in args]
+        properties, required = self.schema.get("properties"), self.schema.get("required")
+        known = properties if isinstance(properties, dict) else {}
+        names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        lines = [f"- {name}: required but missing" for name in names if name not in args]
         if self.schema.get("additionalProperties") is False:
             lines += [f"- {name}: unknown argument; {did_you_mean(name, known)}" for name in args if name not in known]
         if lines:
@@ -152,6 +239,14 @@ class SchemaArguments:
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
         """Return a copy."""
         return dict(args)
+
+
+def _is_json(value: object) -> bool:
+    try:
+        dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _without_titles(schema: object) -> object:

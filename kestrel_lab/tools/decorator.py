@@ -130,7 +130,8 @@ def tool(
         effect: What repeating a call does: `pure`, `idempotent`, `checkable` or `opaque`.
         version: Changes when answers may change; a hash of the function's own source if left out.
         parallel_safe: Whether it may run beside other calls; if left out, when pure or at most LOW.
-        timeout_s: Seconds the engine gives a call.
+        timeout_s: Seconds the engine gives a call. A synchronous function with one runs in a thread; it cannot be stopped,
+            so past its time the model is told so and the thread is left to itself.
         max_chars: How much of an answer a model is shown.
         thread: Run a synchronous function in a worker thread.
         fingerprint: The state of what a pure tool reads; answers are reused while it stays equal.
@@ -164,6 +165,7 @@ def tool(
     danger = _danger(danger_level)
     if effect not in get_args(Effect):
         raise UsageError(f"there is no effect {effect!r}; {did_you_mean(str(effect), get_args(Effect))}")
+    _check_timeout(timeout_s)
     _check_caching(effect, fingerprint, cache_ttl_seconds, cache_scope)
     read, reach = read_reads(reads, untrusted=untrusted), read_reach(reaches)
     carried, owned = (tuple(one.split()) if isinstance(one, str) else tuple(one) for one in (content, own))
@@ -208,6 +210,13 @@ def tool(
         )
 
     return make if function is None else make(function, depth=2)
+
+
+def _check_timeout(seconds: object) -> None:
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise UsageError(f"timeout_s is a positive number of seconds, not {seconds!r}; leave it out for no bound")
 
 
 def _check_caching(effect: Effect, fingerprint: Fingerprint | None, ttl: float | None, scope: CacheScope) -> None:

@@ -20,7 +20,7 @@ def to_json(value: object) -> Json:
         raise TypeError(
             f"a value of type {type(value).__name__} cannot be returned ({error}); "
             "return text, numbers, lists, dicts, dataclasses or pydantic models"
-        ) from error
+        ) from None
 
 
 def _convert(value: object) -> Json:

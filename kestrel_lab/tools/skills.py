@@ -20,7 +20,8 @@ from typing import Any, Final
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError, did_you_mean
-from kestrel_lab.core.sanitize import decode_text, one_line
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.text_files import decode_text
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.directory_walk import closing_fd, walk_directory
 from kestrel_lab.tools.files.lock import read_whole
@@ -119,7 +120,7 @@ class Skill:
                 fd = open_beneath(folder, posixpath.normpath(file), os.O_RDONLY | flags, 0, follow=True)
         except OSError as error:
             why = "it leads out of the skill's folder" if error.errno in _LED_OUT else error.strerror
-            raise ValueError(f"{file} of the skill {self.name!r} cannot be read: {why}") from error
+            raise ValueError(f"{file} of the skill {self.name!r} cannot be read: {why}") from None
         with closing_fd(fd):
             yield fd
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # what `signal` is made of; it has no stub
 import asyncio
+import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -211,7 +212,7 @@ class Tool:
     max_chars: int = 20_000
     """How much of an answer a model is shown."""
     thread: bool = False
-    """A synchronous function runs in a worker thread, not on the event loop's.
+    """A synchronous function runs in a worker thread, not on the event loop's; one with `timeout_s` always does.
 
     A cancelled call does not stop a thread: its function runs to its end unseen.
     """
@@ -293,7 +294,7 @@ class Tool:
 
         `ctx` is what a function with a context parameter is given; only one without may go without.
 
-        A synchronous function blocks the event loop unless `thread` is set; Ctrl-C or a notebook's Stop
+        A synchronous function blocks the event loop unless `thread` or `timeout_s` is set; Ctrl-C or a notebook's Stop
         interrupts it with `KeyboardInterrupt` when it runs on the main thread.
         """
         values = self.arguments.bind(args)
@@ -302,8 +303,8 @@ class Tool:
             values[self.context_parameter] = ctx
         if self._is_async:
             return to_json(await self.function(**values))
-        if self.thread:
-            answer = await asyncio.to_thread(self.function, **values)
+        if self.in_thread:
+            answer = await _call_in_thread(self.function, values, alone=self.timeout_s is not None)
         elif threading.current_thread() is threading.main_thread():
             with _interruptible():
                 answer = self.function(**values)
@@ -322,6 +323,11 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"<tool {self.name}: {self.danger.name}, {self.effect}>"
+
+    @cached_property
+    def in_thread(self) -> bool:
+        """Whether a call runs in a thread, which nothing can stop."""
+        return (self.thread or self.timeout_s is not None) and not self._is_async
 
     @cached_property
     def _is_async(self) -> bool:
@@ -406,6 +412,46 @@ class Toolbox:
             )
             for tool in self
         ]
+
+
+async def _call_in_thread(function: Callable[..., Any], values: dict[str, Any], *, alone: bool) -> Any:
+    """Call a function in a thread with the context variables of this task; whatever it raises escapes.
+
+    With `alone` the thread is its own, and is abandoned where the call is cancelled: a function that hangs then keeps
+    neither the threads of the event loop nor the end of the process.
+    """
+
+    def call() -> tuple[Any, BaseException | None]:
+        # Returned, as a future takes no StopIteration, and a KeyboardInterrupt in a thread is nobody's Ctrl-C.
+        try:
+            return function(**values), None
+        except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
+            return None, error
+
+    answer, error = await (_in_own_thread(call) if alone else asyncio.to_thread(call))
+    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit):
+        raise RuntimeError(f"the function raised {type(error).__name__}") from error
+    if error is not None:
+        raise error
+    return answer
+
+
+async def _in_own_thread(call: Callable[[], Any]) -> Any:
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def deliver(value: Any) -> None:
+        if not answer.done():
+            answer.set_result(value)
+
+    def work() -> None:
+        value = context.run(call)
+        with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+            loop.call_soon_threadsafe(deliver, value)
+
+    threading.Thread(target=work, name="kestrel tool", daemon=True).start()
+    return await answer
 
 
 @contextmanager

@@ -92,6 +92,25 @@ def test_a_saved_notebook_is_changed_and_says_how_that_is_seen(tmp_path: Path) -
     assert [cell["id"] for cell in saved.read()] == ["c0", "c1"]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_saved_notebook_keeps_its_encoding_and_line_ends(tmp_path: Path, encoding: str, last: bool, end: str) -> None:
+    """What another editor wrote stays in its form, also without a line end at the end, and a lone surrogate is no reason to fail."""
+    path = notebook(tmp_path / "t.ipynb", RUNNING, "b")
+    text = json.dumps(json.loads(path.read_text()), indent=1).replace("\n", end)
+    swap = edit(path, 1, "é \ud800")
+    path.write_bytes((text + end * last).encode(encoding))
+
+    SavedNotebook(NotebookFile(path), shell()).swap(swap)
+    after = path.read_bytes()
+    assert after[:4] == (text + end * last).encode(encoding)[:4]
+    changed = after.decode(encoding)
+    assert changed.count("\n") == changed.count(end) > 20
+    assert changed.endswith("}" + end * last)
+    assert json.loads(changed)["cells"][1]["source"] == "é \ud800"
+
+
 def test_unsaved_changes_of_a_person_are_respected(tmp_path: Path) -> None:
     """The cell that runs is not in the file: it was typed after the last save, so the file is refused until it is saved."""
     path = notebook(tmp_path / "t.ipynb", "older", "b")

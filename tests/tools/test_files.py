@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -13,11 +14,13 @@ from hypothesis import strategies as st
 from waits import PATIENCE_S, until
 
 from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.text_files import end_pattern, split_lines
 from kestrel_lab.tools.builtin import native_tools
-from kestrel_lab.tools.files.edit import replace_exact, split_lines, unified_diff
+from kestrel_lab.tools.files.edit import replace_exact, unified_diff
 from kestrel_lab.tools.files.fingerprints import CHANGING
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
+from kestrel_lab.views.diffs import sanitize_diff
 
 BOX = native_tools()
 
@@ -165,17 +168,111 @@ def test_the_diff_can_be_applied(tmp_path_factory: pytest.TempPathFactory, befor
 
 @given(text=st.text(alphabet="ab\r\n", max_size=30), old=st.text(alphabet="ab\n", max_size=4), new=st.text(alphabet="ab\n", max_size=4))
 def test_replacing_is_exact(text: str, old: str, new: str) -> None:
-    """Law: either exactly one place changed and everything else is as it was, or it is refused."""
+    """Law: either one place changed, everything else is as it was, and no line end is new to the file; or it is refused."""
     assert "".join(split_lines(text)) == text
+    ends = re.compile(end_pattern(text))
     try:
         after = replace_exact(text, old, new, everywhere=False)
     except ValueError:
-        assert not old or old == new or text.count(old) != 1
+        assert not old or old == new or ends.sub("\n", text).count(old) != 1 or text.count(old) != 1
         return
-    ends = "\r\n" if old not in text else "\n"
-    a, b = old.replace("\n", ends), new.replace("\n", ends)
-    assert text.count(a) == 1
-    assert after == text[: text.index(a)] + b + text[text.index(a) + len(a) :]
+    same_before = next((at for at, (a, b) in enumerate(zip(text, after, strict=False)) if a != b), min(len(text), len(after)))
+    assert any(
+        ends.sub("\n", text[at : at + length]) == old
+        and ends.sub("\n", after[at : len(after) - len(text) + at + length]) == new
+        and after.endswith(text[at + length :])
+        for at in range(same_before + 1)
+        for length in range(2 * len(old) + 1)
+        if at + length <= len(text)
+    )
+    if known := set(ends.findall(text)):
+        assert set(ends.findall(after)) <= known
+
+
+LATIN, UTF16_BE = "é = 1\r\nb = 2\r\n".encode("latin-1"), b"\xfe\xff" + "é = 1\nb = 2\n".encode("utf-16-be")
+
+
+@pytest.mark.parametrize(
+    ("content", "old", "new", "expected"),
+    [
+        (b"a\r\nb\r\nc\r\n", "b", "B1\nB2", b"a\r\nB1\r\nB2\r\nc\r\n"),
+        (b"a\r\nb\r\nc\r\n", "a\nb", "a\nx\nb", b"a\r\nx\r\nb\r\nc\r\n"),
+        (b"a\r\nb\r\nc\r\n", "a\r\nb", "a\nx\nb", b"a\r\nx\r\nb\r\nc\r\n"),
+        (b"a\r\nb\r\nc\r\n", "\nb", "\nB", b"a\r\nB\r\nc\r\n"),
+        (b"a\nb\nc\n", "b", "B1\r\nB2", b"a\nB1\nB2\nc\n"),
+        (b"a\r\nb", "b", "B1\nB2", b"a\r\nB1\r\nB2"),
+        (b"a\nb\r\nc\n", "b", "B1\nB2", b"a\nB1\r\nB2\r\nc\n"),
+        (b"a\nb\r\nc\n", "a\nb\nc", "A\nB\nC", b"A\nB\r\nC\n"),
+        (b"a\rb\rc\r", "a\nb", "A\nx\nB", b"A\rx\rB\rc\r"),
+        (b"10%\r20%\nb\n", "b", "B\rC\nD", b"10%\r20%\nB\rC\nD\n"),
+        (b"a\r\nb\r\n", "a\r\nb", "a\nb", b"a\nb\r\n"),
+        (b"\xef\xbb\xbfa\r\n", "a", "a\né", "\ufeffa\r\né\r\n".encode()),
+        (LATIN, "b = 2", "ü = 2\nc", "é = 1\r\nü = 2\r\nc\r\n".encode("latin-1")),
+        (UTF16_BE, "b = 2", "ü\nc", b"\xfe\xff" + "é = 1\nü\nc\n".encode("utf-16-be")),
+    ],
+)
+@pytest.mark.parametrize("name", ["edit_file", "edit_file, everywhere", "multi_edit"])
+def test_an_edit_keeps_encoding_and_line_ends(tmp_path: Path, name: str, content: bytes, old: str, new: str, expected: bytes) -> None:
+    """Whatever line ends a model writes, the file keeps its own, where it is edited too; only a change of nothing else is taken as given."""
+    (tmp_path / "f").write_bytes(content)
+    if name == "multi_edit":
+        use(tmp_path, name, path="f", edits=[{"old": old, "new": new}])
+    else:
+        use(tmp_path, "edit_file", path="f", old=old, new=new, replace_all="everywhere" in name)
+    assert (tmp_path / "f").read_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "content", "after", "told"),
+    [
+        (b"\xef\xbb\xbfa\n", "é\nb\n", "\ufeffé\nb\n".encode(), ""),
+        (b"\xef\xbb\xbfa\n", "\ufeffé\n", "\ufeffé\n".encode(), ""),
+        ("é\n".encode("utf-16"), "ü\n", "ü\n".encode("utf-16"), ""),
+        (UTF16_BE, "ü\n", b"\xfe\xff" + "ü\n".encode("utf-16-be"), ""),
+        (b"\0\0\xfe\xff" + "a\r\n".encode("utf-32-be"), "b\n", b"\0\0\xfe\xff" + "b\r\n".encode("utf-32-be"), ""),
+        (LATIN, "ü\nb\n", "ü\r\nb\r\n".encode("latin-1"), ""),
+        (LATIN, "→\nb\n", "→\r\nb\r\n".encode(), "its encoding was latin-1, which does not have all of these characters, and is utf-8 now"),
+        (b"a\r\nb", "c\nd", b"c\r\nd", ""),
+        (b"a\rb\r", "c\nd\n", b"c\rd\r", ""),
+        (b"a\nb\n", "c\r\nd\r\n", b"c\r\nd\r\n", "its line ends were LF and are CRLF now"),
+        (b"a\nb\r\n", "c\nd\n", b"c\nd\n", "its line ends were mixed and are LF now"),
+        (b"\0\1\2", "c\n", b"c\n", "what it held was not text"),
+        (b"", "c\n", b"c\n", ""),
+    ],
+)
+def test_replacing_a_file_keeps_encoding_and_line_ends_or_says_so(
+    tmp_path: Path, before: bytes, content: str, after: bytes, told: str
+) -> None:
+    """What is kept needs no word; what cannot be kept is in the answer and in what a person is shown before."""
+    (tmp_path / "f").write_bytes(before)
+    made = BOX.get("write_file")
+    assert made.preview is not None
+    shown = made.preview({"path": "f", "content": content}, ToolContext(workspace=Workspace(tmp_path)))
+    said = use(tmp_path, "write_file", path="f", content=content)
+    assert (tmp_path / "f").read_bytes() == after
+    notes = [line for line in said.splitlines() if line.startswith("[")]
+    assert notes == ([f"[{told}]"] if "not text" not in told else notes) if told else not notes
+    assert told in said and (told in shown or "binary" in shown)
+    assert use(tmp_path, "write_file", path="f", content=content).count("\n") == 0, "written again it changes nothing"
+    assert (tmp_path / "f").read_bytes() == after
+
+
+def test_an_edit_is_refused_where_the_encoding_has_no_such_character(tmp_path: Path) -> None:
+    """The reason names the character and the way out, and the file stays as it is."""
+    (tmp_path / "f").write_bytes(LATIN)
+    with pytest.raises(ValueError, match="f is latin-1, which has no '→': use another character, or replace the whole file"):
+        use(tmp_path, "edit_file", path="f", old="b", new="→")
+    assert (tmp_path / "f").read_bytes() == LATIN
+
+
+def test_the_lines_of_an_old_mac_file_are_lines(tmp_path: Path) -> None:
+    """Reading a part, the place of an error and a diff count the lines of a file that ends them with CR alone."""
+    (tmp_path / "f").write_bytes(b"a\rb\rb\rc\r")
+    assert use(tmp_path, "read_file", path="f", offset=2, limit=1).startswith("b\r\n[lines 2 to 2 of 4")
+    with pytest.raises(ValueError, match=r"occurs 2 times \(lines 2, 3\)"):
+        use(tmp_path, "edit_file", path="f", old="b", new="x")
+    diff = use(tmp_path, "edit_file", path="f", old="c", new="d")
+    assert sanitize_diff(diff) == "--- f\n+++ f\n@@ -1,4 +1,4 @@\n a\n b\n b\n-c\n+d"
 
 
 def test_listing_and_existence(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, Final, NoReturn
 
-from kestrel_lab.checks.python_function import PythonCheck
-from kestrel_lab.core.errors import CheckError, UsageError
+from kestrel_lab.checks.python_function import PythonCheck, score_of
+from kestrel_lab.core.errors import CheckError, UsageError, error_text
 from kestrel_lab.core.events.union import Record, from_json, to_json
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.protocols import Trial
@@ -145,7 +145,8 @@ def _score(check: PythonCheck, opinion: str, said: str) -> Score:
         if "problem" in found:
             raise CheckError(str(found["problem"]))
         value = float(found["value"])
-        return Score(check=str(found["check"]), passed=found["passed"] is True, value=value, reason=str(found["reason"]))
+        told = Score(check=str(found["check"]), passed=found["passed"] is True, value=value, reason=str(found["reason"]))
+        return score_of(told.check, told, check.function)
     except (ValueError, KeyError, TypeError) as error:
         msg = f"python_check {check.function} ended without an opinion: {one_line(said[-400:], 300) or 'it wrote nothing'}"
         raise CheckError(msg) from error
@@ -181,7 +182,7 @@ def main() -> None:
     except (CheckError, UsageError) as error:
         told = {"problem": str(error)}
     except Exception as error:  # noqa: BLE001 - whatever the function raises is told to the process that asked
-        told = {"problem": f"the check {f'{reference} agrees'!r} failed: {type(error).__name__}: {error}"}
+        told = {"problem": f"the check {f'{reference} agrees'!r} failed: {error_text(error)}"}
     out.write(f"\n{order['mark']}{json.dumps(told)}\n")
     out.flush()
 

@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
-from kestrel_lab.core.errors import ApprovalRequired, CheckError, KestrelError, RunError, error_boundary
+from kestrel_lab.checks.python_function import awaited, score_of
+from kestrel_lab.core.errors import ApprovalRequired, CheckError, KestrelError, RunError, error_boundary, error_text
 from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, Record, RunFinished, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.protocols import Check, Trial
@@ -20,7 +21,7 @@ from kestrel_lab.core.sanitize import head_tail, one_line
 from kestrel_lab.core.scores import Score
 from kestrel_lab.evals.execution.prepare import PreparedSuite
 from kestrel_lab.evals.execution.workspaces import trial_workspace
-from kestrel_lab.evals.metrics import measure_run
+from kestrel_lab.evals.metrics import measure_run, own_metrics
 from kestrel_lab.evals.seed_notes import store_seed_notes
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Config, Scenario
@@ -157,10 +158,10 @@ async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *
             grader=lambda name: guard_model(models.grader(name), session.supervisor, _ignore_wait, call_s=bounds.model_seconds),
             function=ready.functions.__getitem__, environment=environment, sandbox=session.sandbox, read_only=workspace.read_only,
         ))  # fmt: skip
-    try:
-        measured = measure_run(records, ready.suite.metrics)
-    except CheckError as error:
-        measured, judged = measure_run(records), replace(judged, outcome="error", reason=str(error))
+    own, unusable = own_metrics(records, ready.suite.metrics)
+    measured = measure_run(records) | own
+    if unusable:
+        judged = replace(judged, outcome="error", reason="; ".join(filter(None, [judged.reason, *unusable])))
     return EvalRow(
         id=f"t{secrets.token_hex(8)}",
         scenario=scenario.id,
@@ -202,7 +203,7 @@ async def _finish(run: Run) -> str:
     except KestrelError:
         raise
     except Exception as error:  # noqa: BLE001 - a defect in one trial is that trial's result, and must not end the suite
-        return f"{type(error).__name__}: {error}"
+        return error_text(error)
     return ""
 
 
@@ -293,7 +294,7 @@ async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
     scores = []
     for check in checks:
         with error_boundary(CheckError, f"the check {check.label!r}"):
-            scores.append(await check(trial))
+            scores.append(score_of(check.label, await awaited(check(trial))))
     return tuple(scores)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from kestrel_lab.checks.python_function import PythonCheck
+from kestrel_lab.checks.python_function import PythonCheck, awaited, score_of
 from kestrel_lab.core.errors import CheckError, UsageError, error_boundary
 from kestrel_lab.core.events.union import Record, RunFinished, RunStarted, ToolCalled
 from kestrel_lab.core.json_types import content_key
@@ -22,6 +21,7 @@ from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.trial import Identity, outcome_of, scenario_hash, score_json
 from kestrel_lab.evals.git import commit_of
+from kestrel_lab.evals.metrics import own_metrics
 from kestrel_lab.evals.options import Selection
 from kestrel_lab.evals.stored_trials import EvalRow, each_stored_trial, store_scores
 from kestrel_lab.evals.suite import Environment, Opened, Scenario, Suite
@@ -220,7 +220,7 @@ class Judge:
             if not needs:
                 try:
                     with error_boundary(CheckError, f"the check {check.label!r}"):
-                        scores.append(score_json(await check(trial)))
+                        scores.append(score_json(score_of(check.label, await awaited(check(trial)))))
                 except CheckError as error:
                     missing.append(str(error))
                 continue
@@ -233,7 +233,9 @@ class Judge:
         outcome, reason = _outcome(row, records, scores, missing)
         result: dict[str, Any] = {**row.result, "outcome": outcome, "reason": reason, "scores": scores}
         result["rescored"] = {"suite": self.suite_hash, "from": row.id, "at": time.time(), "kept": needing}
-        own = {metric.name: value for metric in self.suite.metrics if not math.isnan(value := metric(records))}
+        own, unusable = own_metrics(records, self.suite.metrics)
+        if unusable:
+            result |= {"outcome": "error", "reason": "; ".join(filter(None, [str(reason), *unusable]))}
         return replace(row, result=result, metrics=row.metrics | own, key="" if needing or missing else _key(row, scenario)), needing
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.sanitize import decode_marked
+from kestrel_lab.core.text_files import decode_marked
 from kestrel_lab.host.git import run_git
 from kestrel_lab.host.log_files import LOG_NAMES, is_open_here, open_no_log
 from kestrel_lab.host.programs import beside_python

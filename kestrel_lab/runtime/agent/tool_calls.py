@@ -21,6 +21,7 @@ from kestrel_lab.core.errors import (
     StoreError,
     UsageError,
     did_you_mean,
+    error_text,
     most_severe,
 )
 from kestrel_lab.core.events.union import FolderChanged, Progress, SchedulerParallelBatch, ToolDelta
@@ -112,7 +113,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         FileTrace(ctx, calls),
         # In its place: a call that may not be made is not answered either, and a read sees the write before it.
         *(_cache(ctx) if any(map(is_cacheable, tools)) else ()),
-        *((Timeout(lambda call: toolbox.get(call.target).timeout_s),) if {tool.timeout_s for tool in tools} != {None} else ()),
+        *((_timeout(toolbox),) if {tool.timeout_s for tool in tools} != {None} else ()),
         RecordIntent(ctx.emit, ctx.on_disk),
     )
 
@@ -274,6 +275,10 @@ def _refusing_handler(problem: Problem) -> Handler:
     return refuse
 
 
+def _timeout(toolbox: Toolbox) -> Timeout:
+    return Timeout(lambda call: toolbox.get(call.target).timeout_s, lambda call: toolbox.get(call.target).in_thread)
+
+
 def _cache(ctx: RunContext) -> tuple[ToolCache, ...]:
     if ctx.cache is None:
         return ()
@@ -322,15 +327,15 @@ def _tool_handler(
         spools: list[Spool] = []
         images: list[ImagePart] = []
         scope = scope_of(call, parts, spools, images) if tool.context_parameter else None
-        try:
-            began = time.perf_counter()
-            value = ctx.redactor.json(await tool.run(call.args, scope))
-            name, chars = end_spools(spools)
-            seconds = (parts.seconds if parts else 0.0) or time.perf_counter() - began
-            known = Versions() if scope is None else scope.versions
+        known = Versions() if scope is None else scope.versions
+        began = time.perf_counter()
+
+        def result(value: Json = None, error: Problem | None = None) -> Result:
+            name, chars = end_spools(spools) if error is None else ("", 0)
             return Result(
                 value=value,
-                seconds=seconds,
+                error=error,
+                seconds=(parts.seconds if parts else 0.0) or time.perf_counter() - began,
                 whole=name,
                 chars=chars,
                 knows=known.knows,
@@ -338,14 +343,17 @@ def _tool_handler(
                 before=known.before,
                 images=(*images,),
             )
+
+        try:
+            return result(ctx.redactor.json(await tool.run(call.args, scope)))
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
             ctx.break_off()
             raise asyncio.CancelledError from None
-        except (Signal, StoreError):
+        except (Signal, StoreError, GeneratorExit, asyncio.CancelledError):
             raise
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
-            return _failed(error, ctx, images)
+        except BaseException as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
+            return result(*_failure(error, ctx))
         finally:
             for spool in spools:
                 spool.drop()
@@ -353,14 +361,12 @@ def _tool_handler(
     return run
 
 
-def _failed(error: BaseException, ctx: RunContext, images: list[ImagePart]) -> Result:
-    """Return what a call ends with whose tool raised; of code that the tool ran all that came of it, `images` too."""
-    said = ctx.redactor.text
-    match error:
-        case CodeError():
-            problem = Problem(kind="cancelled" if error.stopped else "raised", message=said(str(error)))
-            return Result(value=said(error.output), error=problem, images=(*images,))
-        case ConflictError():
-            return Result(error=Problem(kind="conflict", message=said(str(error))))
-    text = str(error) if isinstance(error, KestrelError) else f"{type(error).__name__}: {error}"
-    return Result(error=Problem(kind="failed", message=said(text), transient=classify_failure(error) in RECOVERABLE))
+def _failure(error: BaseException, ctx: RunContext) -> tuple[Json, Problem]:
+    """Return what a call whose tool raised answers, and its problem; code that the tool ran has an answer: what it printed until then."""
+    shown = ctx.redactor.text
+    if isinstance(error, CodeError):
+        return shown(error.output), Problem(kind="cancelled" if error.stopped else "raised", message=shown(str(error)))
+    text = shown(str(error) if isinstance(error, KestrelError) else error_text(error))
+    if isinstance(error, ConflictError):
+        return None, Problem(kind="conflict", message=text)
+    return None, Problem(kind="failed", message=text, transient=classify_failure(error) in RECOVERABLE)

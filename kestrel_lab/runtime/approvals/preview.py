@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.core.errors import ConflictError
+from kestrel_lab.core.errors import ConflictError, error_text
 from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
@@ -64,7 +64,7 @@ def preview_of(call: Call, ctx: RunContext) -> str:
     try:
         return tool.preview(call.args, ToolContext(workspace=ctx.workspace, notes=notes_of(ctx, call.step)))
     except Exception as error:  # noqa: BLE001  # the boundary to a tool's own code; the person is told
-        return f"no preview: {type(error).__name__}: {error}"
+        return f"no preview: {error_text(error)}"
 
 
 async def dry_run_of(call: Call, ctx: RunContext) -> DryRun | None:

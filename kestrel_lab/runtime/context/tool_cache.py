@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kestrel_lab.core.calls import Call
-from kestrel_lab.core.errors import DependencyError
+from kestrel_lab.core.errors import DependencyError, error_text
 from kestrel_lab.core.events.union import Event, HealthChanged
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.host.postgres import is_postgres
@@ -151,7 +151,7 @@ async def cache_key(tool: Tool, call: Call, scope: ToolContext, pin: str) -> Pla
             found = tool.fingerprint(call.args, scope)
             state = await found if inspect.isawaitable(found) else found
         except Exception as error:  # noqa: BLE001  # foreign code; the call itself is not harmed
-            warnings.warn(f"answers of {tool.name} are not reused: its fingerprint failed ({type(error).__name__}: {error})", stacklevel=2)
+            warnings.warn(f"answers of {tool.name} are not reused: its fingerprint failed ({error_text(error)})", stacklevel=2)
             return None
         if state is None:
             return None

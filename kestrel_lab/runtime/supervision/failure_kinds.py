@@ -12,7 +12,7 @@ import socket
 import subprocess
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from kestrel_lab.core.calls import Problem
 from kestrel_lab.core.errors import CheckError, DependencyError, LimitError, ModelError, RunError, StoreError, UsageError
@@ -105,7 +105,8 @@ def _direct_class(error: BaseException) -> FailureClass | None:  # noqa: C901  #
     if name in _PASSING or status in _PASSING_STATUS:
         return "transient"
     if any(kind.__name__ in _MCP_ERRORS for kind in type(error).__mro__):
-        return _MCP.get(getattr(getattr(error, "error", None), "code", None), "logic")
+        code = _attribute(_attribute(error, "error"), "code")
+        return _MCP.get(code, "logic") if isinstance(code, int) else "logic"
     return "logic" if status is not None else None
 
 
@@ -114,11 +115,19 @@ def _status(error: BaseException) -> int | None:
     # litellm gives the status 500 to whatever it did not expect, its own defects included.
     if type(error).__name__ == "APIConnectionError":
         return None
-    for holder in (error, getattr(error, "response", None)):
-        status = getattr(holder, "status_code", None) or getattr(holder, "status", None)
+    for holder in (error, _attribute(error, "response")):
+        status = _attribute(holder, "status_code") or _attribute(holder, "status")
         if isinstance(status, int):
             return status
     return None
+
+
+def _attribute(holder: object, name: str) -> Any:
+    """Return an attribute of an error of foreign code, where a property may raise; `None` where there is none."""
+    try:
+        return getattr(holder, name, None)
+    except Exception:  # noqa: BLE001  # foreign code
+        return None
 
 
 _ADVICE: dict[FailureClass, str] = {

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import io
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.text_files import end_pattern, line_end, split_lines, with_line_ends
 
 _CONTEXT = 3
 _NO_NEWLINE = "\n\\ No newline at end of file"
 _MOST_COMPARED = 20_000
+_MOST_NUMBERS = 5
+_END = re.compile(r"(\r\n|\n|\r)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,29 +26,64 @@ class Edit:
     replace_all: bool = False
 
 
-def split_lines(text: str) -> list[str]:
-    """Lines with their ends, split at newlines only: form feeds and the like are part of a line, as in an editor."""
-    return list(io.StringIO(text, newline="\n"))
-
-
 def replace_exact(text: str, old: str, new: str, *, everywhere: bool) -> str:
     """`text` with `old` replaced; raises `ValueError` that helps when it is missing, repeated or empty.
 
-    Where the file ends its lines with CRLF and `old` does not, the replacement is made in CRLF.
+    Line ends of `old` match any line end where the exact ones are not there. Line ends of `new` become those of the text
+    that it replaces, else that of its line, so the file keeps its own. An `old` and a `new` that differ in nothing but
+    line ends are taken as they are.
     """
     if not old:
         raise ValueError("old is empty: give the exact text to replace, or use write_file for a new file")
     if old == new:
         raise ValueError("old and new are the same: nothing would change")
-    if old not in text and "\r\n" in text:
-        old, new = (part.replace("\r\n", "\n").replace("\n", "\r\n") for part in (old, new))
-    count = text.count(old)
-    if count == 0:
+    places = _places(text, old)
+    if not places:
         raise ValueError(f"old was not found{_closest_line(text, old)}")
-    if count > 1 and not everywhere:
-        places = ", ".join(str(number) for number in _line_numbers(text, old, 5)) + (", …" if count > 5 else "")
-        raise ValueError(f"old occurs {count} times (lines {places}): add lines around it until it is unique, or set replace_all")
-    return text.replace(old, new)
+    if len(places) > 1 and not everywhere:
+        raise ValueError(
+            f"old occurs {len(places)} times (lines {_line_numbers(text, places)}): "
+            "add lines around it until it is unique, or set replace_all"
+        )
+    parts, at = [], 0
+    for place in places:
+        parts += [text[at : place.start()], new if _same_words(old, new) else _fitted(new, text, place)]
+        at = place.end()
+    after = "".join([*parts, text[at:]])
+    if after == text:
+        raise ValueError("old and new differ only in line ends, and the file has those of new already: nothing would change")
+    return after
+
+
+def _places(text: str, old: str) -> list[re.Match[str]]:
+    """Where `old` is in `text`: with its exact line ends, else with any. A match never begins or ends within a CRLF."""
+    if "\n" not in old and "\r" not in old:
+        return list(re.finditer(re.escape(old), text))
+    pieces = _END.split(old)
+    exact = {"\n": r"(?<!\r)\n", "\r\n": r"\r\n", "\r": r"\r(?!\n)"}
+    lone = "\r" if line_end(text) == "\r" else ""
+    for ends in (exact, {end: exact["\r"] if end == "\r" and not lone else f"(?:{end_pattern(text)})" for end in exact}):
+        pattern = "".join(ends[piece] if number % 2 else re.escape(piece) for number, piece in enumerate(pieces))
+        if found := list(re.finditer(pattern, text)):
+            return found
+    return []
+
+
+def _same_words(old: str, new: str) -> bool:
+    return _END.sub("\n", old) == _END.sub("\n", new)
+
+
+def _fitted(new: str, text: str, place: re.Match[str]) -> str:
+    """`new` with the line ends of what it replaces, and for further lines with that of the line where it is put."""
+    if "\n" not in new and "\r" not in new:
+        return new
+    ends = re.compile(end_pattern(text))
+    there = ends.findall(place[0])
+    if (here := ends.search(text, place.end())) is not None:
+        there.append(here[0])
+    elif not there:  # the last line has no end: as the line before it
+        there = [found[0] for found in ends.finditer(text, 0, place.start())][-1:]
+    return with_line_ends(new, there, lone=line_end(text) == "\r") if there else new
 
 
 def replace_in_order(text: str, edits: Sequence[Edit]) -> str:
@@ -84,6 +122,8 @@ def unified_diff(before: str, after: str, name: str) -> str:
 
 
 def _marked_line(mark: str, line: str) -> str:
+    if line.endswith("\r"):  # the line end of a text that has no other
+        return mark + line
     return mark + (line.removesuffix("\n") if line.endswith("\n") else line + _NO_NEWLINE)
 
 
@@ -102,13 +142,10 @@ def _common(a: list[str], b: list[str], taken: int) -> int:
     return max(most, 0)
 
 
-def _line_numbers(text: str, old: str, most: int) -> list[int]:
-    numbers: list[int] = []
-    at = text.find(old)
-    while at >= 0 and len(numbers) < most:
-        numbers.append(text.count("\n", 0, at) + 1)
-        at = text.find(old, at + len(old))
-    return numbers
+def _line_numbers(text: str, places: Sequence[re.Match[str]]) -> str:
+    ends = re.compile(end_pattern(text))
+    numbers = [str(sum(1 for _ in ends.finditer(text, 0, place.start())) + 1) for place in places[:_MOST_NUMBERS]]
+    return ", ".join(numbers) + (", …" if len(places) > _MOST_NUMBERS else "")
 
 
 def _closest_line(text: str, old: str) -> str:

@@ -20,7 +20,7 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile("|".join(f"(?:{expression})" for expression in expressions), re.DOTALL)
     except re.error as error:
-        raise ValueError(f"the pattern {pattern!r} cannot be read: {error}") from error
+        raise ValueError(f"the pattern {pattern!r} cannot be read: {error}") from None
 
 
 def _options(pattern: str, most: int = 256) -> list[str]:

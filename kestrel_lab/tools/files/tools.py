@@ -11,9 +11,10 @@ from typing import Any, Final
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import decode_text, head_tail
+from kestrel_lab.core.sanitize import head_tail
+from kestrel_lab.core.text_files import Text, decode_text, replace_text, split_lines
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, split_lines, unified_diff
+from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, unified_diff
 from kestrel_lab.tools.files.fingerprints import (
     MOST_TREE_LINES,
     contents_fingerprint,
@@ -25,7 +26,6 @@ from kestrel_lab.tools.files.fingerprints import (
 from kestrel_lab.tools.files.glob import compile_pattern
 from kestrel_lab.tools.files.lock import LockedFile
 from kestrel_lab.tools.files.ripgrep import search_file, search_tree
-from kestrel_lab.tools.files.workspace import encode_text
 from kestrel_lab.tools.sandbox.autorun_watch import with_autorun_warning
 from kestrel_lab.tools.tool import ToolContext
 
@@ -82,12 +82,17 @@ def preview_write(args: dict[str, Json], ctx: ToolContext) -> str:
     """Return what `write_file` would change, as a diff."""
     path, content = str(args.get("path")), str(args.get("content"))
     try:
-        before = ctx.workspace.read_text(path).text
+        before = ctx.workspace.read_text(path)
     except FileNotFoundError:
-        before = ""
+        before = None
     except (OSError, ValueError) as error:
         return f"no diff can be shown: {error}"
-    return with_autorun_warning(path, _change(before, content, path)) or f"{path} would hold just what it holds now, if anything"
+    try:
+        made = replace_text(before, content, path)
+    except ValueError as error:
+        return f"this write would fail: {error}"
+    shown = "\n".join([*made.notes, _change("" if before is None else before.text, made.text, path)]).strip("\n")
+    return with_autorun_warning(path, shown) or f"{path} would hold just what it holds now, if anything"
 
 
 def preview_edit(args: dict[str, Json], ctx: ToolContext) -> str:
@@ -110,6 +115,8 @@ def _preview(args: dict[str, Json], ctx: ToolContext, what: str, change: Callabl
 def write_file(path: str, content: str, ctx: ToolContext) -> str:
     """Write a text file, with its directories; an existing file is replaced as a whole and the change returned as a diff.
 
+    An existing file keeps its encoding and line ends, or the answer says what became of them.
+
     Args:
         path: File, relative to the workspace.
         content: The whole text of the file.
@@ -119,15 +126,20 @@ def write_file(path: str, content: str, ctx: ToolContext) -> str:
         ConflictError: If the file holds what the step of the call has not seen: see `tools.files.versions`.
 
     """
-    after = encode_text(content, "utf-8", path)
     with ctx.workspace.locked(path, make=True) as file:
-        before = after if _has_content(file, after) else ctx.versions.check(file)
-        new = file.write_bytes(after)
-        ctx.versions.replaced(file, before, after, new=new)
+        held = _held(file)
+        known = _text(held, path)
+        made = replace_text(known, content, path)
+        # Nothing is lost by writing the same again, so it needs no reading.
+        before = held if held == made.content else ctx.versions.check(file)
+        new = file.write_bytes(made.content)
+        ctx.versions.replaced(file, before, made.content, new=new)
     lines = content.count("\n") + (not content.endswith("\n") and content != "")
-    done = f"{'created' if new else 'replaced'} {path} ({lines} {'line' if lines == 1 else 'lines'}, {len(after):,} bytes)"
-    diff = "" if new else head_tail(_change(_text(before, path), content, path), _DIFF_CHARS)[0]
-    return f"{done}\n{diff}" if diff else done
+    size = len(made.content)
+    done = f"{'created' if new else 'replaced'} {path} ({lines} {'line' if lines == 1 else 'lines'}, {size:,} bytes)"
+    notes = list(made.notes) if new or known is not None else ["what it held was not text, or too large to read; it is utf-8 now"]
+    diff = "" if new else head_tail(_change(known and known.text, made.text, path), _DIFF_CHARS)[0]
+    return "\n".join([done, *(f"[{note}]" for note in notes), *([diff] if diff else [])])
 
 
 @tool(**_WRITING, effect="opaque", version="1", preview=preview_edit)
@@ -305,22 +317,25 @@ def _edit(path: str, ctx: ToolContext, change: Callable[[str], str]) -> str:
         if text == before.text:
             raise ValueError(f"{path} was not changed: the edits undo each other")
         ctx.versions.as_shown()
-        after = encode_text(text, before.encoding, path)
+        after = before.encode(text, path)
         file.write_bytes(after)
         ctx.versions.edited(file, content, after)
     return head_tail(unified_diff(before.text, text, path), _DIFF_CHARS)[0]
 
 
-def _has_content(file: LockedFile, content: bytes) -> bool:
-    """Return whether the file holds just that already, so that nothing is lost by writing it again."""
-    status = file.status()
-    return status is not None and status.st_size == len(content) and file.read_bytes() == content
+def _held(file: LockedFile) -> bytes | None:
+    """Return what the file holds; `None` for what is missing or cannot be read."""
+    file.status()  # raises for what is no file
+    try:
+        return file.read_bytes()
+    except (OSError, ValueError):
+        return None
 
 
-def _text(content: bytes | None, path: str) -> str | None:
+def _text(content: bytes | None, path: str) -> Text | None:
     """Return the text of a file; `None` where there is none, or no text."""
     try:
-        return None if content is None else decode_text(content, path).text
+        return None if content is None else decode_text(content, path)
     except ValueError:
         return None
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import loads_toml
-from kestrel_lab.core.sanitize import Text, decode_text
+from kestrel_lab.core.text_files import Text, decode_text, encode_text
 from kestrel_lab.host.log_files import LOG, LOG_NAMES, is_log, is_open_here, log_refused, refuse_open_log
 from kestrel_lab.host.programs import exclude_folder
 from kestrel_lab.tools.files.directory_walk import Entry, closing_fd, list_directory, stamps_below, walk_directory
@@ -250,12 +250,12 @@ def explain_os_error(path: str | Path, workspace: Workspace) -> Iterator[None]:
             case None:
                 raise
             case errno.EXDEV | errno.ELOOP:
-                raise PermissionError(f"{path!s} leads through a symlink that leaves the workspace or may not be followed") from error
+                raise PermissionError(f"{path!s} leads through a symlink that leaves the workspace or may not be followed") from None
             case errno.ENXIO:
-                raise PermissionError(f"{path!s} is a pipe or socket, not a file") from error
+                raise PermissionError(f"{path!s} is a pipe or socket, not a file") from None
             case errno.ENOENT:
-                raise FileNotFoundError(f"{path!s} does not exist{_suggestion(path, workspace)}") from error
-        raise type(error)(f"{path!s}: {error.strerror}") from error
+                raise FileNotFoundError(f"{path!s} does not exist{_suggestion(path, workspace)}") from None
+        raise type(error)(f"{path!s}: {error.strerror}") from None
 
 
 def _suggestion(path: str | Path, workspace: Workspace) -> str:
@@ -271,12 +271,3 @@ def _suggestion(path: str | Path, workspace: Workspace) -> str:
 
 def _outside_error(path: str | Path) -> PermissionError:
     return PermissionError(f"{path!s} is outside the workspace: use a path relative to it")
-
-
-def encode_text(text: str, encoding: str, path: str) -> bytes:
-    """`text` in `encoding`; `ValueError` for a character that it does not have."""
-    try:
-        return text.encode(encoding)
-    except UnicodeEncodeError as error:
-        msg = f"{path} is {encoding}, which has no {text[error.start : error.end]!r}: use another character, or rewrite the file"
-        raise ValueError(msg) from error

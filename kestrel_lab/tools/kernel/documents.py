@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 from kestrel_lab.core.errors import ConflictError, ToolError
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import escape_surrogates
+from kestrel_lab.core.text_files import decode_text, replace_text
 from kestrel_lab.tools.kernel.live_kernel import is_attended
 
 if TYPE_CHECKING:
@@ -315,17 +317,20 @@ class NotebookFile:
     def load(self) -> Saved:
         """Return what the file holds."""
         content = self.path.read_bytes()
-        notebook = json.loads(content)
+        notebook = json.loads(decode_text(content, self.path.name).text)
         for cell in notebook["cells"]:  # in a file texts may be lists of lines
             cell["source"] = "".join(cell["source"])
         return Saved(notebook, hashlib.sha256(content).hexdigest(), self.path.stat().st_mtime)
 
     def store(self, notebook: dict[str, Any], version: str) -> None:
-        """Replace the file in one step if it has that version."""
+        """Replace the file in one step if it has that version; its encoding, line ends and last line end stay."""
         if self.load().version != version:
             raise ConflictError(_NEWER)
+        before = decode_text(self.path.read_bytes(), self.path.name)
+        text = escape_surrogates(json.dumps(notebook, indent=1, ensure_ascii=False))
+        ended = text + "\n" if before.text.endswith("\n") else text
         temporary = self.path.with_name(f".{self.path.name}.kestrel")
-        temporary.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.write_bytes(replace_text(before, ended, self.path.name).content)
         temporary.chmod(self.path.stat().st_mode & 0o777)
         temporary.replace(self.path)
 

@@ -180,9 +180,9 @@ async def _request_once(reach: Reach, method: str, url: Url, headers: Mapping[st
             stream = pool.stream(method, target, headers=sent, content=body or None)
             return await _read(reach, url, await stack.enter_async_context(stream))
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.ProxyError, zlib.error) as error:
-            raise ConnectionError(f"{url.origin} gave no proper answer ({type(error).__name__}: {error}){_unknown(method)}") from error
-        except httpcore.TimeoutException as error:
-            raise TimeoutError(f"{url.origin} could not be reached in time{_unknown(method)}") from error
+            raise ConnectionError(f"{url.origin} gave no proper answer ({type(error).__name__}: {error}){_unknown(method)}") from None
+        except httpcore.TimeoutException:
+            raise TimeoutError(f"{url.origin} could not be reached in time{_unknown(method)}") from None
 
 
 async def _pool(reach: Reach, url: Url) -> AsyncConnectionPool:
@@ -219,8 +219,8 @@ class _CheckedNetwork:
             addresses = await self.reach.addresses(host, port)
         except PermissionError:
             raise
-        except OSError as error:
-            raise httpcore.ConnectError(f"the name {host} is not known") from error
+        except OSError:
+            raise httpcore.ConnectError(f"the name {host} is not known") from None
         network = httpcore.AnyIOBackend()
         for address in addresses[:-1]:
             try:

@@ -56,8 +56,8 @@ class Service:
         self._check(answer, path)
         try:
             value: Json = json.loads(decode_body(answer))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.name} answered what is not JSON") from error
+        except (ValueError, RecursionError):
+            raise ValueError(f"{self.name} answered what is not JSON") from None
         return value
 
 

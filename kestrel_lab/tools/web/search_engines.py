@@ -120,7 +120,7 @@ def _ask_engines(reach: Reach, query: str, count: int) -> list[Found]:
         if str(error).startswith("No results found"):
             return []
         msg = f"no search engine answered ({str(error).partition(':')[0]}): try again later, or set BRAVE_API_KEY to ask Brave"
-        raise ConnectionError(msg) from error
+        raise ConnectionError(msg) from None
     return [(str(row.get("title", "")), str(row.get("href", "")), str(row.get("body", ""))) for row in rows]
 
 

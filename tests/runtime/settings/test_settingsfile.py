@@ -122,3 +122,27 @@ def test_the_command_shows_and_writes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "cache off KESTREL_CACHE" in kestrel("config", "cache", "use")[1]
     code, told = kestrel("config", "cahce", "use")
     assert (code, "did you mean 'cache'" in told) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"# x\r\ncycles = 3\r\n", b"# x\r\ncycles = 7\r\n"),
+        (b"# x\r\n\r\n[mcp]\r\n", b"# x\r\ncycles = 7\r\n\r\n[mcp]\r\n"),
+        (b"# x\x0cy\nmodel = 'a'", b"# x\x0cy\nmodel = 'a'\ncycles = 7\n"),
+        ("model = 'a\u2028b'\ncycles = 3".encode(), "model = 'a\u2028b'\ncycles = 7\n".encode()),
+        (b"", b"cycles = 7\n"),
+    ],
+)
+def test_a_setting_is_written_with_the_line_ends_of_the_file(tmp_path: Path, before: bytes, after: bytes) -> None:
+    """CRLF stays, what only looks like a line end is left alone, and so is the mode of the file."""
+    path = tmp_path / "kestrel.toml"
+    path.write_bytes(before)
+    path.chmod(0o640)
+    if b"\x0c" in before:
+        with pytest.raises(ValueError, match=r"kestrel\.toml"):  # TOML has no form feed
+            write_setting(tmp_path, "cycles", "7")
+        return
+    write_setting(tmp_path, "cycles", "7")
+    assert path.read_bytes() == after
+    assert path.stat().st_mode & 0o777 == 0o640
