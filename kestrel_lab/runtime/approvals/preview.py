@@ -101,7 +101,7 @@ def code_context(call: Call, ctx: RunContext) -> CodeContext:
         step=call.step,
         sandbox=call.sandbox,
         danger=call.danger,
-        live=not ctx.options.scenario and not (ctx.state.started is not None and ctx.state.started.scenario),
+        live=ctx.in_notebook,
         earlier=ctx.state.kernels,
         untraced=lambda: ctx.files is not None and ctx.files.known(),
     )

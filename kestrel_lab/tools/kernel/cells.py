@@ -34,7 +34,7 @@ _WRITING: Final[dict[str, Any]] = {
     "effect": "opaque",
     "version": "1",
     "parallel_safe": False,
-    "reads": "private",
+    "reads": "kernel private",
     "reaches": "anything",
 }
 """A cell lies where neither file taint nor the sandbox sees it: after untrusted text every change is asked about."""
@@ -50,7 +50,7 @@ def cell_tools() -> list[Tool]:
     return [replace(one, group=GROUP) for one in made]
 
 
-@tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="workspace", reaches="nothing")
+@tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="kernel workspace", reaches="nothing")
 async def read_notebook(ctx: ToolContext, cell: str = "") -> str:
     """Read the notebook that you work in: its cells with their ids, and what they put out.
 
@@ -149,7 +149,7 @@ async def delete_cell(cell: str, ctx: ToolContext) -> str:
     return f"deleted cell {swap.cell}{note}"
 
 
-@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="workspace", reaches="workspace")
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="kernel workspace", reaches="workspace")
 async def run_cell(cell: str, ctx: ToolContext) -> str:
     """Run a code cell of the notebook as the user would: what comes of it becomes its output, and is returned.
 

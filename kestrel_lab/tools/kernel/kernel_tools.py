@@ -27,7 +27,7 @@ NO_OUTPUT = "[no output]"
 def kernel_tools(kernels: Kernels) -> list[Tool]:
     """Return `run_python`, `list_variables` and `inspect_variable`; off a notebook they work in `kernels`."""
 
-    @tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="workspace", reaches="workspace")
+    @tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="kernel workspace", reaches="workspace")
     async def run_python(code: str, ctx: ToolContext) -> str:
         """Run Python code as a cell of the notebook and return what it prints, displays and gives, and which variables it changed.
 
@@ -45,7 +45,7 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
         note, ran = await run_live(live, code, about, ctx)
         return note + execution_text(ran)
 
-    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="private", reaches="nothing")
+    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="kernel private", reaches="nothing")
     async def list_variables(ctx: ToolContext) -> str:
         """List the variables of the kernel that run_python works in: name, type, and size or value.
 
@@ -57,7 +57,7 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             return variable_lines(live.shell.user_ns)
         return await asyncio.to_thread(_own_kernel(kernels, ctx).listed)
 
-    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="private", reaches="nothing")
+    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="kernel private", reaches="nothing")
     async def inspect_variable(name: str, ctx: ToolContext) -> str:
         """Describe a variable: type, shape, columns with their types, missing values and statistics, and the first rows.
 
