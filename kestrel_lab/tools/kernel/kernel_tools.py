@@ -16,6 +16,7 @@ from kestrel_lab.tools.kernel.inspection import inspect_name, variable_lines
 from kestrel_lab.tools.kernel.live_kernel import ExecutionResult, LiveKernel, kernel_of, live_shell
 from kestrel_lab.tools.kernel.own_kernel import Kernels, OwnKernel
 from kestrel_lab.tools.kernel.variables import user_variables
+from kestrel_lab.tools.sandbox.autorun_watch import autorun_watch
 from kestrel_lab.tools.tool import CodeContext, DryRun, Tool, ToolContext
 
 GROUP = "kernel"
@@ -144,6 +145,8 @@ async def run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolCon
 
 
 async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolContext) -> str:
+    watch = autorun_watch(str(ctx.workspace.root))
+    before = await asyncio.to_thread(watch.look)
     try:
         ran = await asyncio.to_thread(kernel.execute, code)
     except asyncio.CancelledError:
@@ -151,7 +154,8 @@ async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolCo
         raise
     note = new_kernel_notice(about, kernel.id)
     _record(ran, kernel.id, about, ctx)
-    return note + execution_text(ran)
+    found = watch.told(before, await asyncio.to_thread(watch.look))
+    return note + execution_text(ran) + "".join(f"\n[{one}]" for one in found)
 
 
 def _record(ran: ExecutionResult, kernel: str, about: CodeContext, ctx: ToolContext, code: str = "") -> None:
