@@ -20,7 +20,7 @@ from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.events.union import FilesTainted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Handler
-from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.run_context import RunContext, in_notebook
 from kestrel_lab.runtime.security.argument_texts import call_label
 from kestrel_lab.runtime.security.file_taint import MOST_ENTRIES, MOST_FILES, FileTaint, Snapshot
 from kestrel_lab.runtime.security.kernel_taint import KernelTaint
@@ -53,7 +53,7 @@ class FileTrace(Struct, frozen=True):
             return await proceed(call)
         flow = tool.flow.at(call.sandbox)
         author, way = self._author(call, flow), detection_of(tool, flow, call)
-        kernel = KernelTaint(tool, self.ctx.run_id, in_notebook=self.ctx.in_notebook)
+        kernel = KernelTaint(tool, self.ctx.run_id, in_notebook=in_notebook(self.ctx))
         if kernel.sets:  # before it runs: cancelled or failed, it has left something all the same
             kernel.mark(author or next(reversed(self.ctx.flow.now().context(call).untrusted), ""))
         if not author and not kernel.source and not (way and files.known()):

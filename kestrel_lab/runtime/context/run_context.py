@@ -167,11 +167,6 @@ class RunContext:
         """What the run was told of the time at its beginning; empty in a log of an earlier version."""
         return {} if self.state.started is None else self.state.started.time
 
-    @property
-    def in_notebook(self) -> bool:
-        """Whether its code runs in the kernel of a notebook, if there is one: it is no trial of a suite."""
-        return not self.options.scenario and not (self.state.started is not None and self.state.started.scenario)
-
     def emit(self, event: Event, *, urgent: bool = False, shown: Event | None = None) -> None:
         """Record `event`, take it into the state and tell the listeners; deltas are only told.
 
@@ -431,6 +426,11 @@ class RunContext:
 
     def _refused(self, error: Exception) -> None:
         self._failure = self._failure or error
+
+
+def in_notebook(ctx: RunContext) -> bool:
+    """Return whether code of the run runs in the kernel of a notebook, if there is one: it is no trial of a suite."""
+    return not ctx.options.scenario and not (ctx.state.started is not None and ctx.state.started.scenario)
 
 
 def _seconds_left(limit: float | None, used: float) -> float | None:

@@ -329,7 +329,7 @@ class FileTaint:
             if place.is_file() and not place.is_symlink():
                 sketch = Sketch.of(frozenset(self._word_runs(place, status)).difference(known))
                 entry |= {"size": status.st_size, "content": self._content(place, status)}
-                entry |= {"runs": sorted(sketch.runs), "whole": sketch.whole} if sketch.runs else {}
+                entry |= {"runs": [*sorted(sketch.runs)], "whole": sketch.whole} if sketch.runs else {}
         except OSError:  # gone again
             pass
         return entry

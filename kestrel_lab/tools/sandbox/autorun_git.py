@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _OBEYED = {
     "config": "git obeys it, and may run what it names",
@@ -27,7 +27,7 @@ _EXEC = re.compile(rb"(?m)^\s*(?:x|exec)\s")
 """A line of a list of commits that names a program; the others pick commits."""
 _STRATEGY = re.compile(rb"\s*(?:ort|recursive|resolve|octopus|ours|subtree)?\s*")
 """Ways to merge that git has itself; it runs any other as a program."""
-_STATE = {
+_STATE: dict[str, tuple[Callable[[bytes], bool], str]] = {
     "rebase-merge/git-rebase-todo": (lambda text: _EXEC.search(text) is not None, "git runs the programs that it names"),
     "sequencer/todo": (lambda text: _EXEC.search(text) is not None, "git runs the programs that it names"),
     "rebase-merge/strategy": (lambda text: _STRATEGY.fullmatch(text) is None, "git runs the program that it names when the rebase goes on"),
