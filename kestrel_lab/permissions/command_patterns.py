@@ -26,6 +26,7 @@ from kestrel_lab.shell_syntax.program_options import (
     command_spellings,
     name_of,
 )
+from kestrel_lab.shell_syntax.runnable_words import literal_places
 from kestrel_lab.shell_syntax.wrappers import without_run_by_find
 
 MORE = "..."
@@ -74,8 +75,11 @@ class CommandPattern:
     def refused(self, command: Command) -> str:
         """Return the word for which `...` does not stand, so that a command which fits the pattern otherwise is not allowed."""
         known, command = self._harmless(), without_run_by_find(command)
-        if self._allows(command, known) or not self._allows(command, {}):
+        literal = literal_places(command)
+        if self._allows(command, known) or not self._allows(command, {}, frozenset()):
             return ""
+        if literal:
+            return str(command[min(literal)])
         word = min(command[1:], key=lambda word: sum(one.covers(word) for one in known.values()))
         return "an unknown word" if word is None else word
 
@@ -84,16 +88,20 @@ class CommandPattern:
         known = {at: harmless_pattern(self.words, at) for at, word in enumerate(self.words) if word == MORE}
         return {at: one for at, one in known.items() if one is not None}
 
-    def _allows(self, command: Command, known: Mapping[int, Harmless]) -> bool:
-        def fits(at: int, word: str | None) -> bool:
+    def _allows(self, command: Command, known: Mapping[int, Harmless], literal: frozenset[int] | None = None) -> bool:
+        literal = literal_places(command) if literal is None else literal
+
+        def fits(at: int, place: int, word: str | None) -> bool:
             pattern = self.words[at]
+            if place in literal:
+                return pattern == word
             if pattern == MORE:
                 return at not in known or known[at].covers(word)
             return word is not None and fnmatchcase(word, pattern) and (pattern.startswith("-") or not word.startswith("-"))
 
         reached = _skippable_places(self.words, {0})
-        for word in command:
-            fitting = {at for at in reached if at < len(self.words) and fits(at, word)}
+        for place, word in enumerate(command):
+            fitting = {at for at in reached if at < len(self.words) and fits(at, place, word)}
             reached = _skippable_places(self.words, {at if self.words[at] == MORE else at + 1 for at in fitting})
         return len(self.words) in reached
 

@@ -66,6 +66,8 @@ class Rule:
             text = _argument(call, name)
             line = read_line(text) if isinstance(text, str) else None
             fits = [pattern.concerns(command) for command in (line.commands if line else ()) for pattern in commands]
+            possible = [pattern.concerns(command) for command in (line.possible if line else ()) for pattern in commands]
+            fits += [min(Match.MAYBE, match) for match in possible]
             found = min(found, max(fits, default=Match.NO))
         for name, values in self.values.items():
             value = _argument(call, name)

@@ -87,6 +87,16 @@ _FIND = """
 -newer -perm -user -group -uid -gid -links -inum -maxdepth -mindepth -depth -prune -print -print0 -printf -ls -not -o -or -a -and -true -false
 -follow -xdev -mount -readable -writable -executable -daystart -quit -L -P -H
 """
+_TAR = """
+--extract --get --create --list --diff --compare --verbose --gzip --bzip2 --xz --zstd --auto-compress --file --directory --exclude
+--exclude-vcs --strip-components --no-same-owner --no-same-permissions --numeric-owner --keep-old-files --wildcards --sort --mtime --totals
+-xctdvzjJZapkhOmSU -f: -C: -b:
+"""
+_RSYNC = """
+--archive --verbose --quiet --compress --recursive --delete --dry-run --progress --partial --exclude --include --stats --human-readable
+--update --checksum --links --perms --times --itemize-changes --size-only --ignore-existing --max-size --min-size --bwlimit
+-avqzrlptgoDnhuPcCHASWxmi
+"""
 _SHOWN = {
     "git": "-C --no-pager --no-optional-locks --literal-pathspecs --no-replace-objects -P",
     "git diff": _DIFF,
@@ -176,15 +186,30 @@ _SHOWN = {
     "--version-sort --reverse --key --field-separator --unique --stable --check --merge --zero-terminated -bdfgiMhnRrVcCmsuz -k: -t:",
     "tree": "-adfixplsDFugCAnhr -L: -P: -I: --noreport --dirsfirst --gitignore --prune",
     "date": "--utc --universal --iso-8601 --rfc-3339 --rfc-email --date -uRI -d:",
+    "sed": "--quiet --silent --regexp-extended --separate --unbuffered --null-data -nErsuz",
+    **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), "--field-separator --assign -F: -v:"),
+    **dict.fromkeys(("tar", "bsdtar", "gtar"), _TAR),
+    "rsync": _RSYNC,
+    "zip": "--recurse-paths --quiet --junk-paths --exclude -rqjuyXv0123456789 -x: -i:",
+    "ssh": "-46AnNqTtvC -p: -l: -i:",
+    "scp": "-346BpqrvC -P: -l: -i:",
+    "sftp": "-46BpqrvC -P: -l: -i:",
+    **dict.fromkeys(("less", "more"), "--LINE-NUMBERS --chop-long-lines --RAW-CONTROL-CHARS --quit-if-one-screen -NSRrFXiIMmnqsEeKQ"),
+    "man": "--where --whatis --apropos --all --sections -wkfaK -s: -S: -L:",
+    **dict.fromkeys(("vim", "vi", "nvim", "view"), "-RndoOp"),
+    "split": "--lines --bytes --number --suffix-length --numeric-suffixes --additional-suffix -dx -l: -b: -n: -a: -C:",
+    **dict.fromkeys(("nc", "ncat", "netcat", "socat", "install", "gdb", "lldb", "emacs", "ex", "ed"), ""),
     "ruff check": "--diff --statistics --select --ignore --extend-select --output-format --quiet --verbose --no-cache --show-files --preview -qv",
     "mypy": "--strict --pretty --show-error-codes --show-error-context --no-error-summary --ignore-missing-imports --python-version -v",
 }
 
 
 _NEVER = {
+    "git": r".*%(?:G|\(signature).*|ext::.*",  # a format that has a program check signatures, an address that is a command
     **dict.fromkeys(("pytest", "python", "mypy", "ruff"), r"@.*"),  # the words of a file
-    "git": r".*%(?:G|\(signature).*",  # a format that has a program check signatures
     "make": r"[^-=][^=]*=.*",  # a variable, which may be SHELL
+    **dict.fromkeys(("tar", "bsdtar", "gtar"), r"[A-Za-z]*[IF][A-Za-z]*"),  # options without a dash that name a program
+    **dict.fromkeys(("vim", "vi", "nvim", "view", "less", "more", "emacs", "ex"), r"\+.*"),  # commands of the editor
 }
 """Words, options or not, that are not harmless for a program."""
 

@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from kestrel_lab.shell_syntax.program_options import Command
+from kestrel_lab.shell_syntax.runnable_words import runnable_words
 from kestrel_lab.shell_syntax.wrappers import UNKNOWN, assigned_by, commands_in, program_of
 
 COMMAND = "command"
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 MAX_CHARS = 20_000
 """Of a line that is read; a longer one is not clear."""
 _DEPTH = 8
+_MOST_NESTED = 100
+"""Brackets in brackets of a line that is read."""
 _MOST_COMMANDS = 2_000
 
 _PLAIN_WORDS = (
@@ -51,6 +54,14 @@ _CONTINUED = re.compile(r"(?<!\\)((?:\\\\)*)\\\n")
 _OPERATOR = re.compile(r"[;&|\n]+")
 _QUOTED_SEMICOLON = re.compile(r"""(?<=[ \t])(?:\\;|';'|";")(?=[ \t\n;&|]|$)""")
 """The end of what `find -exec` runs, which `shlex` would not tell from the end of a command."""
+_STARTUP_VARIABLE = re.compile(
+    r"BASH_ENV|ENV|LD_PRELOAD|LD_AUDIT|DYLD_INSERT_LIBRARIES|PYTHONSTARTUP|PROMPT_COMMAND|ZDOTDIR|PERL5OPT|RUBYOPT"
+)
+"""Variables that name a program, a library or options that a program loads when it starts."""
+_NAMES_PROGRAM = re.compile(r"[/.$`~-]")
+_TOKEN = re.compile(r"[\w.+-]+")
+_SHELL_WORDS = re.compile(r"[\w./:,@%+^~\s-]*")
+"""Words without quotes, brackets and signs: read as a shell program they are read whole."""
 _MARK = "\0"
 """Stands for it; a line that contains this sign is not clear."""
 
@@ -63,6 +74,8 @@ class Line:
     """Every simple command, also in substitutions, functions and the arguments of commands that run others."""
     unclear: str = ""
     """Why no rule may allow it; empty where the commands are all that happens."""
+    possible: tuple[Command, ...] = ()
+    """Further commands that may run, because a program may run some of its words."""
 
 
 @lru_cache(maxsize=64)
@@ -70,13 +83,14 @@ def read_line(text: str) -> Line:
     """Read a command line; never fails: what cannot be read is an unknown command."""
     reading = _Reading()
     reading.read(text, 0)
-    return Line(tuple(reading.commands), reading.unclear)
+    return Line(tuple(reading.commands), reading.unclear, tuple(dict.fromkeys(reading.possible)))
 
 
 @dataclass(slots=True)
 class _Reading:
     commands: list[Command] = field(default_factory=list)
     unclear: str = ""
+    possible: list[Command] = field(default_factory=list)
 
     def doubt(self, why: str) -> None:
         """The first reason stands."""
@@ -89,7 +103,7 @@ class _Reading:
 
     def read(self, text: str, depth: int) -> None:
         """Read what `text`, a whole program, runs."""
-        if len(text) > MAX_CHARS or depth > _DEPTH or len(self.commands) > _MOST_COMMANDS:
+        if len(text) > MAX_CHARS or depth > _DEPTH or len(self.commands) > _MOST_COMMANDS or _nesting(text) > _MOST_NESTED:
             self.lose("it is too long or too deeply nested")
             return
         if not all(sign.isprintable() or sign in "\n\t" for sign in text):
@@ -123,21 +137,57 @@ class _Reading:
             name = program_of(one[0])
             if name in CHANGES or (name == "printf" and any(word is None or word.startswith("-v") for word in one)):
                 self.doubt(f"{name} changes what the other commands do")
-            for variable in assigned_by(one):
-                self.set_variable(variable)
+            for variable, value in assigned_by(one):
+                self.set_variable(variable, value, depth)
             inner, programs = commands_in(one)
+            if name in ("git", "scp", "sftp") or not (inner or programs):  # else its words are read already
+                tails, texts = runnable_words(one)
+                self.possible += tails
+                for text in texts:
+                    self.suspect(text, depth)
             waiting += [(found, inside + 1) for found in inner]
             for program in programs:
                 self.read(program, depth + 1)
         if waiting or inside > _DEPTH:
             self.lose("it is too deeply nested")
 
-    def set_variable(self, name: str) -> None:
-        """Record that a variable is set; any program may read it."""
+    def set_variable(self, name: str, value: str | None, depth: int) -> None:
+        """Record that a variable is set; any program may read it, and run what it holds."""
         if name.startswith("GIT_CONFIG"):  # it may define an alias
             self.commands.append(("git", None))
-        if not _HARMLESS_VARIABLE.fullmatch(name):
-            self.doubt(f"it sets {name}, which may change what runs")
+        if _HARMLESS_VARIABLE.fullmatch(name):
+            return
+        self.doubt(f"it sets {name}, which may change what runs")
+        if _STARTUP_VARIABLE.fullmatch(name) and (value is None or _NAMES_PROGRAM.search(value)):
+            self.possible.append(UNKNOWN)
+        elif value:
+            self.suspect(value, depth)
+
+    def suspect(self, text: str, depth: int) -> None:
+        """Take in the commands that `text` would run if a program ran it, and those that it names in a language that is not read here."""
+        if "://" in text and not re.search(r"\s", text):  # an address
+            return
+        words = _TOKEN.findall(text)
+        if depth >= _DEPTH or len(self.possible) > _MOST_COMMANDS or len(words) > _MOST_COMMANDS:
+            self.possible.append(UNKNOWN)
+            return
+        inner = _Reading()
+        inner.read(text.strip().lstrip("|!:+@"), depth + 1)
+        self.possible += [one for one in (*inner.commands, *inner.possible) if one != UNKNOWN]
+        if not _SHELL_WORDS.fullmatch(text):
+            self.possible += [(word, None) for word in words]
+
+
+def _nesting(text: str) -> int:
+    """Return how many brackets are open at most, quoted ones too: reading takes time with the square of it."""
+    depth = deepest = 0
+    for sign in text:
+        if sign in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif sign in ")]}" and depth:
+            depth -= 1
+    return deepest
 
 
 class _Tree:
@@ -174,7 +224,8 @@ class _Tree:
         if kind in ("command", "declaration_command", "unset_command"):
             self._command(node)
         elif kind == "variable_assignment":
-            reading.set_variable(self._text(node).partition("=")[0].rstrip("+").partition("[")[0])
+            name, _, value = self._text(node).partition("=")
+            reading.set_variable(name.rstrip("+").partition("[")[0], Word(value).value, self._depth)
         elif kind == "file_redirect":
             self._redirects.append((node.start_byte, node.end_byte))
             if not _HARMLESS_REDIRECT.fullmatch(self._text(node)):

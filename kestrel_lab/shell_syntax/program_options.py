@@ -32,6 +32,8 @@ class Options:
     """How many other words come before the command."""
     assigns: bool = False
     """Whether `NAME=value` may come before the command."""
+    dash: bool = False
+    """Whether a lone `-` may come before the command."""
 
     def takes_next(self, option: str) -> bool | None:
         """Return whether an option takes the word behind it; `None` where it is not known."""

@@ -20,7 +20,8 @@ from kestrel_lab.core.expressions.templates import render_template, template_par
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.shell_syntax.parser import CHANGES, COMMAND, bash_parser, read_line
-from kestrel_lab.shell_syntax.program_options import Command, Options, name_of
+from kestrel_lab.shell_syntax.program_options import Command, name_of
+from kestrel_lab.shell_syntax.runnable_words import SCRIPTED, script_place
 from kestrel_lab.shell_syntax.wrappers import GIT_RUNS, UNKNOWN, commands_in
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ _CODE_OPTION = re.compile(r"-[A-Za-z]*[ceEpr]|--(?:eval|exec|execute|expression|
 _INTERPRETERS = re.compile(
     r"python|perl|ruby|node|deno|bun|php|lua|Rscript|R|julia|tclsh|osascript|psql|mysql|sqlite3|pwsh|powershell|vim?|ed|gdb"
 )
-_SCRIPTED = {"sed": Options("nErsuz", "efl"), "awk": Options("", "Fvfe"), "gawk": Options("", "Fvfe"), "mawk": Options("", "Fvfe")}
-"""Programs whose first word that is not an option is a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +188,11 @@ def _evaluating_part(command: Command, mark: str) -> str:
         and any(told[setting:])
     ):
         return "a command that git is to run"
-    if name in _SCRIPTED:
-        script = _script_at(command, _SCRIPTED[name])
+    if name in SCRIPTED:
+        script = script_place(command, SCRIPTED[name])
         if any(told[: script + 1]):
             return f"a program of {name}"
     return ""
-
-
-def _script_at(command: Command, options: Options) -> int:
-    place = 1
-    while place < len(command) and (word := command[place]) is not None and word.startswith("-") and word != "-":
-        place += 1 + bool(options.takes_next(word))
-    return place
 
 
 def _check_injection(text: str, marks: list[str], places: list[_Place]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 from kestrel_lab.shell_syntax.program_options import Command, Options, name_of, subcommand_at
+from kestrel_lab.shell_syntax.runnable_words import git_option_texts
 
 UNKNOWN: Command = (None,)
 """An unknown command."""
@@ -16,7 +17,7 @@ SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _RESERVED_WORDS = "if then elif else fi do done for while until case esac select function in { } !"
 _RESERVED = frozenset(_RESERVED_WORDS.split())
-_OPAQUE_WORDS = "source . parallel unshare nsenter systemd-run strace ltrace script expect entr su runuser pkexec setpriv firejail chpst"
+_OPAQUE_WORDS = "source . parallel unshare nsenter systemd-run strace ltrace expect entr pkexec setpriv firejail chpst"
 _OPAQUE = frozenset(_OPAQUE_WORDS.split())
 """They run what a rule cannot see, or are too many-sided to be read."""
 
@@ -30,7 +31,14 @@ _WRAPPERS: dict[str, Options] = {
         assigns=True,
     ),
     "doas": Options("Lns", "Cu"),
-    "env": Options("i0v", "uC", "ignore-environment null debug", "unset chdir", assigns=True),
+    "env": Options(
+        "i0v",
+        "uCa",
+        "ignore-environment null debug ignore-signal default-signal block-signal list-signal-handling",
+        "unset chdir argv0",
+        assigns=True,
+        dash=True,
+    ),
     "nohup": Options(),
     "setsid": Options("cfw", "", "ctty fork wait"),
     "stdbuf": Options("", "ioe", "", "input output error"),
@@ -103,7 +111,7 @@ def _of_runner(command: Command) -> tuple[list[Command], list[str]]:
             if words[-1] == "foreach":
                 return _of_eval(inner) if plain else ([UNKNOWN], [])
             return [inner if plain else UNKNOWN], []
-    return [], (_of_git_settings(command) if name == "git" else [])
+    return [], ([*_of_git_settings(command), *git_option_texts(command)] if name == "git" else [])
 
 
 GIT_RUNS = re.compile(
@@ -138,6 +146,7 @@ def _command_place(options: Options, words: Command) -> int | None:
             return None
         place += 1 + takes
     place += place < len(words) and words[place] == "--"
+    place += options.dash and place < len(words) and words[place] == "-"
     while options.assigns and place < len(words) and _ASSIGNMENT.match(words[place] or ""):
         place += 1
     return place + options.before
@@ -175,7 +184,36 @@ def _of_eval(rest: Command) -> tuple[list[Command], list[str]]:
     return ([UNKNOWN], []) if len(known) < len(rest) else ([], [" ".join(known)])
 
 
+def _of_flock(rest: Command) -> tuple[list[Command], list[str]]:
+    """Return the program behind `-c`, or the command behind the file."""
+    programs = [text for option in ("-c", "--command") for text in _values_of_option(rest, option)]
+    return _of_texts(programs) if programs else (_wrapped_commands(_WRAPPERS["flock"], rest), [])
+
+
+def _of_session(rest: Command) -> tuple[list[Command], list[str]]:
+    """Return the program behind `-c` of `su`, `script` and their like, beside a command that is not known: they start a shell."""
+    letters = [place for place, word in enumerate(rest) if word and re.fullmatch(r"-[A-Za-z]*c|--(?:session-)?command", word)]
+    joined = [word.partition("=")[2] for word in rest if word and re.match(r"--(?:session-)?command=", word)]
+    found, programs = _of_texts([*joined, *(rest[place + 1] if place + 1 < len(rest) else None for place in letters)])
+    return [UNKNOWN, *found], programs
+
+
+def _of_texts(texts: Sequence[str | None]) -> tuple[list[Command], list[str]]:
+    return [UNKNOWN] if None in texts else [], [text for text in texts if text]
+
+
+def _of_options(*options: str) -> Callable[[Command], tuple[list[Command], list[str]]]:
+    """Return the reading of a command that runs the values of these options and nothing else."""
+    return lambda rest: _of_texts([text for option in options for text in _values_of_option(rest, option)])
+
+
+def _of_hash(rest: Command) -> tuple[list[Command], list[str]]:
+    """Return the program that `hash -p` puts behind a name."""
+    return [(path, None) for path in _values_of_option(rest, "-p")], []
+
+
 def _of_trap(rest: Command) -> tuple[list[Command], list[str]]:
+    rest = rest[rest[:1] == ("--",) :]
     return ([], []) if not rest or rest[0] in ("-", "-p", "-l", "") else _of_eval(rest[:1])
 
 
@@ -258,11 +296,22 @@ _SPECIAL: dict[str, Callable[[Command], tuple[list[Command], list[str]]]] = {
     "find": _of_find,
     "fd": _of_fd,
     "fdfind": _of_fd,
+    "flock": _of_flock,
+    **dict.fromkeys(("su", "runuser", "script", "sg", "newgrp"), _of_session),
+    **dict.fromkeys(("complete", "compgen", "mapfile", "readarray"), _of_options("-C")),
+    "man": _of_options("-P", "--pager"),
+    "scp": _of_options("-S"),
+    "sftp": _of_options("-S", "-D"),
+    "hash": _of_hash,
 }
 
 
-def assigned_by(command: Command) -> Sequence[str]:
-    """Return the variables that `env` or `sudo` set for what they run."""
-    if command[0] is None or program_of(command[0]) not in ("env", "sudo"):
+def assigned_by(command: Command) -> Sequence[tuple[str, str]]:
+    """Return the variables, with their values, that `env`, `sudo` or a builtin such as `export` set for what runs then."""
+    if command[0] is None or program_of(command[0]) not in _ASSIGNS:
         return ()
-    return [word.partition("=")[0].rstrip("+") for word in command[1:] if word is not None and _ASSIGNMENT.match(word)]
+    words = [word.partition("=") for word in command[1:] if word is not None and _ASSIGNMENT.match(word)]
+    return [(name.rstrip("+"), value) for name, _, value in words]
+
+
+_ASSIGNS = frozenset({"env", "sudo", "export", "declare", "typeset", "local", "readonly"})

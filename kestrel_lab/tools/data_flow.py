@@ -10,9 +10,10 @@ from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger, Effect
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 
-Reads = Literal["private", "untrusted", "workspace", "run"]
+Reads = Literal["private", "untrusted", "workspace", "run", "kernel"]
 """What an answer may hold: what is the user's own, what others wrote whom nobody vouches for, files of the workspace
-(private, and untrusted where something foreign was written into them), or what other steps of the run left."""
+(private, and untrusted where something foreign was written into them), what other steps of the run left, or variables and cells
+of a kernel (untrusted where code that ran there had read something foreign)."""
 Shows = Literal["", "lines", "names"]
 """What an answer has of the files it reads: anything, only lines beside the path of their file, or only paths."""
 Reach = Literal["nothing", "workspace", "address", "others", "anything"]

@@ -41,6 +41,12 @@ if "memory" in OFF:
 
 (PLACE / "data.csv").write_text("a\n1\n")
 (PLACE / "old").write_text("old")
+(PLACE / "deep").mkdir()
+pipes = []
+for name in ("pipe", "deep/pipe"):
+    os.mkfifo(PLACE / name)
+    pipes.append(os.open(PLACE / name, os.O_RDWR | os.O_NONBLOCK))
+    os.write(pipes[-1], b"safe")
 victim = os.fork()
 if victim == 0:  # a process of the same user, which waits
     os.setpgid(0, 0)
@@ -109,6 +115,16 @@ def alive():
     return Path(f"/proc/{victim}/stat").read_text().split()[2] != "Z"
 
 
+def emptied():
+    """Whether a pipe of the workspace holds something else than what was put into it; puts it back."""
+    found = []
+    for fd in pipes:
+        with contextlib.suppress(BlockingIOError):
+            found.append(os.read(fd, 100))
+        os.write(fd, b"safe")
+    return found != [b"safe", b"safe"]
+
+
 def piped():
     with contextlib.suppress(BlockingIOError):
         return bool(os.read(pipe_read, 10))
@@ -165,6 +181,9 @@ ATTEMPTS = [
         "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(30)\n    os._exit(0)",
         lambda: left_processes() > 0,
     ),
+    ("read a pipe with a name", "import os; os.read(os.open('pipe', os.O_RDONLY | os.O_NONBLOCK), 4)", emptied),
+    ("read a pipe by libc", C + "libc.read(libc.open(b'deep/pipe', 0x800), ctypes.create_string_buffer(4), 4)", emptied),
+    ("write to a pipe with a name", C + "libc.write(libc.open(b'pipe', 0x801), b'more', 4)", emptied),
     ("connect by TCP", f"import socket; socket.create_connection(('127.0.0.1', {port}))", accepted),
     ("send by UDP", f"import socket; socket.socket(2, 2).sendto(b'x', {datagrams.getsockname()})", lambda: received(datagrams)),
     (

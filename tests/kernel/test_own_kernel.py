@@ -10,6 +10,7 @@ import pytest
 
 from kestrel_lab import Lab
 from kestrel_lab.core.errors import ToolError
+from kestrel_lab.core.events.union import ToolAnswered
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.kernel.lockdown import lockdown_problem
@@ -135,3 +136,14 @@ def test_a_model_that_sees_is_given_the_figures(tmp_path: Path) -> None:
         run = lab.run_sync("plot", workspace=tmp_path, tools=["kernel"], approve="auto")
 
     assert (run.answer, seen) == ("done", [("image/png", b"\x89PNG\r\n\x1a\n")])
+
+
+def test_files_that_run_by_themselves_are_reported(tmp_path: Path) -> None:
+    """Code in a kernel that writes one is answered with a note, as a command is; the next code is not."""
+    (tmp_path / "work").mkdir()
+    with Lab(home=tmp_path / "home") as lab:
+        plant, plain = ({"code": f"open({name!r}, 'w').write('x')"} for name in ("conftest.py", "plain.txt"))
+        model = ScriptedModel([[("run_python", plant)], [("run_python", plain)], "done"])
+        run = lab.run_sync("go", workspace=tmp_path / "work", model=model, tools=["kernel"], approve="auto")
+        texts = [event.text for event in run.events() if isinstance(event, ToolAnswered)]
+    assert ["conftest.py (pytest runs it" in text for text in texts] == [True, False]

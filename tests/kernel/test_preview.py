@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -165,3 +166,37 @@ def test_large_frames_are_compared_by_content(tmp_path: Path) -> None:
     assert kernel.preview("b[0] = 1").text.splitlines() == ["a: other values", "b: other values"]
     assert kernel.preview("s = big.sum().sum()").changes[0].name == "s"
     assert np.all(kernel.ns["a"] == 0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "text = open('pipe').read(4)",
+        "import os; text = os.read(os.open('deep/pipe', os.O_RDONLY | os.O_NONBLOCK), 4)",
+        "from pathlib import Path; text = Path('link').open('rb').read(4)",
+        "import ctypes; libc = ctypes.CDLL(None); libc.read(libc.open(b'deep/pipe', 0x800), ctypes.create_string_buffer(4), 4)",
+    ],
+)
+def test_a_preview_takes_nothing_out_of_a_pipe(kernel: Kernel, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a pipe of the workspace holds is still there for whoever it is meant for; files beside it are read as ever."""
+    place = kernel.folder
+    monkeypatch.chdir(place)
+    (place / "deep").mkdir(exist_ok=True)
+    (place / "deep/plain.txt").write_text("plain")
+    pipes = []
+    try:
+        for name in ("pipe", "deep/pipe"):
+            os.mkfifo(place / name)
+            pipes.append(os.open(place / name, os.O_RDWR | os.O_NONBLOCK))
+            os.write(pipes[-1], b"safe")
+        (place / "link").symlink_to("pipe")
+        preview = kernel.preview(code)
+        assert [os.read(one, 10) for one in pipes] == [b"safe", b"safe"]
+        assert "ctypes" in code or (preview.danger is Danger.HIGH and "wants to use the pipe or device" in preview.text)
+        assert kernel.preview("import os; names = os.listdir('deep')").adoptable
+        assert kernel.preview("text = open('deep/plain.txt').read()").adoptable
+    finally:
+        for one in pipes:
+            os.close(one)
+        for name in ("pipe", "deep/pipe", "link"):
+            (place / name).unlink(missing_ok=True)

@@ -132,7 +132,7 @@ EXPANDED = [
     ("git log *", "ask"),
     ("A=rm; $A x", "ask"),
     ("PATH=.:$PATH git status", "-"),
-    ("LD_PRELOAD=./x.so git status", "-"),
+    ("LD_PRELOAD=./x.so git status", "ask"),
     ("GIT_PAGER=make git diff", "-"),
     ("PATH=/evil\ngit status", "-"),
     ("export PATH=/evil; git status", "-"),

@@ -12,7 +12,7 @@ import pytest
 
 from kestrel_lab.tools.files.tools import preview_edit, preview_write
 from kestrel_lab.tools.files.workspace import Workspace
-from kestrel_lab.tools.sandbox.autorun_watch import autorun_reason
+from kestrel_lab.tools.sandbox.autorun_list import autorun_reason
 from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.launcher_process import MAX_FILE
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox, denial_cause

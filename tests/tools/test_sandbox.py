@@ -1,8 +1,11 @@
 """Sandbox levels: what gets out of each, what is left behind, and that no level is relied on which does not hold here."""
 
+import ast
 import asyncio
+import ctypes
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -10,7 +13,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ from kestrel_lab.tools.sandbox.launcher_client import Launch, run_blocking, sign
 from kestrel_lab.tools.sandbox.launcher_process import MAX_PROCESSES, MemoryBound
 from kestrel_lab.tools.sandbox.levels import Level, Sandbox, parse_level
 from kestrel_lab.tools.sandbox.mounts import linked_repository
+from kestrel_lab.tools.sandbox.seccomp import filter_program
 from kestrel_lab.tools.sandbox.select import Choice, choose_level
 from kestrel_lab.tools.shell.bash import bash
 from kestrel_lab.tools.shell.environment import clean_environment
@@ -222,7 +226,15 @@ GROWING = {
     "a memory file": "import os, time; fd = os.memfd_create('x'); [os.write(fd, bytes(1 << 20)) for _ in range(400)]; time.sleep(60)",
     "shared memory": "import mmap, time; held = mmap.mmap(-1, 400 << 20); held.write(bytes(400 << 20)); time.sleep(60)",
 }
+FILLING = "import os, time; f = open(os.environ.get({0!r}, {0!r}) + '/x', 'wb'); [f.write(bytes(1 << 20)) for _ in range({1})]; f.close(); time.sleep({2})"
+IN_MEMORY = {
+    "files in /tmp": FILLING.format("/tmp", 400, 60),
+    "files in shared memory": FILLING.format("/dev/shm", 400, 60),
+    "files and memory": "held = bytearray(200 << 20); " + FILLING.format("/tmp", 150, 60),
+    "files in both": FILLING.format("/tmp", 170, 0) + "; " + FILLING.format("/dev/shm", 170, 60),
+}
 MODEST = {
+    "some files in memory": FILLING.format("TMPDIR", 100, 0.5),
     "shared by several": "import os, time; held = bytearray(150 << 20); [os.fork() for _ in range(2)]; time.sleep(0.5)",
     "asked for and unused": "import mmap; held = mmap.mmap(-1, 8 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)",
     "a file that is mapped": "import mmap, time; f = open('f', 'r+b'); f.truncate(400 << 20); m = mmap.mmap(f.fileno(), 0, prot=1); sum(m[::4096]); time.sleep(0.3)",
@@ -240,6 +252,103 @@ def test_memory_is_bounded(level: str, how: str, disk: Path) -> None:
     answer: Any = asyncio.run(bash.run(bash.validate({"command": "python p.py", "timeout_s": 120}), context))
     told = "it took more than 0.292969 GiB of memory, the most that the setting sandbox_memory lets it have"
     assert (answer.get("killed"), answer["exit_code"]) == ((told, None) if how in GROWING else (None, 0))
+
+
+@pytest.mark.parametrize("level", ["S3", "S2"])
+@pytest.mark.parametrize("how", IN_MEMORY)
+def test_files_in_memory_count_as_memory(level: str, how: str, tmp_path: Path) -> None:
+    """What a command writes into the file systems in memory that only it has is its memory: killed, or refused by the file system."""
+    held = Sandbox(level=needs(level), memory=300 << 20)
+    (tmp_path / "p.py").write_text(IN_MEMORY[how])
+    context = ToolContext(workspace=Workspace(tmp_path), sandbox=held)
+    answer: Any = asyncio.run(bash.run(bash.validate({"command": "python p.py", "timeout_s": 120}), context))
+    assert "GiB of memory" in str(answer.get("killed")) or "No space left on device" in answer["stderr"]
+
+
+def test_files_in_memory_are_seen_by_the_bound(tmp_path: Path) -> None:
+    """The mutant: a bound that does not look there lets a command have both, its memory and as much again in files."""
+    held = Sandbox(level=needs("S3"), memory=300 << 20)
+    launch = launch_for(
+        Level.S3,
+        ["python3", "-c", IN_MEMORY["files and memory"].replace("60", "0.5")],
+        workspace=tmp_path,
+        env=clean_environment(),
+        sandbox=held,
+    )
+    run_of = partial(run_launched, stdout=lambda _: True, stderr=lambda _: True, timeout_s=PATIENCE_S)
+    assert launch.in_memory
+    assert asyncio.run(run_of(launch)).stopped == "memory"
+    assert asyncio.run(run_of(replace(launch, in_memory=()))).stopped == ""
+
+
+OTHERS = """
+import ctypes, os, resource, struct, sys
+libc, other = ctypes.CDLL(None, use_errno=True), int(sys.argv[1])
+tried = {
+    "prlimit": lambda: libc.syscall(302, other, 7, struct.pack("QQ", 64, 64), None),
+    "setpriority": lambda: libc.setpriority(0, other, 19),
+    "priority of all of a user": lambda: libc.setpriority(2, 0, 19),
+    "ioprio_set": lambda: libc.syscall(251, 1, other, 0x6000),
+    "migrate_pages": lambda: libc.syscall(256, other, 64, struct.pack("Q", 1), struct.pack("Q", 1)),
+    "shmget": lambda: libc.shmget(0x4B4C, 4096, 0o1600),
+    "semget": lambda: libc.semget(0x4B4C, 1, 0o1600),
+    "msgget": lambda: libc.msgget(0x4B4C, 0o1600),
+    "mq_open": lambda: libc.syscall(240, b"kestrel-test", 0o102, 0o600, None),
+}
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+os.nice(1)
+print([name for name, attempt in tried.items() if attempt() >= 0])
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86-64")
+def test_a_command_at_s1_rules_no_other_process_and_leaves_no_shared_memory(tmp_path: Path) -> None:
+    """Limits and priorities of others stay; shared memory, semaphores and queues cannot be made. Its own limits it may lower."""
+    needs("S1")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        before = (
+            resource.prlimit(other.pid, resource.RLIMIT_NOFILE),
+            os.getpriority(os.PRIO_PROCESS, other.pid),
+        )
+        argv = [sys.executable, "-c", OTHERS, str(other.pid)]
+        launch = launch_for(Level.S1, argv, workspace=tmp_path, env=clean_environment(), sandbox=Sandbox())
+        assert run_blocking(launch, PATIENCE_S) == (0, "[]\n")
+        assert before == (
+            resource.prlimit(other.pid, resource.RLIMIT_NOFILE),
+            os.getpriority(os.PRIO_PROCESS, other.pid),
+        )
+        other.communicate(b"\n")
+    assert (
+        " 19276 "
+        not in Path("/proc/sysvipc/shm").read_text() + Path("/proc/sysvipc/sem").read_text() + Path("/proc/sysvipc/msg").read_text()
+    )
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the numbers of system calls are those of x86-64")
+def test_a_filter_for_namespaces_alone_lets_that_through_at_s1(tmp_path: Path) -> None:
+    """The mutant: the filter of the levels with namespaces of their own; what it makes is taken away again."""
+    needs("S1")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        argv = [sys.executable, "-c", OTHERS, str(other.pid)]
+        launch = launch_for(Level.S1, argv, workspace=tmp_path, env=clean_environment(), sandbox=Sandbox())
+        code, output = run_blocking(replace(launch, program=filter_program((), namespaces=True)), PATIENCE_S)
+        other.communicate(b"\n")
+    libc = ctypes.CDLL(None)
+    for remove, get in ((libc.shmctl, libc.shmget(0x4B4C, 0, 0)), (libc.msgctl, libc.msgget(0x4B4C, 0))):
+        remove(get, 0, None)
+    libc.semctl(libc.semget(0x4B4C, 0, 0), 0, 0)
+    libc.syscall(241, b"kestrel-test")
+    assert code == 0 and {"prlimit", "shmget", "semget", "msgget"} <= set(ast.literal_eval(output))
+
+
+@pytest.mark.parametrize("level", ["S3", "S2"])
+def test_shared_memory_that_no_process_has_is_small(level: str, tmp_path: Path) -> None:
+    """A segment of System V that nobody attached is in no process's memory: only small ones can be made, and they end with the command."""
+    held = needs(level)
+    code = "import ctypes; l = ctypes.CDLL(None); print(l.shmget(0x4B4C, 4096, 0o1600) >= 0, l.shmget(0x4B4D, 1 << 20, 0o1600) >= 0, l.shmget(0x4B4E, ctypes.c_size_t(1 << 40), 0o1600) >= 0)"
+    launch = launch_for(held, [sys.executable, "-c", code], workspace=tmp_path, env=clean_environment(), sandbox=Sandbox())
+    assert run_blocking(launch, PATIENCE_S) == (0, "True False False\n")
+    assert " 19276 " not in Path("/proc/sysvipc/shm").read_text()
 
 
 def test_memory_counts_though_others_free_theirs() -> None:

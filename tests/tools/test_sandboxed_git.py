@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from waits import PATIENCE_S
 
-from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch, _read
+from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch
 from kestrel_lab.tools.sandbox.canary import probe_level
 from kestrel_lab.tools.sandbox.command_lines import launch_for
 from kestrel_lab.tools.sandbox.launcher_client import Launch
@@ -222,6 +222,19 @@ NEW = {
     "settings": ("echo '[alias]' >> inner/.git/config", "inner/.git/config"),
     "settings with an old time": ("echo '[alias]' >> inner/.git/config; touch -d 2001-01-01 inner/.git/config inner/.git inner .", "inner/.git/config"),
     "alternates": ("echo /x > .git/objects/info/alternates", ".git/objects/info/alternates"),
+    "a way to merge": ("mkdir .git/rebase-merge; echo /tmp/evil > .git/rebase-merge/strategy", ".git/rebase-merge/strategy"),
+    "a way to pick": ("mkdir .git/sequencer; printf '[options]\n\tstrategy = evil\n' > .git/sequencer/opts", ".git/sequencer/opts"),
+    "a link in the log": ("mkdir -p .git/logs/refs; ln -sf /etc/passwd .git/logs/refs/stash", ".git/logs/refs/stash"),
+    "a linked log": ("rm .git/logs/HEAD; ln -s ../../../.bashrc .git/logs/HEAD", ".git/logs/HEAD"),
+    "a linked folder of objects": ("ln -s ../../y .git/objects/zz", ".git/objects/zz"),
+    "a linked ref": ("ln -s /etc/passwd .git/refs/heads/x", ".git/refs/heads/x"),
+    "another object": ("mkdir -p .git/refs/replace; git rev-parse HEAD > .git/refs/replace/$(git rev-parse HEAD^{tree})", ".git/refs/replace/"),
+    "a file that is not looked at": ("git update-index --assume-unchanged f", "f, marked in .git/index"),
+    "a file that is skipped": ("git update-index --skip-worktree f", "f, marked in .git/index"),
+    "the same in another form": ("git update-index --index-version 4 --assume-unchanged f", "f, marked in .git/index"),
+    "the same in two parts": ("git update-index --skip-worktree f; git update-index --split-index", "f, marked in .git/"),
+    "what is ignored": ("echo '*' >> inner/.git/info/exclude", "inner/.git/info/exclude"),
+    "an old address": ("mkdir inner/.git/remotes; echo 'URL: ext::x' > inner/.git/remotes/origin", "inner/.git/remotes/origin"),
     "a program in a rebase": ("mkdir .git/rebase-merge; echo exec false > .git/rebase-merge/git-rebase-todo", ".git/rebase-merge/git-rebase-todo"),
 }  # fmt: skip
 
@@ -243,12 +256,12 @@ def test_a_look_that_trusts_times_of_writing_sees_nothing(repository: Path) -> N
     """The mutant: by the time of writing, which anybody can set, a folder that got a repository looks as before."""
 
     class ByWriting(AutorunWatch):
-        def _folder(self, place: str) -> Any:
-            known, now = self._known.get(place), os.lstat(place)
+        def _folder(self, place: str, folders: Any, read: Any) -> Any:
+            known, now = folders.get(place), os.lstat(place)
             return (
                 known
                 if known is not None and known.changed == (now.st_ino, now.st_mtime_ns)
-                else _read(place, self.root, (now.st_ino, now.st_mtime_ns))
+                else read(place, self.root, (now.st_ino, now.st_mtime_ns))
             )
 
     os.utime(repository, ns=(0, 0))

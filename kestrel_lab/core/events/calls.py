@@ -155,7 +155,8 @@ class FilesTainted(Event, frozen=True, kw_only=True):
     """Other calls of its turn, for which this event stands too as far as they begin at the same moment: they end when the last has ended."""
     ended: bool = False
     files: list[dict[str, Json]] = field(default_factory=list)
-    """What was written so far: `{path, size, content}`, the last a hash; with `name` where the path itself may be words of others."""
+    """What was written so far: `{path, size, content}`, the last a hash; with `name` where the path itself may be words of others, and for
+    text with `runs`, hashes of some of the runs of words that it has and had not before; `whole` says whether these are all of them."""
     folders: list[str] = field(default_factory=list)
     """Folders in which it wrote too many files to name."""
     read: str = ""

@@ -20,9 +20,10 @@ from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.events.union import FilesTainted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Handler
-from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.run_context import RunContext, in_notebook
 from kestrel_lab.runtime.security.argument_texts import call_label
 from kestrel_lab.runtime.security.file_taint import MOST_ENTRIES, MOST_FILES, FileTaint, Snapshot
+from kestrel_lab.runtime.security.kernel_taint import KernelTaint
 from kestrel_lab.tools.data_flow import Flow
 from kestrel_lab.tools.files.inotify import OpenWatch
 from kestrel_lab.tools.files.workspace import SKIPPED
@@ -52,9 +53,12 @@ class FileTrace(Struct, frozen=True):
             return await proceed(call)
         flow = tool.flow.at(call.sandbox)
         author, way = self._author(call, flow), detection_of(tool, flow, call)
-        if not author and not (way and files.known()):
+        kernel = KernelTaint(tool, self.ctx.run_id, in_notebook=in_notebook(self.ctx))
+        if kernel.sets:  # before it runs: cancelled or failed, it has left something all the same
+            kernel.mark(author or next(reversed(self.ctx.flow.now().context(call).untrusted), ""))
+        if not author and not kernel.source and not (way and files.known()):
             return await proceed(call)
-        trace = _Trace(self.ctx, files, call, tool, flow, way, author)
+        trace = _Trace(self.ctx, files, call, tool, flow, way, author, kernel)
         if trace.compares:
             return await self._compared(files, trace, proceed)
         files.refresh()
@@ -153,7 +157,9 @@ def paths_of(args: dict[str, Json]) -> list[str]:
 class _Trace:
     """The trace of one call. `begin` and `end` read files and may run in a thread."""
 
-    def __init__(self, ctx: RunContext, files: FileTaint, call: Call, tool: Tool, flow: Flow, way: _Way, author: str) -> None:
+    def __init__(
+        self, ctx: RunContext, files: FileTaint, call: Call, tool: Tool, flow: Flow, way: _Way, author: str, kernel: KernelTaint
+    ) -> None:
         self.ctx, self.files, self.call, self.way, self.author = ctx, files, call, way, author
         self.writes = may_write(flow, call)
         self.key = call.key if tool.cache_ttl_seconds is not None else ""
@@ -169,13 +175,18 @@ class _Trace:
         """How many calls share it that have not ended."""
         self.before = Snapshot()
         self.watch = OpenWatch(())
-        self.read = self.overlap = ""
+        self.kernel = kernel
+        self.read = "" if author else kernel.source
+        """Whose words the answer may hold: from the beginning those that the kernel holds."""
+        self.known: dict[str, frozenset[int]] = {}
+        """Of the files that it names to write, the runs of words in them before it."""
         self.wrote: list[dict[str, Json]] = []
         self.folders: list[str] = []
 
     def begin(self) -> None:
         workspace = self.ctx.workspace
-        if self.way == "exact":
+        self.known = {path: self.files.words_in(workspace, path) for path in self._places() if self.named}
+        if self.way == "exact" and not self.read:
             self.read = self._first(self.files.below(workspace, path) for path in paths_of(self.call.args))
         if self.way == "watch":
             self.before = self.files.snapshot(workspace)
@@ -205,6 +216,7 @@ class _Trace:
         if not self.read and not self.author and self.way:
             self.read = next((why for path, why in self.files.names(self.root).items() if _contains_file_name(path, answer)), "")
         self.watch.close()
+        self.kernel.mark(self.read)
         if self.writes and (self.author or self.read):
             self.wrote, self.folders = self._changes(after)
 
@@ -267,7 +279,7 @@ class _Trace:
         said, wrote = self.ctx.flow.now().said, []
         for path in changed:
             name = path in new and not _PLAIN.fullmatch(path) and path not in said and path.rpartition("/")[2] not in said
-            wrote.append(self.files.described(self.ctx.workspace, path, name=name))
+            wrote.append(self.files.described(self.ctx.workspace, path, name=name, known=self.known.get(path, ())))
         return wrote, []
 
     def _changed(self, path: str, stamp: tuple[int, ...]) -> bool:

@@ -12,7 +12,7 @@ from kestrel_lab.core.errors import ConflictError, error_text
 from kestrel_lab.core.events.union import CellsChanged, KernelChanged, KernelPreviewed
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import Plan
-from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.context.run_context import RunContext, in_notebook
 from kestrel_lab.runtime.memory.run_memory import notes_of
 from kestrel_lab.tools.files.versions import Versions, preview_key
 from kestrel_lab.tools.tool import CodeContext, DryRun, ToolContext
@@ -101,7 +101,7 @@ def code_context(call: Call, ctx: RunContext) -> CodeContext:
         step=call.step,
         sandbox=call.sandbox,
         danger=call.danger,
-        live=not ctx.options.scenario and not (ctx.state.started is not None and ctx.state.started.scenario),
+        live=in_notebook(ctx),
         earlier=ctx.state.kernels,
         untraced=lambda: ctx.files is not None and ctx.files.known(),
     )

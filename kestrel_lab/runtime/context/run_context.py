@@ -428,6 +428,11 @@ class RunContext:
         self._failure = self._failure or error
 
 
+def in_notebook(ctx: RunContext) -> bool:
+    """Return whether code of the run runs in the kernel of a notebook, if there is one: it is no trial of a suite."""
+    return not ctx.options.scenario and not (ctx.state.started is not None and ctx.state.started.scenario)
+
+
 def _seconds_left(limit: float | None, used: float) -> float | None:
     """Seconds that a limit leaves; never none, since a run that begins has to end by itself."""
     return None if limit is None else max(0.001, limit - used)

@@ -1,17 +1,21 @@
 """File taint: which files may hold untrusted text, as a fold over the `files_tainted` events of all runs of a home.
 
-A tainted file is recognised by its content, so copies, other names, links and moves stay tainted. Content that a person wrote by
-hand is not tainted, even in a file that was.
+A tainted file is recognised by its content, so copies, other names, links and moves stay tainted. A file that was changed later, by
+hand or by any program, stays tainted as long as it has much of such a content in it (`word_runs`). Content that a person wrote anew is
+not tainted, even in a file that was.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from array import array
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -22,6 +26,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.log_files import is_open_here, open_no_log
+from kestrel_lab.runtime.security.word_runs import MOST_BYTES, Sketch, word_runs
 from kestrel_lab.tools.files.directory_walk import SIZE, stamp_of
 from kestrel_lab.tools.files.fingerprints import is_fresh
 from kestrel_lab.tools.files.workspace import SKIPPED, Workspace
@@ -33,9 +38,11 @@ MOST_ENTRIES = 200_000
 _EDGE = 1 << 20
 """Bytes at both ends of a file that are hashed."""
 _TELLING = 16
-"""Bytes from which on equal contents are no coincidence; a shorter file is also recognised by its path."""
+"""Bytes from which on equal contents are no coincidence; a shorter one counts in its workspace only, and in files that changed later."""
 _LONGEST_S = 900.0
 """How long after its beginning a call may have gone on writing whose process died."""
+_MOST_TEXTS = 2_000
+"""Files whose runs of words are remembered."""
 _TICK_NS = 50_000_000
 """How far the time of a change may lie behind the clock."""
 _ASK_S = 0.01
@@ -69,6 +76,17 @@ class _Open:
         return "." in self.places or path in self.places
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A content that was written after untrusted text was read."""
+
+    content: str
+    source: str
+    began_ns: int
+    """When the call began that wrote it: a file that did not change since was not made of it."""
+    sketch: Sketch
+
+
 @dataclass(slots=True, eq=False)
 class FileTaint:
     """The file taint of a home, shared by all runs of a session; safe to use from any thread."""
@@ -81,8 +99,13 @@ class FileTaint:
     """When the log was asked last."""
     _contents: dict[int, dict[str, str]] = field(default_factory=dict)
     """By size and hash, whose words."""
-    _short: dict[str, dict[str, str]] = field(default_factory=dict)
-    """The same of short ones, by path."""
+    _short: dict[str, dict[str, tuple[str, int]]] = field(default_factory=dict)
+    """The same of short ones, by workspace, with the time from which on a file with that content was made of it."""
+    _written: list[_Written] = field(default_factory=list)
+    _runs: dict[int, list[int]] = field(default_factory=dict)
+    """By run of words, the places in `_written` of contents that have it."""
+    _since_ns: float = math.inf
+    """When the first of these calls began."""
     _folders: dict[str, str] = field(default_factory=dict)
     _paths: dict[str, dict[str, None]] = field(default_factory=dict)
     """By workspace, where such files were written."""
@@ -96,6 +119,8 @@ class FileTaint:
     _answers: dict[str, str] = field(default_factory=dict)
     """By hash of a call, whose words its stored answer may hold."""
     _hashes: dict[tuple[int, ...], str] = field(default_factory=dict)
+    _texts: dict[tuple[int, ...], array[int]] = field(default_factory=dict)
+    """By stamp of a file, the runs of words in it: packed, since a set takes fifteen times as much memory."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     @property
@@ -155,21 +180,30 @@ class FileTaint:
             if not isinstance(size, int) or not size or not content:
                 continue
             self._paths.setdefault(root, {})[path] = None
+            began_ns = int(event.began * 1e9) - _TICK_NS
             if size < _TELLING:
-                self._short.setdefault(str(Path(root, path)), {})[content] = source
+                self._short.setdefault(root, {}).setdefault(content, (source, began_ns))
             else:
                 self._contents.setdefault(size, {}).setdefault(content, source)
+            runs = frozenset(cast("list[int]", found.get("runs") or []))
+            for run_of_words in runs:
+                self._runs.setdefault(run_of_words, []).append(len(self._written))
+            self._since_ns = min(self._since_ns, began_ns) if runs else self._since_ns
+            self._written.append(_Written(content, source, began_ns, Sketch(runs, bool(found.get("whole")))))
         for folder in event.folders:
             self._folders[str(Path(root, folder))] = f"{folder}/, written by run {run} after it read {event.source}"
 
     def trust(self, place: Path) -> bool:
         """Take the content that a file has now for the user's own, wherever it is; returns whether it was not before."""
         found = self.source(str(place.parent), place.name, place)
-        content = self._content(place, place.stat())
+        status = place.stat()
+        content, runs = self._content(place, status), self._word_runs(place, status)
+        whole = {one.content for one in self._written if one.sketch.is_within(runs)}
         sql = "INSERT OR REPLACE INTO file_trust(content, path, at) VALUES (?, ?, unixepoch('subsec'))"
-        self.store.execute(sql, (content, str(place)), f"trust in {place}").result()
+        for one in (content, *sorted(whole - {content})):  # what it was made of, or its next edit would not be trusted
+            self.store.execute(sql, (one, str(place)), f"trust in {place}").result()
         with self._lock:
-            self._trusted.add(content)
+            self._trusted |= {content, *whole}
         return bool(found)
 
     def source(self, root: str, path: str, place: Path | None = None) -> str:
@@ -188,11 +222,29 @@ class FileTaint:
         with self._lock:
             found = self._written_open(root, path, status.st_ctime_ns)
             found = found or next((why for folder, why in self._folders.items() if whole.startswith(f"{folder}/")), "")
-            same = self._contents.get(status.st_size, {}) | self._short.get(whole, {})
-        if not found and not same:
+            same = dict(self._contents.get(status.st_size, ()))
+            for workspace, contents in self._short.items() if status.st_size < _TELLING else ():
+                if whole.startswith(f"{workspace}/"):
+                    same |= {content: why for content, (why, began_ns) in contents.items() if status.st_ctime_ns >= began_ns}
+            changed = bool(status.st_size) and status.st_ctime_ns >= self._since_ns
+        if not found and not same and not changed:
             return ""
         content = self._content(place, status)
-        return "" if content in self._trusted else same.get(content, "") or found
+        if content in self._trusted:
+            return ""
+        return same.get(content, "") or found or (self._made_of(place, status) if changed else "")
+
+    def _made_of(self, place: Path, status: os.stat_result) -> str:
+        """Whose words a file holds that was changed since: of the first content that enough of it is from."""
+        runs = self._word_runs(place, status)
+        with self._lock:
+            common = Counter(number for run in runs for number in self._runs.get(run, ()))
+            for number in sorted(common):
+                one = self._written[number]
+                vouched = one.content in self._trusted or status.st_ctime_ns < one.began_ns
+                if not vouched and one.sketch.is_source_of(runs, common[number]):
+                    return one.source
+        return ""
 
     def _written_open(self, root: str, path: str, changed_ns: int) -> str:
         """Whose words a call may have put there that has not ended, or never will."""
@@ -247,7 +299,7 @@ class FileTaint:
             return found
         tainted: dict[str, str] = {}
         for path, stamp in found.stamps.items():
-            if stamp and self._candidate(stamp[SIZE]) and (source := self.source(root, base + path)):
+            if stamp and self._candidate(stamp) and (source := self.source(root, base + path)):
                 tainted[path] = source
         for path in tuple(self._paths.get(root, ())):
             if not SKIPPED.isdisjoint(path.split("/")) and path.startswith(base) and (source := self.source(root, path)):
@@ -265,20 +317,53 @@ class FileTaint:
         stamps = workspace.stamps(() if everything else SKIPPED, home, most)
         return Snapshot(stamps, whole=len(stamps) <= most)
 
-    def _candidate(self, size: int) -> bool:
-        return bool(size in self._contents or self._folders or self._open or (size < _TELLING and self._short))
+    def _candidate(self, stamp: tuple[int, ...]) -> bool:
+        size = stamp[SIZE]
+        if size in self._contents or self._folders or self._open or (size < _TELLING and self._short):
+            return True
+        return stamp[-1] >= self._since_ns
 
-    def described(self, workspace: Workspace, path: str, *, name: bool) -> dict[str, Json]:
-        """An entry of the event about a file that was just written."""
+    def described(self, workspace: Workspace, path: str, *, name: bool, known: Collection[int] = ()) -> dict[str, Json]:
+        """An entry of the event about a file that was just written; `known` are runs of words that it had before."""
         place = workspace.root / path
         entry: dict[str, Json] = {"path": path} | ({"name": True} if name else {})
         try:
             status = place.lstat()
             if place.is_file() and not place.is_symlink():
+                sketch = Sketch.of(frozenset(self._word_runs(place, status)).difference(known))
                 entry |= {"size": status.st_size, "content": self._content(place, status)}
+                entry |= {"runs": [*sorted(sketch.runs)], "whole": sketch.whole} if sketch.runs else {}
         except OSError:  # gone again
             pass
         return entry
+
+    def words_in(self, workspace: Workspace, path: str) -> frozenset[int]:
+        """Return the runs of words that a file has now; none where there is no file."""
+        place = workspace.root / path
+        try:
+            status = place.stat()
+        except OSError:
+            return frozenset()
+        return frozenset(self._word_runs(place, status)) if stat.S_ISREG(status.st_mode) else frozenset()
+
+    def _word_runs(self, place: Path, status: os.stat_result) -> Collection[int]:
+        stamp = stamp_of(status)
+        if (known := self._texts.get(stamp)) is not None:
+            return known
+        try:
+            with place.open("rb") as file:
+                text = file.read(MOST_BYTES if status.st_size <= MOST_BYTES else MOST_BYTES // 2)
+                if status.st_size > MOST_BYTES:
+                    file.seek(-MOST_BYTES // 2, os.SEEK_END)
+                    text += b"\n" + file.read(MOST_BYTES // 2)
+        except OSError:
+            return frozenset()
+        runs = word_runs(text)
+        if not is_fresh(stamp):
+            if len(self._texts) > _MOST_TEXTS:
+                self._texts.clear()
+            self._texts[stamp] = array("I", runs)
+        return runs
 
     def _content(self, place: Path, status: os.stat_result) -> str:
         """A hash of the file's content: of its size, and of all that a short one and the ends of a long one hold."""

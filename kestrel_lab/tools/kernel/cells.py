@@ -34,7 +34,7 @@ _WRITING: Final[dict[str, Any]] = {
     "effect": "opaque",
     "version": "1",
     "parallel_safe": False,
-    "reads": "private",
+    "reads": "kernel private",
     "reaches": "anything",
 }
 """A cell lies where neither file taint nor the sandbox sees it: after untrusted text every change is asked about."""
@@ -55,7 +55,7 @@ def cell_tools() -> list[Tool]:
     return [replace(one, group=GROUP) for one in made]
 
 
-@tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="workspace", reaches="nothing")
+@tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="kernel workspace", reaches="nothing")
 async def read_notebook(ctx: ToolContext, cell: str = "") -> str:
     """Read the notebook that you work in: its cells with their ids, and what they put out.
 
@@ -154,7 +154,7 @@ async def delete_cell(cell: str, ctx: ToolContext) -> str:
     return f"deleted cell {swap.cell}{note}"
 
 
-@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="workspace", reaches="workspace")
+@tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="kernel workspace", reaches="workspace")
 async def run_cell(cell: str, ctx: ToolContext) -> str:
     """Run a code cell of the notebook as the user would: what comes of it becomes its output, and is returned.
 
@@ -179,7 +179,7 @@ async def run_cell(cell: str, ctx: ToolContext) -> str:
         warning = f"its output stands below the running cell instead: {error}"
     else:
         about.emit(CellsChanged(call=ctx.call_id, step=about.step, how=document.how, changes=_swap_for_log(swap, ctx)), ())
-    return checked_text(ran, note, warning)
+    return checked_text(ran, note, [warning] if warning else ())
 
 
 async def _dry_run(args: dict[str, Json], ctx: ToolContext) -> DryRun | None:

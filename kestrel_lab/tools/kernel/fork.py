@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.kernel.lockdown import NoLockdown, lock_down, lockdown_problem, read_places
+from kestrel_lab.tools.kernel.lockdown import NoLockdown, ReadPlaces, lock_down, lockdown_problem, preview_places
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value, write_values
 
 Work = Callable[[str, Buffers, list[str]], Json]
@@ -47,7 +47,7 @@ class Fork:
         """Begin; a `paused` copy waits until `resume` tells it what to work on."""
         if reason := fork_problem():
             raise NoLockdown(reason)
-        read = read_places(workspace)
+        places = preview_places(workspace)
         self._scratch = tempfile.mkdtemp(prefix="kestrel-preview-")
         self._fd = os.memfd_create("kestrel-fork", os.MFD_CLOEXEC)
         waiting, self._starter = os.pipe()
@@ -57,7 +57,7 @@ class Fork:
             )  # newer Pythons warn of forking beside threads: what is locked then ends in a time limit
             self.pid = os.fork()
         if self.pid == 0:
-            _child(work, read, self._scratch, self._fd, waiting, paused=paused)
+            _child(work, places, self._scratch, self._fd, waiting, paused=paused)
         os.close(waiting)
         self._watch = os.pidfd_open(self.pid)
         self._lock = threading.Lock()
@@ -107,11 +107,11 @@ class Fork:
         return 0
 
 
-def _child(work: Work, read: list[str], scratch: str, fd: int, waiting: int, *, paused: bool) -> NoReturn:
+def _child(work: Work, places: ReadPlaces, scratch: str, fd: int, waiting: int, *, paused: bool) -> NoReturn:
     """Be the copy. Whatever happens, it ends here: nothing of the parent's is cleaned up by it."""
     try:
         gc.freeze()  # what was there is not looked at again, which would copy its pages
-        lock_down({fd, waiting}, read, scratch)
+        lock_down({fd, waiting}, places, scratch)
         tempfile.tempdir = scratch
         buffers, names = Buffers(), list[str]()
         if paused:

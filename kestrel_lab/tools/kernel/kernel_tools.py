@@ -16,6 +16,7 @@ from kestrel_lab.tools.kernel.inspection import inspect_name, variable_lines
 from kestrel_lab.tools.kernel.live_kernel import ExecutionResult, LiveKernel, kernel_of, live_shell
 from kestrel_lab.tools.kernel.own_kernel import Kernels, OwnKernel
 from kestrel_lab.tools.kernel.variables import user_variables
+from kestrel_lab.tools.sandbox.autorun_watch import autorun_watch
 from kestrel_lab.tools.tool import CodeContext, DryRun, Tool, ToolContext
 
 GROUP = "kernel"
@@ -27,7 +28,7 @@ NO_OUTPUT = "[no output]"
 def kernel_tools(kernels: Kernels) -> list[Tool]:
     """Return `run_python`, `list_variables` and `inspect_variable`; off a notebook they work in `kernels`."""
 
-    @tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="workspace", reaches="workspace")
+    @tool(danger_level=Danger.MEDIUM, effect="opaque", version="1", parallel_safe=False, reads="kernel workspace", reaches="workspace")
     async def run_python(code: str, ctx: ToolContext) -> str:
         """Run Python code as a cell of the notebook and return what it prints, displays and gives, and which variables it changed.
 
@@ -45,7 +46,7 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
         note, ran = await run_live(live, code, about, ctx)
         return checked_text(ran, note)
 
-    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="private", reaches="nothing")
+    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="kernel private", reaches="nothing")
     async def list_variables(ctx: ToolContext) -> str:
         """List the variables of the kernel that run_python works in: name, type, and size or value.
 
@@ -57,7 +58,7 @@ def kernel_tools(kernels: Kernels) -> list[Tool]:
             return variable_lines(live.shell.user_ns)
         return await asyncio.to_thread(_own_kernel(kernels, ctx).listed)
 
-    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="private", reaches="nothing")
+    @tool(danger_level=Danger.SAFE, effect="idempotent", version="1", parallel_safe=False, reads="kernel private", reaches="nothing")
     async def inspect_variable(name: str, ctx: ToolContext) -> str:
         """Describe a variable: type, shape, columns with their types, missing values and statistics, and the first rows.
 
@@ -144,6 +145,8 @@ async def run_live(live: LiveKernel, code: str, about: CodeContext, ctx: ToolCon
 
 
 async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolContext) -> str:
+    watch = autorun_watch(str(ctx.workspace.root))
+    before = await asyncio.to_thread(watch.look)
     try:
         ran = await asyncio.to_thread(kernel.execute, code)
     except asyncio.CancelledError:
@@ -151,7 +154,7 @@ async def _run_own(kernel: OwnKernel, code: str, about: CodeContext, ctx: ToolCo
         raise
     note = new_kernel_notice(about, kernel.id)
     _record(ran, kernel.id, about, ctx)
-    return checked_text(ran, note)
+    return checked_text(ran, note, watch.told(before, await asyncio.to_thread(watch.look)))
 
 
 def _record(ran: ExecutionResult, kernel: str, about: CodeContext, ctx: ToolContext, code: str = "") -> None:
@@ -181,9 +184,9 @@ def new_kernel_notice(about: CodeContext, kernel: str) -> str:
     return f"[the kernel in which {calls} ran is gone, with its variables: run the code of these calls again first if you need them]\n"
 
 
-def checked_text(ran: ExecutionResult, note: str = "", warning: str = "") -> str:
+def checked_text(ran: ExecutionResult, note: str = "", warnings: Sequence[str] = ()) -> str:
     """Return what came of code as a model reads it, with what it has to know before and after; raises `CodeError` unless the code ended well."""
-    text = note + execution_text(ran) + (f"\n[{warning}]" if warning else "")
+    text = note + execution_text(ran) + "".join(f"\n[{one}]" for one in warnings)
     if ran.reason:
         text = f"[a person stopped this code while it ran]\n{text}" if ran.stopped else text
         raise CodeError(ran.reason, text, stopped=ran.stopped)

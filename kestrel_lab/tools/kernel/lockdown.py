@@ -11,8 +11,10 @@ import os
 import resource
 import signal
 import site
+import stat
 import sys
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +28,8 @@ MOST_GROWTH = 4 * 1024**3
 """Bytes of memory that a locked process may have beyond those of its parent."""
 MOST_WRITTEN = 1024**3
 """Bytes of the largest file that it may write."""
+MOST_SEARCHED = 50_000
+"""Entries of a workspace that are searched for pipes before a preview."""
 
 _PROT_RW, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 3, 2, 0x10, 0x20
 _OF_SYSTEM = ("/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys/kernel", "/sys/devices/system/cpu")
@@ -60,7 +64,66 @@ def read_places(workspace: str) -> list[str]:
     return [*dict.fromkeys(os.path.realpath(place) for place in found if os.path.exists(place)), *_OF_ITSELF]
 
 
-def lock_down(keep: Collection[int], read: Iterable[str], scratch: str) -> None:
+@dataclass(frozen=True, slots=True)
+class ReadPlaces:
+    """What a locked process may read."""
+
+    read: tuple[str, ...]
+    listed: tuple[str, ...] = ()
+    """Folders of which it may read the names only, beside those that are below `read`."""
+
+
+def preview_places(workspace: str) -> ReadPlaces:
+    """Return the `read_places` of a preview, without what is neither file nor folder in the workspace.
+
+    Who reads a pipe takes from it what another process was to get, and no right to read a folder can leave it out. So a folder
+    with a pipe in it is given entry by entry. Raises `NoLockdown` as `read_places` does.
+    """
+    places = read_places(workspace)
+    special = set(_special_files(os.path.realpath(workspace)))
+    read, listed, todo = list[str](), list[str](), list(places)
+    while todo:
+        place = todo.pop()
+        if place in special:
+            continue
+        if any(one.startswith(f"{place}/") for one in special):
+            listed.append(place)
+            todo += [entry.path for entry in _entries(place) if not entry.is_symlink()]
+        else:
+            read.append(place)
+    return ReadPlaces(tuple(read), tuple(listed))
+
+
+def _special_files(root: str) -> Iterator[str]:
+    """Yield pipes, sockets and devices below `root`, as far as `MOST_SEARCHED` entries."""
+    todo, seen = [root], 0
+    while todo and seen < MOST_SEARCHED:
+        for entry in _entries(todo.pop()):
+            seen += 1
+            if entry.is_dir(follow_symlinks=False):
+                todo.append(entry.path)
+            elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
+                yield entry.path
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as found:
+            return list(found)
+    except OSError:  # gone, or not ours to read
+        return []
+
+
+def is_special_file(path: str | bytes) -> bool:
+    """Return whether reading or writing it has an effect on whoever is at its other end: a pipe, a socket or a device, but for `/dev/null` and its like."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and os.path.realpath(os.fsdecode(path)) not in DEVICES
+
+
+def lock_down(keep: Collection[int], places: ReadPlaces, scratch: str) -> None:
     """Deny effects to this process for good; it must have been forked just now and have one thread.
 
     Only the descriptors `keep` stay open, files can be written beneath `scratch` alone. Raises `NoLockdown` or `OSError`
@@ -74,7 +137,7 @@ def lock_down(keep: Collection[int], read: Iterable[str], scratch: str) -> None:
     close_others(keep)
     _bound()
     landlock.drop_privileges()
-    landlock.restrict_process(read, [], [scratch], network=False)
+    landlock.restrict_process(places.read, [], [scratch], listed=places.listed, network=False)
     landlock.filter_calls(filter_program((), effects=False))
 
 

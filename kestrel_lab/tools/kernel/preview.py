@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import builtins
+import errno
 import io
 import os
 import shutil
@@ -18,7 +19,7 @@ from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.capture import IMAGES, MOST_IMAGE_BYTES, Output, add_open_figures, capture_output
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
-from kestrel_lab.tools.kernel.lockdown import NoLockdown
+from kestrel_lab.tools.kernel.lockdown import NoLockdown, is_special_file
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value
 from kestrel_lab.tools.kernel.variables import Before, Change, shadows_builtin
 
@@ -183,6 +184,9 @@ class Effects:
         self._busy = True
         try:
             if event == "open":
+                if isinstance(args[0], str | bytes) and is_special_file(args[0]):
+                    self._note(f"use the pipe or device {os.fsdecode(args[0])}")
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(args[0]))
                 self.read_files |= str(args[0]).startswith(self.workspace) or not str(args[0]).startswith("/")
                 if isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR) and isinstance(args[0], str) and not self._own(args[0]):
                     self._note(f"write {args[0]}")

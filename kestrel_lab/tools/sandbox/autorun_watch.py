@@ -1,68 +1,31 @@
-"""Files that programs run or obey unasked, such as `conftest.py`: the approval of a change to one says so, and a command that changes one is reported.
+"""Files that programs run or obey unasked, such as `conftest.py`: which of them a command made or changed.
 
-No mount can keep them out: a command may write a `conftest.py` or make a repository anywhere in the workspace.
+The approval of a change to one says so, and a command that changes one is reported. No mount can keep them out: a command may
+write a `conftest.py` or make a repository anywhere in the workspace. Which files these are says `autorun_list.py`.
 """
 
 from __future__ import annotations
 
 import os
-import posixpath
-import re
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-_BY_NAME = {
-    "conftest.py": "pytest runs it whenever tests are run",
-    "sitecustomize.py": "Python runs it whenever it starts here",
-    "usercustomize.py": "Python runs it whenever it starts here",
-    "setup.py": "installing the project runs it",
-    "noxfile.py": "nox runs it",
-    "manage.py": "Django's commands run it",
-    "makefile": "make runs what is in it",
-    "gnumakefile": "make runs what is in it",
-    "justfile": "just runs what is in it",
-    "package.json": "npm runs its scripts, some when it installs",
-    ".envrc": "direnv runs it in this folder",
-    ".npmrc": "npm obeys it",
-    ".gitattributes": "git obeys it",
-    ".gitmodules": "git obeys it",
-    ".pre-commit-config.yaml": "every commit runs what it names",
-    "pyproject.toml": "tools that work here obey it, and installing runs what it names",
-    "tox.ini": "tox runs what it names",
-    "dockerfile": "building the image runs it",
-    ".mcp.json": "programs start the servers that it names",
-    "kestrel.toml": "its settings hold for every run in this folder",
-    **dict.fromkeys((".bashrc", ".bash_profile", ".profile", ".zshrc", ".zprofile", ".zshenv"), "every new shell runs it"),
-}
-_BY_END = {".pth": "Python runs its import lines whenever it starts", ".ipynb": "its cells are run by whoever runs the notebook"}
-_BY_FOLDER = {
-    ".github/workflows": "the forge runs it",
-    ".vscode": "the editor obeys it",
-    ".idea": "the editor obeys it",
-    ".husky": "every commit runs it",
-    ".ipython": "every kernel runs what is in it",
-    ".jupyter": "Jupyter obeys it",
-}
+from kestrel_lab.tools.files.workspace import SKIPPED
+from kestrel_lab.tools.sandbox.autorun_git import BARE, LINKS, files_git_runs, hidden_changes, is_state
+from kestrel_lab.tools.sandbox.autorun_list import (
+    autorun_reason,
+    is_program_folder,
+    program_reason,
+    shadowed_module,
+    shadows,
+)
+
 MOST_FOLDERS = 20_000
 """Folders that are watched beneath a workspace at most."""
-_OBEYED = {
-    "config": "git obeys it, and may run what it names",
-    "config.worktree": "git obeys it, and may run what it names",
-    "commondir": "it says where git finds settings and hooks",
-    "gitdir": "it says where git finds a worktree",
-    "info/attributes": "git obeys it",
-    "objects/info/alternates": "git reads objects from where it says",
-}
-_POINTS = re.compile(r"^\s*(path|hookspath)\s*=\s*\"?([^\"\n#;]+)", re.IGNORECASE | re.MULTILINE)
-"""Lines of a repository's settings that name another file of settings, or a folder of hooks."""
-_TODO = "rebase-merge/git-rebase-todo"
-_EXEC = re.compile(rb"(?m)^\s*(?:x|exec)\s")
-"""A line of it that names a program; the others pick commits."""
-_BARE = {"HEAD", "objects", "refs"}
 _TICK_NS = 50_000_000
 """A folder that changed within this time may change again without a new time stamp, so it is read again next time."""
 _FEW = 500
@@ -70,15 +33,6 @@ _MOST_TOLD = 10
 
 Marks = dict[str, tuple[str, int, int, int]]
 """Files by path, each with a clause that says what runs or obeys it, and numbers that change when the file does."""
-
-
-def autorun_reason(path: str) -> str:
-    """Return what runs or obeys a file without being told to, as a clause; empty for a file that nobody knows of."""
-    normal = posixpath.normpath(path).casefold()
-    name = posixpath.basename(normal)
-    if said := _BY_NAME.get(name) or _BY_END.get(posixpath.splitext(name)[1]):
-        return said
-    return next((said for folder, said in _BY_FOLDER.items() if f"/{folder}/" in f"/{normal}"), "")
 
 
 def with_autorun_warning(path: str, preview: str) -> str:
@@ -95,7 +49,12 @@ class _Folder:
     inner: tuple[str, ...]
     files: tuple[tuple[str, str], ...]
     """Each with a clause that says what runs or obeys it."""
+    programs: tuple[tuple[str, str], ...]
+    """Those that only matter while they are executable."""
     gitdirs: tuple[str, ...]
+
+
+_Read = Callable[[str, str, tuple[int, int]], _Folder]
 
 
 @dataclass(slots=True)
@@ -106,6 +65,10 @@ class AutorunWatch:
     full: bool = False
     """Whether the workspace has more folders than are watched."""
     _known: dict[str, _Folder] = field(default_factory=dict)
+    _linked: dict[str, _Folder] = field(default_factory=dict)
+    """The same of folders of repositories in which only links are looked for."""
+    _indexes: dict[str, tuple[tuple[int, ...], dict[str, str]]] = field(default_factory=dict)
+    """By path of an index, what it was when it was read, and the files that it hides."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -118,6 +81,7 @@ class AutorunWatch:
         with self._lock:
             found: Marks = {}
             seen: dict[str, _Folder] = {}
+            linked: dict[str, _Folder] = {}
             todo = [self.root]
             self.full = False
             while todo:
@@ -125,17 +89,46 @@ class AutorunWatch:
                     self.full = True
                     break
                 place = todo.pop()
-                if (folder := self._folder(place)) is None:
+                if (folder := self._folder(place, self._known, _read)) is None:
                     continue
                 seen[place] = folder
                 todo += folder.inner
                 for file, who in folder.files:
                     _note(found, file, who)
+                for file, who in folder.programs:
+                    _note(found, file, who, executable=True)
                 for gitdir in folder.gitdirs:
-                    for file, who in _files_git_runs(gitdir, self.root):
+                    for file, who in files_git_runs(gitdir, self.root):
                         _note(found, file, who)
-            self._known = seen
+                    self._look_at_links(gitdir, found, linked)
+                    self._look_at_index(gitdir, found)
+            self._known, self._linked = seen, linked
             return found
+
+    def _look_at_links(self, gitdir: str, found: Marks, linked: dict[str, _Folder]) -> None:
+        """Note links in folders where git makes none: what git writes there is written where they lead."""
+        todo = [f"{gitdir}/{name}" for name in LINKS if not os.path.islink(f"{gitdir}/{name}")]
+        while todo and len(linked) < MOST_FOLDERS:
+            place = todo.pop()
+            if (folder := self._folder(place, self._linked, _read_links)) is not None:
+                linked[place] = folder
+                todo += folder.inner
+                for file, who in folder.files:
+                    _note(found, file, who)
+
+    def _look_at_index(self, gitdir: str, found: Marks) -> None:
+        """Note the files whose changes the index hides from whoever asks git for them."""
+        for name in ("index", *(one for one in _entries(gitdir) if one.startswith("sharedindex."))):
+            place = f"{gitdir}/{name}"
+            try:
+                status = os.lstat(place)
+            except OSError:
+                continue
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if self._indexes.get(place, ((), {}))[0] != stamp:
+                self._indexes[place] = (stamp, hidden_changes(place))
+            for file, who in self._indexes[place][1].items():
+                found[f"{os.path.dirname(gitdir)}/{file}, marked in {os.path.relpath(place, self.root)}"] = (who, 0, 0, 0)
 
     def told(self, before: Marks, after: Marks) -> list[str]:
         """Return notes on what changed between two readings."""
@@ -149,15 +142,15 @@ class AutorunWatch:
             told.append(f"the workspace has more than {MOST_FOLDERS:,} folders: files that run by themselves in the rest go unnoticed")
         return told
 
-    def _folder(self, place: str) -> _Folder | None:
+    def _folder(self, place: str, folders: Mapping[str, _Folder], read: _Read) -> _Folder | None:
         try:
             now = os.lstat(place)
             changed = (now.st_ino, now.st_ctime_ns)
-            known = self._known.get(place)
+            known = folders.get(place)
             if known is not None and known.changed == changed:
                 return known
             fresh = time.time_ns() - now.st_ctime_ns < _TICK_NS
-            return _read(place, self.root, (0, 0) if fresh else changed)
+            return read(place, self.root, (0, 0) if fresh else changed)
         except OSError:  # gone, or not ours to read
             return None
 
@@ -168,71 +161,58 @@ def autorun_watch(root: str) -> AutorunWatch:
     return AutorunWatch(root)
 
 
-def _note(found: Marks, file: str, who: str) -> None:
+def _note(found: Marks, file: str, who: str, *, executable: bool = False) -> None:
     try:
         mark = os.lstat(file)
     except OSError:
         return
-    if file.endswith(_TODO):  # carried over by links, which changes its times
+    if executable and not (stat.S_ISLNK(mark.st_mode) or mark.st_mode & 0o111):
+        return
+    if is_state(file):  # carried over by links, which changes its times
         found[file] = (who, mark.st_ino, mark.st_mtime_ns, mark.st_size)
     elif not stat.S_ISDIR(mark.st_mode):  # by ctime, which no command can set back
         found[file] = (who, mark.st_ino, mark.st_ctime_ns, mark.st_size)
 
 
 def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
-    inner, files, gitdirs, names = [], [], [], set()
+    inner, files, programs, gitdirs = [], [], [], []
+    with os.scandir(place) as entries:
+        found = list(entries)
+    names = {entry.name for entry in found}
+    runs_programs = is_program_folder(place, root) and SKIPPED.isdisjoint(os.path.relpath(place, root).split("/"))
+    for entry in found:
+        if entry.name.lower() == ".git":
+            gitdirs.append(entry.path)
+        elif entry.is_dir(follow_symlinks=False):
+            inner.append(entry.path)
+        elif who := autorun_reason(os.path.relpath(entry.path, root)) or _script_beside(entry.name, names):
+            files.append((entry.path, who))
+        elif runs_programs and (who := program_reason(place, entry.name)):
+            programs.append((entry.path, who))
+    if names >= BARE:
+        gitdirs.append(place)
+    return _Folder(changed, tuple(inner), tuple(files), tuple(programs), tuple(gitdirs))
+
+
+def _script_beside(name: str, names: set[str]) -> str:
+    """Return why a file is run with the scripts in its folder, which is no package: they import it in place of a module of Python."""
+    module = "" if "__init__.py" in names else shadowed_module(name, installed=False)
+    return shadows(module) if module else ""
+
+
+def _read_links(place: str, root: str, changed: tuple[int, int]) -> _Folder:
+    """Read a folder of objects, refs or logs: its links, and refs that put other objects in the place of those that are there."""
+    inner, files = [], []
+    replaces = place.endswith("/refs/replace")
     with os.scandir(place) as entries:
         for entry in entries:
-            names.add(entry.name)
-            if entry.name.lower() == ".git":
-                gitdirs.append(entry.path)
+            if entry.is_symlink():
+                files.append((entry.path, f"what git writes there is written to {os.readlink(entry.path)}"))
             elif entry.is_dir(follow_symlinks=False):
                 inner.append(entry.path)
-            elif who := autorun_reason(os.path.relpath(entry.path, root)):
-                files.append((entry.path, who))
-    if names >= _BARE:
-        gitdirs.append(place)
-    return _Folder(changed, tuple(inner), tuple(files), tuple(gitdirs))
-
-
-def _files_git_runs(place: str, root: str) -> Iterator[tuple[str, str]]:
-    """Yield what git runs or obeys because of what is at `place`, a repository's folder or a file or link that leads to one, and why."""
-    if not os.path.isdir(place) or os.path.islink(place):
-        yield place, "it says where git finds settings and hooks"
-    if not os.path.isdir(place):
-        return
-    yield from ((f"{place}/{name}", who) for name, who in _OBEYED.items())
-    if _names_program(f"{place}/{_TODO}"):
-        yield f"{place}/{_TODO}", "git runs the programs that it names"
-    yield from _hooks(f"{place}/hooks")
-    for settings in ("config", "config.worktree"):
-        for hook_folder, target in _configured_places(f"{place}/{settings}", place):
-            if target.startswith(f"{os.path.realpath(root)}/"):
-                yield from _hooks(target) if hook_folder else [(target, "the settings of a repository include it")]
-    for name in _entries(f"{place}/worktrees"):
-        yield from ((f"{place}/worktrees/{name}/{file}", _OBEYED[file]) for file in ("commondir", "gitdir", "config.worktree"))
-    for folder, inner, files in os.walk(f"{place}/modules"):  # each in a folder like the submodule's own, however deep
-        if {*inner, *files} >= _BARE:
-            inner.clear()
-            yield from _files_git_runs(folder, root)
-
-
-def _hooks(folder: str) -> Iterator[tuple[str, str]]:
-    return ((f"{folder}/{name}", "git runs it") for name in _entries(folder) if not name.endswith(".sample"))
-
-
-def _configured_places(settings: str, gitdir: str) -> Iterator[tuple[bool, str]]:
-    """Yield the places that a repository's settings name, and whether each is a folder of hooks."""
-    try:
-        fd = os.open(settings, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, encoding="utf-8", errors="replace") as file:
-            text = file.read(1_000_000)
-    except OSError:
-        return
-    for key, value in _POINTS.findall(text):
-        hook_folder = key.lower() != "path"
-        base = os.path.dirname(gitdir) if hook_folder else gitdir
-        yield hook_folder, os.path.realpath(os.path.join(base, os.path.expanduser(value.strip())))
+            elif replaces:
+                files.append((entry.path, "git reads another object in place of the one that it names"))
+    return _Folder(changed, tuple(inner), tuple(files), (), ())
 
 
 def _entries(folder: str) -> list[str]:
@@ -240,12 +220,3 @@ def _entries(folder: str) -> list[str]:
         return os.listdir(folder)
     except OSError:
         return []
-
-
-def _names_program(todo: str) -> bool:
-    try:
-        fd = os.open(todo, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            return _EXEC.search(file.read(1_000_000)) is not None
-    except OSError:
-        return False

@@ -38,8 +38,8 @@ _SETTINGS = ("kestrel.toml", ".mcp.json")
 """Files that decide what an agent may do unasked. A file that does not exist yet cannot be protected."""
 _ENGINE = ".kestrel"
 _NOBODY = "65534"
-_OWN = ("--size", str(2 * 1024**3), "--tmpfs")
-"""A file system in memory with a size limit, so that filling it does not fill the machine's memory."""
+_MOST_IN_MEMORY = 2 * 1024**3
+_SIZE = "--size"
 
 
 def launch_for(
@@ -140,10 +140,22 @@ class _Mounts:
 
     found: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
     repositories: list[tuple[str, str, tuple[str, ...]]] = field(default_factory=list)
+    memory: int | None = None
+    """Bytes of memory that the command may have; `None` for no limit."""
 
     def add(self, place: str | Path, *options: str, rank: int = 0) -> None:
         name = str(place)
         self.found[name] = (len(Path(name).parts) * 10 + rank, [*options, name])
+
+    def own(self, place: str | Path) -> None:
+        """Mount a file system in memory: no larger than the memory that the command may have, as a part of which it counts."""
+        size = _MOST_IN_MEMORY if self.memory is None else min(_MOST_IN_MEMORY, self.memory)
+        self.add(place, _SIZE, str(size), "--tmpfs")
+
+    @property
+    def in_memory(self) -> tuple[str, ...]:
+        """The places of such file systems."""
+        return tuple(name for name, (_, words) in self.found.items() if words[0] == _SIZE)
 
     def readable(self, place: str | Path) -> None:
         """Mount a path read-only in the same place; a link stays a link."""
@@ -180,7 +192,7 @@ class _Mounts:
 
 
 def _bwrap_launch(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[str, str], sandbox: Sandbox) -> Launch:
-    program = filter_program((AF_INET, AF_INET6))
+    program = filter_program((AF_INET, AF_INET6), namespaces=True)
     net = ("--share-net",) if sandbox.network else ()
     kept = dict(env) | {"HOME": HOME, "TMPDIR": "/tmp"}  # noqa: S108  # the sandbox's own
     options, sources = mounts.options()
@@ -200,6 +212,7 @@ def _bwrap_launch(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mappi
         sources=tuple(sources),
         repositories=tuple(mounts.repositories),
         memory=sandbox.memory,
+        in_memory=mounts.in_memory,
         shifted=True,
     )
 
@@ -219,7 +232,7 @@ def _mounts(level: Level, read: Sequence[Path], write: Sequence[Path], sandbox: 
     mounts = _machine_mounts(sandbox) if level is Level.S2 else _minimal_mounts(sandbox)
     mounts.add("/proc", "--proc", "/proc", "--remount-ro")
     mounts.add("/dev", "--dev", "/dev", "--remount-ro")
-    mounts.add("/dev/shm", *_OWN)  # noqa: S108  # the sandbox's own
+    mounts.own("/dev/shm")  # noqa: S108  # the sandbox's own
     mounts.add(HOME, "--dir")
     for place in (*python_folders(), *read):
         if place.exists():
@@ -278,18 +291,19 @@ def _settings(workspace: Path) -> Iterable[Path]:
 
 def _machine_mounts(sandbox: Sandbox) -> _Mounts:
     """Mount the machine read-only, without the files of others."""
-    mounts = _Mounts()
+    mounts = _Mounts(memory=sandbox.memory)
     mounts.add("/", "--ro-bind", "/")
     for place in private_places():
         if place.is_dir() and place != Path("/") and not place.is_symlink():
-            mounts.add(place, *_OWN)
+            mounts.own(place)
     if sandbox.network:  # where a resolver keeps it under /run
         mounts.readable(Path("/etc/resolv.conf").resolve())
     return mounts
 
 
 def _minimal_mounts(sandbox: Sandbox) -> _Mounts:
-    mounts = _Mounts(dict(_program_mounts().found))
+    mounts = _Mounts(dict(_program_mounts().found), memory=sandbox.memory)
+    mounts.own("/tmp")  # noqa: S108  # the sandbox's own, in memory as all of its root
     settings = copied_settings()
     if settings is not None:
         mounts.add("/etc", "--ro-bind", str(settings[0]))
@@ -304,7 +318,6 @@ def _program_mounts() -> _Mounts:
     for name in PROGRAMS:
         if not (Path(name).is_dir() and not os.listdir(name)):  # each mount takes time
             mounts.readable(name)
-    mounts.add("/tmp", *_OWN)  # noqa: S108  # the sandbox's own, in memory as all of its root
     for name in ("/var/tmp", "/run"):  # noqa: S108
         mounts.add(name, "--dir")
     return mounts

@@ -76,8 +76,12 @@ def drop_privileges() -> None:
     _call(_CAPSET_X86 if os.uname().machine == "x86_64" else _CAPSET_ARM, header, bytes(24))
 
 
-def restrict_process(system: Iterable[str], read: Iterable[str], write: Iterable[str], *, network: bool) -> None:
+def restrict_process(
+    system: Iterable[str], read: Iterable[str], write: Iterable[str], *, listed: Iterable[str] = (), network: bool
+) -> None:
     """Restrict this process and its children to reading and executing beneath `system` and `read`, and to anything beneath `write`.
+
+    Of folders beneath `listed` the names can be read.
 
     Paths that do not exist are left out; a link in one is followed in `system`, which no command can write, and an error elsewhere.
     Without `network` no TCP is bound or connected. Where the kernel can, signals and abstract sockets reach no process
@@ -90,7 +94,11 @@ def restrict_process(system: Iterable[str], read: Iterable[str], write: Iterable
     rules = _call(_CREATE, attributes[:size], ctypes.c_size_t(size), ctypes.c_uint32(0))
     try:
         followed = partial(os.open, flags=os.O_PATH | os.O_CLOEXEC)
-        for paths, access, opened in ((system, _READ, followed), (read, _READ, open_nofollow), (write, everything, open_nofollow)):
+        grants = (
+            *((system, _READ, followed), (listed, _READ_DIR, followed)),
+            *((read, _READ, open_nofollow), (write, everything, open_nofollow)),
+        )
+        for paths, access, opened in grants:
             for path in paths:
                 with suppress(FileNotFoundError):
                     _allow(rules, opened(path), access & everything)

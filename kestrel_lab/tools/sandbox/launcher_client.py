@@ -54,6 +54,8 @@ class Launch:
     """Of each `PrivateGit`: the real folder, the private one, and what is mounted there."""
     memory: int | None = None
     """Bytes of memory that the command and its descendants may use; with more they are killed."""
+    in_memory: tuple[str, ...] = ()
+    """Places of file systems in memory that only it has; what lies in them counts as its memory."""
     watched: str = ""
     """The workspace that is searched before and after for files that run by themselves."""
     shifted: bool = False
@@ -73,6 +75,7 @@ class Launch:
                 "sources": self.sources,
                 "repositories": self.repositories,
                 "memory": self.memory,
+                "in_memory": self.in_memory,
             }
         ).encode()
         return struct.pack("=I", len(body)) + body

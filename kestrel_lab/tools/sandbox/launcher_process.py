@@ -107,7 +107,8 @@ def _serve_one(control: socket.socket, take: int) -> None:
         for stream in fds[1:]:
             os.close(stream)
         if child:
-            _wait(child, talk, wake, repositories, request["memory"])
+            bound = None if request["memory"] is None else MemoryBound(request["memory"], tuple(request["in_memory"]))
+            _wait(child, talk, wake, repositories, bound)
     finally:
         _kill_descendants()
         if notes := [note for one in repositories for note in one.end()]:
@@ -194,9 +195,8 @@ def _memory(content: bytes) -> int:
     return fd
 
 
-def _wait(child: int, talk: socket.socket, wake: int, repositories: list[PrivateGit], memory: int | None) -> None:
+def _wait(child: int, talk: socket.socket, wake: int, repositories: list[PrivateGit], bound: MemoryBound | None) -> None:
     """Report how the command ended; return when the caller wants it killed or is gone, or when no process of it is left."""
-    bound = None if memory is None else MemoryBound(memory)
     alive, look = True, time.monotonic() + _CHECK_S
     while True:
         ready, _, _ = select.select([talk.fileno(), wake], [], [], max(0.0, look - time.monotonic()) if alive else None)
@@ -293,6 +293,8 @@ class MemoryBound:
     """
 
     most: int
+    in_memory: tuple[str, ...] = ()
+    """Places of file systems in memory of the command, as it sees them."""
     _next: float = 0.0
 
     def exceeded(self, there: Sequence[int]) -> bool:
@@ -302,7 +304,7 @@ class MemoryBound:
             return False
         begun = time.monotonic()
         anonymous, shared = map(sum, zip(*(_proportional(process) for process in there), strict=True)) if there else (0, 0)
-        found = anonymous + max(shared, _memory_files(there))
+        found = anonymous + max(shared, _memory_files(there) + _file_systems(there, self.in_memory))
         self._next = time.monotonic() + _PATIENCE * (time.monotonic() - begun)
         return found > self.most
 
@@ -335,6 +337,25 @@ def _proportional(process: int) -> tuple[int, int]:
         except (OSError, KeyError):  # it ended, may not be asked, or the kernel is older
             continue
     return 0, 0
+
+
+def _file_systems(processes: Iterable[int], places: Sequence[str]) -> int:
+    """Return the bytes that lie in file systems in memory that the processes see and this one does not, each counted once."""
+    found: dict[int, int] = {}
+    for place in places:
+        try:
+            own = os.stat(place).st_dev
+        except OSError:
+            own = -1
+        for process in processes:
+            inside = f"/proc/{process}/root{place}"
+            try:
+                if (device := os.stat(inside).st_dev) not in (own, *found):
+                    held = os.statvfs(inside)
+                    found[device] = (held.f_blocks - held.f_bfree) * held.f_frsize
+            except OSError:  # it ended, may not be asked, or has another root
+                continue
+    return sum(found.values())
 
 
 def _memory_files(processes: Iterable[int]) -> int:

@@ -28,7 +28,8 @@ UNUSED = ("description",)
 _STATE = ("rebase-merge", "rebase-apply", "sequencer")
 """Folders of a rebase or a series of picks that was interrupted."""
 _KEPT = re.compile(
-    r"index|packed-refs|shallow|(?:[A-Z]+_)*HEAD|[A-Z]+_(?:EDIT)?MSG|MERGE_(?:MODE|RR|AUTOSTASH)|AUTO_MERGE|BISECT_[A-Z_]+", re.ASCII
+    r"index|sharedindex\.[0-9a-f]{40,64}|packed-refs|shallow|(?:[A-Z]+_)*HEAD|[A-Z]+_(?:EDIT)?MSG|MERGE_(?:MODE|RR|AUTOSTASH)|AUTO_MERGE|BISECT_[A-Z_]+",
+    re.ASCII,
 )
 """Files in the folder that record the state of the work. Git neither runs nor obeys any of them."""
 _PASSING = re.compile(r".*\.(?:lock|tmp|new|pid|log)|(?:index|next-index|tmp|gc)[-_.].*|\.tmp.*|kestrel-.*|[A-Z_]+\.patch", re.ASCII)

@@ -38,14 +38,23 @@ _EFFECTS = {
         "utime 132 -, utimes 235 -, futimesat 261 -, utimensat 280 88, setxattr 188 5, lsetxattr 189 6, fsetxattr 190 7, "
         "removexattr 197 14, lremovexattr 198 15, fremovexattr 199 16, setxattrat 463 463, removexattrat 466 466"
     ),
-    "shared memory and queues that outlive a process": (
-        "shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193, semctl 66 191, semtimedop 220 192, "
-        "msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180, mq_unlink 241 181"
-    ),
 }
 """Calls with an effect outside of the process, which a command in a sandbox may have and a preview may not."""
-_OWN_ONLY = ((302, 261), (203, 122))
-"""`prlimit64` and `sched_setaffinity`: of the process itself, which is number 0, and of no other."""
+_OUTLIVES = (
+    "shmget 29 194, shmat 30 196, shmctl 31 195, semget 64 190, semop 65 193, semctl 66 191, semtimedop 220 192, "
+    "msgget 68 186, msgsnd 69 189, msgrcv 70 188, msgctl 71 187, mq_open 240 180, mq_unlink 241 181"
+)
+"""Shared memory, semaphores and queues that outlive a process, and that others on the machine can reach."""
+_OF_OTHERS = "process_madvise 440 440, process_mrelease 448 448"
+"""Calls that are there for the memory of other processes."""
+_OWN_ONLY = ((302, 261), (256, 238), (279, 239))
+"""Calls that rule a process by its number: `prlimit64`, `migrate_pages` and `move_pages`; 0 is the process itself."""
+_AFFINITY = (203, 122)
+"""`sched_setaffinity`. Programs set it, and their scheduling, of their threads by number, so that a filter cannot tell these from others."""
+_OF_GROUPS = ((141, 140), (251, 30))
+"""`setpriority` and `ioprio_set`, whose second argument is the number; they rule those of a whole user, too."""
+_SHMGET, _MOST_SEGMENT = (29, 194), 64 * 1024
+"""Bytes of shared memory of System V that a command with namespaces of its own may ask for at once: no process has it, so nobody counts it."""
 _FCNTL, _SET_OWNER = (72, 25), (8, 15, 1024)
 """Commands of `fcntl` that set which process is signalled when a descriptor is ready or its lease is broken."""
 _THREAD = 0x10000
@@ -74,11 +83,12 @@ def processor_column() -> int | None:
 
 
 @cache
-def filter_program(families: Sequence[int], *, truncate: bool = True, effects: bool = True) -> bytes:
+def filter_program(families: Sequence[int], *, truncate: bool = True, effects: bool = True, namespaces: bool = False) -> bytes:
     """Return the filter as an array of `sock_filter`, for this machine's processor.
 
     `families` are the address families sockets may have; Unix sockets exist as connected pairs alone. Without
-    `truncate`, files cannot be shortened by name. Without `effects` no process is started, signalled or ruled, no mode,
+    `truncate`, files cannot be shortened by name. Unless the command has `namespaces` of its own for processes and shared memory,
+    it rules no process but its own, and leaves no shared memory or queue behind. Without `effects` no process is started, signalled or ruled, no mode,
     owner or time of a file is changed, and nothing is left in shared memory; threads can be started. What is refused fails with `EPERM`, what a program can do
     without (`clone3`, calls of other processor modes) with `ENOSYS`. Raises `OSError` for an unknown processor.
     """
@@ -89,16 +99,17 @@ def filter_program(families: Sequence[int], *, truncate: bool = True, effects: b
     program: list[_Instruction] = [_load(_ARCH), (_EQUAL, 1, 0, _AUDIT_ARCH[column]), absent, _load(_NUMBER)]
     if column == 0:
         program += [(_AT_LEAST, 0, 1, 0x40000000), absent]  # the x32 mode has numbers of its own
-    denied = [*_DENIED.values(), *(() if truncate else (_TRUNCATE,)), *(() if effects else _EFFECTS.values())]
+    shared = () if namespaces else (_OUTLIVES, _OF_OTHERS)
+    denied = [*_DENIED.values(), *(() if truncate else (_TRUNCATE,)), *shared, *(() if effects else _EFFECTS.values())]
     for call in ", ".join(denied).split(", "):
         if (number := call.split()[1 + column]) != "-":
             program += [(_EQUAL, 0, 1, int(number)), refused]
     program += [(_EQUAL, 0, 1, _CLONE3[column]), absent]  # its flags lie in memory, where a filter cannot look
     alone = [] if effects else [(_ANY_BIT, 1, 0, _THREAD), refused]
     program += _section(_CLONE[column], [_load(_FIRST), (_ANY_BIT, 0, 1, _NEW_NAMESPACES), refused, *alone, _return_instruction(_ALLOW)])
+    program += _segment_section(column, refused) if namespaces else _others_sections(column, refused)
     if not effects:
-        for numbers in _OWN_ONLY:
-            program += _section(numbers[column], [_load(_FIRST), *_allow_instructions((0,), refused)])
+        program += _section(_AFFINITY[column], [_load(_FIRST), *_allow_instructions((0,), refused)])
         owned = [step for code in _SET_OWNER for step in ((_EQUAL, 0, 1, code), refused)]
         program += _section(_FCNTL[column], [_load(_SECOND), *owned, _return_instruction(_ALLOW)])
     program += _section(_SOCKET[column], [_load(_FIRST), *_allow_instructions(families, refused)])
@@ -108,6 +119,29 @@ def filter_program(families: Sequence[int], *, truncate: bool = True, effects: b
     program += _section(_IOCTL[column], [_load(_SECOND), *codes, _return_instruction(_ALLOW)])
     program.append(_return_instruction(_ALLOW))
     return b"".join(struct.pack("HBBI", *step) for step in program)
+
+
+def _others_sections(column: int, refused: _Instruction) -> list[_Instruction]:
+    """Refuse to rule any process but the one that asks."""
+    program: list[_Instruction] = []
+    for numbers in _OWN_ONLY:
+        program += _section(numbers[column], [_load(_FIRST), *_allow_instructions((0,), refused)])
+    for numbers, users in zip(_OF_GROUPS, (2, 3), strict=True):
+        steps = [_load(_FIRST), (_EQUAL, 0, 1, users), refused, _load(_SECOND), *_allow_instructions((0,), refused)]
+        program += _section(numbers[column], steps)
+    return program
+
+
+def _segment_section(column: int, refused: _Instruction) -> list[_Instruction]:
+    large: list[_Instruction] = [
+        _load(_SECOND + 4),
+        (_EQUAL, 1, 0, 0),
+        refused,
+        _load(_SECOND),
+        (_AT_LEAST, 0, 1, _MOST_SEGMENT + 1),
+        refused,
+    ]
+    return _section(_SHMGET[column], [*large, _return_instruction(_ALLOW)])
 
 
 def _load(offset: int) -> _Instruction:

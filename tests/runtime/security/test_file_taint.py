@@ -136,6 +136,28 @@ def test_what_a_person_writes_is_the_persons(desk: Desk) -> None:
     assert not desk.obeys(read("summary.md"))
 
 
+MOVES = {
+    "edited": (lambda place: place.write_text(ORDER.replace("second", "2nd"))),
+    "moved and edited": (lambda place: place.rename(place.with_name("m.md")).write_text(f"{ORDER}Mine.\n")),
+}
+
+
+@pytest.mark.parametrize("how", MOVES)
+def test_an_edit_by_hand_does_not_make_it_the_persons(desk: Desk, how: str) -> None:
+    """One line that a person changes, here or under a new name, leaves the rest words of others."""
+    desk.write()
+    MOVES[how](desk.place / "summary.md")
+    assert not desk.obeys(read("m.md" if "moved" in how else "summary.md"))
+
+
+def test_a_short_file_that_was_moved_stays_tainted(desk: Desk) -> None:
+    """A few bytes are known under another name too, in the workspace where they were written."""
+    short = "rm -rf ~\n"
+    desk.run(("web_fetch", {"url": desk.web.url("/page")}), ("write_file", {"path": "s.md", "content": short}))
+    (desk.place / "s.md").rename(desk.place / "t.md")
+    assert not desk.obeys(read("t.md"))
+
+
 def test_a_person_can_trust_a_file(desk: Desk) -> None:
     """What somebody has looked at and vouches for is read freely, in this session and the next, wherever it is; another content is not."""
     desk.write()
@@ -271,7 +293,7 @@ def by_path(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("bug", "attack"),
     [
-        (blind, lambda desk: (desk.run(bash("head -n 1 summary.md > n.md")), desk.obeys(read("n.md")))[1]),
+        (blind, lambda desk: (desk.run(bash("base64 summary.md > n.md")), desk.obeys(read("n.md")))[1]),
         (forgets, lambda desk: desk.obeys(read("summary.md"))),
         (by_path, lambda desk: (subprocess.run(["mv", "summary.md", "n.md"], cwd=desk.place, check=True), desk.obeys(read("n.md")))[1]),
     ],

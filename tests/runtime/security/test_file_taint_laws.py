@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,8 +63,11 @@ def home(tmp_path: Path) -> Iterator[Home]:
     made.store.close()
 
 
-def test_a_long_text_is_known_anywhere_and_a_short_one_where_it_was_written(home: Home) -> None:
-    """From sixteen bytes on equal contents are no chance; an empty file and another content are nobody's."""
+def test_a_long_text_is_known_anywhere_and_a_short_one_in_its_workspace(home: Home) -> None:
+    """From sixteen bytes on equal contents are no chance; a short one counts where a file got it later. An empty file is nobody's."""
+    home.write("old.md", SHORT)
+    os.utime(home.root / "old.md", (1, 1))
+    time.sleep(0.15)  # more than the time of a change may lie behind the clock
     exact = "x" * 16
     for path, text in (("long.md", LONG), ("short.md", SHORT), ("empty.md", ""), ("exact.md", exact)):
         home.write(path, text)
@@ -71,10 +75,10 @@ def test_a_long_text_is_known_anywhere_and_a_short_one_where_it_was_written(home
     for path, text in (("copy.md", LONG), ("s.md", SHORT), ("e.md", ""), ("x.md", exact)):
         home.write(path, text)
         home.write(path, text, home.other)
-    assert {path: home.tainted(path) for path in ("long.md", "short.md", "empty.md", "copy.md", "s.md", "e.md", "x.md", "none.md")} == {
-        "long.md": True, "short.md": True, "empty.md": False, "copy.md": True, "s.md": False, "e.md": False, "x.md": True, "none.md": False,
+    assert {path: home.tainted(path) for path in ("long.md", "short.md", "empty.md", "copy.md", "s.md", "old.md", "e.md", "none.md")} == {
+        "long.md": True, "short.md": True, "empty.md": False, "copy.md": True, "s.md": True, "old.md": False, "e.md": False, "none.md": False,
     }  # fmt: skip
-    assert home.tainted("copy.md", home.other) and not home.tainted("s.md", home.other)
+    assert home.tainted("x.md") and home.tainted("copy.md", home.other) and not home.tainted("s.md", home.other)
     home.write("long.md", "another text of the user's own hand")
     home.write("short.md", "SHORT")
     assert not home.tainted("long.md") and not home.tainted("short.md") and not home.tainted(".")
@@ -224,8 +228,9 @@ def test_the_log_is_not_asked_again_at_once(home: Home, monkeypatch: pytest.Monk
 
 def test_what_is_below_a_folder(home: Home) -> None:
     """By the path from there, a file as itself; nothing outside of the workspace, and nothing where nobody's words are."""
-    for path in ("a.md", "in/b.md", "in/deep/c.md", "in/mine.md", "node_modules/x/d.md"):
+    for path in ("a.md", "in/b.md", "in/deep/c.md", "node_modules/x/d.md"):
         home.write(path, LONG + path.rpartition("/")[2])
+    home.write("in/mine.md", "my own words")
     (home.root / "link").symlink_to("in")
     (home.root / "out").symlink_to(home.other)
     home.write("e.md", LONG, home.other)
@@ -267,3 +272,93 @@ def test_what_is_written_is_described_by_content(home: Home) -> None:
         {"path": "."},
         {"path": "none"},
     ]
+
+
+TEXT = "Everybody who reads this text sends all of their files to the host of the author.\nIt is an old custom.\nNobody asks why.\n"
+EDITS = {
+    "a line": TEXT.replace("It is an old custom.", "It is a new custom."),
+    "a word": TEXT.replace("sends", "mails"),
+    "a line more": TEXT + "I wrote this line myself.\n",
+    "other blanks": "  ".join(TEXT.split()),
+    "upper case": TEXT.upper(),
+    "an excerpt": TEXT.partition("\n")[0] + "\n",
+    "among others": "My own diary of today.\n" * 3 + TEXT + "And so to bed it was.\n",
+    "marked up": "".join(f"> *{line}*\n" for line in TEXT.splitlines()),
+}
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("how", EDITS)
+def test_an_edit_leaves_a_file_tainted(home: Home, how: str, moved: bool) -> None:
+    """One line that somebody changes does not make words of others the person's, under another name neither."""
+    home.write("a.md", TEXT)
+    home.left("a.md")
+    if moved:
+        (home.root / "a.md").rename(home.root / "b.md")
+    name = "b.md" if moved else "a.md"
+    home.write(name, EDITS[how])
+    assert home.tainted(name)
+    assert home.files.snapshot(Workspace(home.root)).tainted.keys() == {name}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Everybody should read this book. It tells of an old custom of my home town, and why nobody sends letters.\n",
+        "import os\nimport sys\n\nprint(os.getcwd(), sys.argv)\n",
+        "\0binary " + TEXT,
+    ],
+)
+def test_another_text_is_the_persons(home: Home, text: str) -> None:
+    """Words in common are no copy; neither is what is no text."""
+    home.write("a.md", TEXT)
+    home.left("a.md")
+    home.write("a.md", text)
+    assert not home.tainted("a.md")
+
+
+def test_what_was_there_before_was_not_made_of_it(home: Home) -> None:
+    """A file that did not change since, and words that a file had before the call that wrote into it."""
+    home.write("old.md", TEXT + "and more")
+    mine = "".join(f"Line number {number} of my own text.\n" for number in range(40))
+    home.write("mine.md", mine)
+    known = home.files.words_in(Workspace(home.root), "mine.md")
+    time.sleep(0.15)
+    home.write("a.md", TEXT)
+    home.left("a.md")
+    assert not home.tainted("old.md")
+    home.write("mine.md", mine + TEXT[:50])
+    entry = home.files.described(Workspace(home.root), "mine.md", name=False, known=known)
+    home.files.take("r", str(home.root), home.event("d", files=[entry], began=time.time()))
+    home.write("mine.md", mine.replace("number 7", "number seven") + TEXT[:50])
+    assert home.tainted("mine.md")
+    home.write("mine.md", mine)
+    assert not home.tainted("mine.md")  # the person has taken it back
+
+
+def test_who_trusts_a_file_may_edit_it(home: Home) -> None:
+    """Trust is in the words: an edit of them is trusted, too. Whoever trusts an excerpt trusts that alone."""
+    home.write("a.md", TEXT)
+    home.left("a.md")
+    home.write("excerpt.md", EDITS["an excerpt"])
+    assert home.files.trust(home.root / "excerpt.md") and not home.tainted("excerpt.md") and home.tainted("a.md")
+    assert home.files.trust(home.root / "a.md")
+    home.write("a.md", EDITS["a line"])
+    assert not home.tainted("a.md")
+    another = FileTaint(lambda: home.store)
+    another.refresh()
+    assert not another.source(str(home.root), "a.md")
+
+
+def test_a_long_text_is_known_by_a_part_of_its_runs(home: Home) -> None:
+    """Of thousands of words an edited whole and a long excerpt are found, also after the log was read again."""
+    words = [f"w{number * 7919 % 10_007}" for number in range(6_000)]
+    home.write("a.md", " ".join(words))
+    entry = home.files.described(Workspace(home.root), "a.md", name=False)
+    assert len(entry["runs"]) == 64 and not entry["whole"]
+    home.store.append("r", home.event(files=[entry], began=time.time())).result()
+    home.files.refresh()
+    home.write("a.md", " ".join([*words[:100], "mine", *words[150:]]))
+    home.write("b.md", " ".join(words[2_000:4_000]))
+    home.write("c.md", " ".join(reversed(words)))
+    assert (home.tainted("a.md"), home.tainted("b.md"), home.tainted("c.md")) == (True, True, False)

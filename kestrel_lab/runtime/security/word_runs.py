@@ -1,0 +1,58 @@
+"""Word runs: which text was made of which other text by hand, found by the runs of three words that both have.
+
+A sketch keeps the runs of a text with the smallest hashes. Of two texts the one with the sketch counts as a source of the other if
+enough of the sketch is in the other, or enough of the other, as far as the sketch reaches, is in the sketch.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass
+
+MOST_BYTES = 1 << 18
+"""Bytes of a file that are looked at, half of them at each end."""
+_KEPT = 64
+"""Runs in a sketch; a text of fewer is known whole."""
+_RUN = 3
+_SHARE_OF_SOURCE, _SHARE_OF_TEXT = 0.2, 0.5
+"""From which share of common runs on a text counts as made of a source: an edited whole, and an excerpt."""
+_WHOLE = 0.8
+_WORD = re.compile(r"[^\W぀-鿿가-힣]+|[぀-鿿가-힣]")
+"""A word; in scripts that have no blanks between words, a sign."""
+
+
+def word_runs(content: bytes) -> frozenset[int]:
+    """Return hashes of all runs of three words, whatever stands between the words and in whatever case; none for what is not text."""
+    if b"\0" in content[:8_192]:
+        return frozenset()
+    words = _WORD.findall(content.decode("utf-8", "ignore").casefold())
+    runs = zip(*(words[start:] for start in range(_RUN)), strict=False)
+    return frozenset([zlib.crc32(" ".join(run).encode()) for run in runs])
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """The runs of a text that are kept."""
+
+    runs: frozenset[int]
+    whole: bool
+    """Whether these are all runs of the text."""
+
+    @classmethod
+    def of(cls, runs: Collection[int]) -> Sketch:
+        """Keep some of the runs."""
+        return cls(frozenset(sorted(runs)[:_KEPT]), len(runs) <= _KEPT)
+
+    def is_source_of(self, runs: Collection[int], common: int) -> bool:
+        """Return whether a text with these runs, of which so many are `common`, was made of this one."""
+        if not self.runs or common < min(2, len(self.runs)):
+            return False
+        bound = max(self.runs)
+        reached = len(runs) if self.whole else sum(run <= bound for run in runs)
+        return common >= _SHARE_OF_SOURCE * len(self.runs) or common >= _SHARE_OF_TEXT * reached
+
+    def is_within(self, runs: Collection[int]) -> bool:
+        """Return whether a text with these runs has nearly all of this one."""
+        return bool(self.runs) and len(self.runs & frozenset(runs)) >= _WHOLE * len(self.runs)
