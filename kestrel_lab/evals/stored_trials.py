@@ -62,6 +62,11 @@ class EvalRow:
         return str(self.result["family"])
 
     @property
+    def unrecorded(self) -> list[str]:
+        """What a replay asked for that no cassette has, a line each; empty for any other trial."""
+        return list(self.result.get("unrecorded", ()))
+
+    @property
     def scores(self) -> list[dict[str, Any]]:
         """What its checks said."""
         return list(self.result["scores"])

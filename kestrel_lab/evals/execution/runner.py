@@ -24,6 +24,7 @@ from kestrel_lab.evals.execution.reuse import Reuse, reusable_rows
 from kestrel_lab.evals.execution.trial import Identity, TrialRequest, run_trial, scenario_hash, with_earlier_attempts
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.options import Configs, EvalOptions
+from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
@@ -125,6 +126,7 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
     code = await code_version(chosen.root, but=session.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
     found, eval_run, notice = begin_eval_run(session.store, chosen, asks, reuse=asked.reuse and not models, resume=asked.resume)
+    notice = "; ".join(filter(None, [*gates_out_of_reach(chosen), notice]))
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
     before = rate_limit_counts(session.supervisor)
