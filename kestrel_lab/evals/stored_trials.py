@@ -67,6 +67,11 @@ class EvalRow:
         return list(self.result.get("unrecorded", ()))
 
     @property
+    def conversation(self) -> str:
+        """The digest of what its models were asked and answered; empty where a real model answered."""
+        return str(self.result.get("conversation", ""))
+
+    @property
     def scores(self) -> list[dict[str, Any]]:
         """What its checks said."""
         return list(self.result["scores"])

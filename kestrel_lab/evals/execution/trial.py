@@ -175,6 +175,7 @@ async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *
             model_name=config.model or models.model.name if models.model.kind == "scripted" else models.model.name,
             model_kind=models.kind,
             missing=missing,
+            conversation=models.calls.value,
         ),
         metrics=measured,
         git_sha=ask.git_sha,
@@ -303,7 +304,7 @@ async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
 
 
 def _result(
-    ask: TrialRequest, run: Run, judged: _Judged, *, model_name: str, model_kind: str, missing: Sequence[str]
+    ask: TrialRequest, run: Run, judged: _Judged, *, model_name: str, model_kind: str, missing: Sequence[str], conversation: str
 ) -> dict[str, Json]:
     return {
         "family": ask.scenario.family,
@@ -318,6 +319,7 @@ def _result(
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
         **({"unrecorded": [*missing]} if missing else {}),
+        **({"conversation": conversation} if conversation else {}),
         **({} if ask.config.guidance is None else {"guidance": ask.config.guidance.digest}),
         "task": content_key(ask.scenario.task()),
         "identity": ask.identity.as_json(),

@@ -11,10 +11,10 @@ from typing import Any, Final, Literal
 
 from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, format_metric, is_share
-from kestrel_lab.evals.reports.gate_needs import undecided_reason
+from kestrel_lab.evals.reports.gate_needs import undecided_change, undecided_reason
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table
-from kestrel_lab.evals.stats.difference import Difference
+from kestrel_lab.evals.stats.difference import BY_CONSTRUCTION, Difference
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, NOTHING, Interval, group_by_cluster, mean_of, share_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
@@ -179,7 +179,7 @@ def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) ->
 
 
 def decide_change(
-    suite: Suite, head: Iterable[EvalRow], against: str, differences: Iterable[tuple[tuple[str, str], Difference]]
+    suite: Suite, head: Iterable[EvalRow], against: str, differences: Iterable[tuple[tuple[str, str], Difference]], margin: float
 ) -> tuple[Decision, ...]:
     """Return the verdicts of a comparison as decisions: of success rates, and of metrics that the suite has gates for."""
     gated = {SUCCESS, *(gate.metric for gate in suite.gates)}
@@ -189,7 +189,12 @@ def decide_change(
         if metric in gated:
             mine = [record for record in records if record["config"] == config]
             verdict: GateVerdict = d.verdict if d.verdict in ("regression", "inconclusive") else "ok"
-            why = "" if verdict != "inconclusive" else f"smallest detectable change {format_metric(metric, d.mde)}"
+            why = ""
+            if verdict == "inconclusive":
+                detectable = f"the smallest change that so many trials detect is {format_metric(metric, d.mde)}"
+                why = d.note or (undecided_change(d, margin) if metric == SUCCESS else detectable)
+            elif d.test in BY_CONSTRUCTION:
+                why = f"no difference is possible: {d.test} on both sides"
             if not d.scenarios or all(record["outcome"] == "error" for record in mine):
                 verdict, why = "broken", _first_reason(mine)
             found.append(
@@ -203,6 +208,27 @@ def decide_change(
                     why=why,
                 )
             )
+    return tuple(found)
+
+
+def decide_without_base(suite: Suite, head: Iterable[EvalRow], why: str) -> tuple[Decision, ...]:
+    """Return a decision for each configuration that says why there is no change to decide about; `broken` where no trial ran to its end."""
+    records = [trial_record(row, suite.count_errors) for row in head]
+    found = []
+    for config in suite.configs:
+        mine = [record for record in records if record["config"] == config.name]
+        broke = all(record["outcome"] == "error" for record in mine)
+        found.append(
+            Decision(
+                gate=f"{SUCCESS}: change",
+                metric=SUCCESS,
+                config=_label(config.name, mine),
+                interval=NOTHING,
+                trials=len(mine),
+                verdict="broken" if broke else "no base",
+                why=_first_reason(mine) if broke else why,
+            )
+        )
     return tuple(found)
 
 

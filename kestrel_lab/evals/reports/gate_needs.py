@@ -8,6 +8,7 @@ from statistics import NormalDist
 from typing import Final
 
 from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, is_share
+from kestrel_lab.evals.stats.difference import ENOUGH, Difference
 from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, group_by_cluster, proportion_of, share_of
 from kestrel_lab.evals.suite import Suite
 
@@ -74,6 +75,21 @@ def undecided_reason(gate: Gate, interval: Interval, epochs: Sequence[int]) -> s
     needed = math.ceil((sum(epochs) if one else len(epochs)) * (reach / ahead) ** 2)
     what = "trials" if one else "scenarios"
     return f"at this value it takes about {needed:,} {what}" if needed <= _MOST else "the value is at the bound"
+
+
+def undecided_change(found: Difference, margin: float) -> str:
+    """Return what it would take to decide a change of the success rate that is undecided."""
+    if found.lower or found.higher or found.base != found.head:
+        return f"the smallest change that so many trials detect is {_points(found.mde)}"
+    if not 0 < margin < 1:
+        return "no scenario changed, and no number of trials shows that two rates are equal"
+    # Of C scenarios that agree, up to 1 - 0.025 ** (1 / C) of all scenarios may not, see `paired_difference`.
+    needed = max(ENOUGH, math.ceil(math.log(ALPHA / 2) / math.log(1 - margin)))
+    return f"no scenario changed, and it takes {needed} that do not to rule out a change of {_points(margin)} (--margin)"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.3g} points" if math.isfinite(share) else "more than 100 points"
 
 
 def _count(number: int, what: str) -> str:
