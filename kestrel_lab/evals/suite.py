@@ -259,6 +259,8 @@ class Suite:
     """The suite file; what the suite names is looked for beside it."""
     root: Path | None = None
     """Top of the repository the suite is in; what is not beside the suite file is looked for here."""
+    guidance_elsewhere: frozenset[str] = frozenset()
+    """Paths that the guidance of configurations names which were not selected: a trial is the same whatever is run beside it."""
     otherwise: Suite | None = None
     """The same suite in another checkout, from which comes what this one lacks: a suite may be newer than the code it measures."""
 
@@ -300,7 +302,8 @@ class Suite:
         if configs is not None:
             picked = tuple(_pick_known("configuration", configs, {c.name: c for c in self.configs}))
             left_out = {config.name for config in self.configs} - {config.name for config in picked}
-            chosen = replace(chosen, configs=picked, gates=tuple(gate for gate in self.gates if gate.config not in left_out))
+            gates = tuple(gate for gate in self.gates if gate.config not in left_out)
+            chosen = replace(chosen, configs=picked, gates=gates, guidance_elsewhere=self.guidance_paths)
         named = _chosen_names("scenario", scenarios, {scenario.id for scenario in self.scenarios})
         related = _chosen_names("family", families, {scenario.family for scenario in self.scenarios} - {""})
         tagged = _chosen_names("tag", tags, {tag for scenario in self.scenarios for tag in scenario.tags})
@@ -362,7 +365,7 @@ class Suite:
     @property
     def guidance_paths(self) -> frozenset[str]:
         """Every path that the guidance of a configuration names: it is in no workspace of a configuration with other guidance."""
-        return frozenset(name for config in self.configs if config.guidance is not None for name in config.guidance.files)
+        return self.guidance_elsewhere.union(*(config.guidance.files for config in self.configs if config.guidance is not None))
 
 
 def _pick_known(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:

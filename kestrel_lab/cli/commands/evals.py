@@ -112,6 +112,7 @@ def compare_commits(
 
     Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are.
     With --arms configurations are compared instead, those with other guidance for instance: kestrel eval compare SUITE none head v1 --arms
+    Stored trials of them count, and only what is missing is run.
     """
     if arms:
         if config or suite_at_commit:
@@ -124,7 +125,8 @@ def compare_commits(
             chosen = compared or [one.name for one in load_suite(own).configs]
             if len(chosen) < 2:
                 raise UsageError(f"two configurations are compared at least, and there is only {chosen[0]}: name some more")
-            found = await lab.eval(own, configs=chosen, epochs=epochs, reporter=reporter, reuse=True, **asdict(parts), **asdict(recordings))
+            stored = {"reuse": True, "outside_git": True}
+            found = await lab.eval(own, configs=chosen, epochs=epochs, reporter=reporter, **stored, **asdict(parts), **asdict(recordings))
             return lab.evals.compare_configs(found, *chosen, margin=margin)
 
         return run_measurement(ctx, tell_apart, reports.write)

@@ -110,8 +110,11 @@ def compare_configs(result: EvalResult, base: str, head: str, *more: str, margin
         for only in (base, "")
     ]
     titles = (label_kind(base, known[base]), ", ".join(label_kind(head, known[head]) for head in heads))
-    before, after = (Side(name=name, sha="", rows=rows) for name, rows in zip(titles, sides, strict=True))
-    return Comparison(suite=result.suite, base=before, head=after, margin=margin, store=result.store)
+    before, after = (
+        Side(name=name, sha="", rows=rows, reused=sum(row.id in result.stored for row in rows))
+        for name, rows in zip(titles, sides, strict=True)
+    )
+    return Comparison(suite=result.suite, base=before, head=after, margin=margin, store=result.store, told=result.run_notes())
 
 
 async def _baseline(session: Session, place: Place, head: str) -> str:

@@ -152,6 +152,8 @@ class Comparison(ResultView):
     """Whether both commits have the same files, so that their trials are of the same code."""
     no_base: str = ""
     """Why there is nothing to compare with; empty where there is."""
+    told: tuple[str, ...] = ()
+    """How the trials were made."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -351,6 +353,7 @@ class Comparison(ResultView):
             yield f"{self.base.title} and {self.head.title} have the same files, so there is no difference; the trials count for both"
         elif SAME_CONVERSATIONS in told:
             yield "Scripts or recordings were asked the same and answered the same on both sides, so there is no difference; no chance is involved"
+        yield from self.told
         notes = [(metric, d.note) for (_, metric), d in self._differences.items() if d.note]
         for note in dict.fromkeys(note for _, note in notes):
             yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."

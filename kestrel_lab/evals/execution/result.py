@@ -45,12 +45,17 @@ class EvalResult(ResultView):
     rows: tuple[EvalRow, ...]
     store: SessionStore
     """The log of the runs behind the rows."""
-    reused: int = 0
-    """Rows that earlier eval runs stored."""
+    stored: frozenset[str] = frozenset()
+    """Ids of the rows that earlier eval runs stored."""
     why: dict[str, int] = field(default_factory=dict)
     """Why the other trials could not be reused, when that was asked for: numbers of trials by reason."""
     notes: tuple[str, ...] = ()
     """How the trials were run: what was cut off before, repeated, or slowed down."""
+
+    @property
+    def reused(self) -> int:
+        """How many rows earlier eval runs stored."""
+        return len(self.stored)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -194,18 +199,21 @@ class EvalResult(ResultView):
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
 
     def lines(self) -> list[str]:
-        """Return what to read beside `summary`: `notes`, why trials were not reused, why trials broke, which answers were replayed."""
-        made = [f"{count:,} trials were not taken from earlier runs: {why}" for why, count in self.why.items() if why != "not run before"]
+        """Return what to read beside `summary`: `run_notes`, why trials broke, which answers were replayed."""
         missed = [row for row in self.rows if row.unrecorded]
-        if any("the code changed" in why for why in self.why):
-            made.append("files that git does not track count as code, reports too: name their folder in .gitignore")
         return [
-            *self.notes,
-            *made,
+            *self.run_notes(),
             *self._broke(),
             *([f"{missed_recordings(missed)}. {record_again(self.suite)}"] if missed else []),
             *result_table.not_real(summary for summary in self.summaries() if summary["model_kind"] == "replay"),
         ]
+
+    def run_notes(self) -> tuple[str, ...]:
+        """Return how the trials were made: `notes`, and why stored ones could not be reused."""
+        made = [f"{count:,} trials were not taken from earlier runs: {why}" for why, count in self.why.items() if why != "not run before"]
+        if any("the code changed" in why for why in self.why):
+            made.append("files that git does not track count as code, reports too: name their folder in .gitignore")
+        return (*self.notes, *made)
 
     def _broke(self) -> list[str]:
         """Return why trials broke, the most frequent reasons first."""
