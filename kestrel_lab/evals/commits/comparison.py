@@ -114,6 +114,8 @@ _PRIMARY_SHARE: Final = 2 / 3
 COMPARED: Final = ("working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate")
 """Metrics compared beside the success rate, over trials that did not break."""
 _SHOWN_FLIPS: Final = 20
+_SHOWN_SKIPPED: Final = 3
+"""Scenarios without a recording that are named where there is nothing to compare with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,6 +339,8 @@ class Comparison(ResultView):
     def _notes(self) -> Iterable[str]:
         if self.no_base:
             yield f"{self.no_base}, so only the suite's own gates are decided"
+            for scenario, why in list(self.base.skipped.items())[:_SHOWN_SKIPPED]:
+                yield f"{self.base.title}: scenario {scenario}: {why}"
         for side in (self.head,) if self.no_base else (self.base, self.head):
             broke = sum(row.outcome == "error" for row in side.rows)
             counted = "as failed" if self.suite.count_errors == "fail" else "in no rate"
