@@ -258,9 +258,9 @@ class Evaluations(Arms):
         return len(spans)
 
     async def import_runs(
-        self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None
+        self, *paths: str | Path | Sequence[str | Path], suite: str | Path | Suite | None = None, reporter: Reporter | None = None
     ) -> ImportResult:
-        """Import what other tools recorded, from files or folders of them.
+        """Import what other tools recorded, from files or folders of them, one by one or in a list.
 
         These are sessions of Claude Code and Codex, OpenTelemetry traces of agents (OTLP JSON), run files of AgentDojo, logs of Inspect, and chat
         logs in OpenAI's form (JSON Lines). Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
@@ -268,7 +268,7 @@ class Evaluations(Arms):
         is a trial too, under the commit `imported`; with a `suite` the runs whose goal is a scenario's are judged by its checks. A log with
         results alone keeps these and makes no trial. Importing again adds nothing. Nothing in the files is run.
 
-        A record that cannot be read is in `broken` with its place, and loses no other. Raises `UsageError` when there is no such file or
+        A record, or a message of one, that cannot be read is in `broken` with its place, and loses no other. Raises `UsageError` when there is no such file or
         nothing in it can be read.
         """
         from kestrel_lab.evals.importers.load import import_runs
