@@ -51,7 +51,7 @@ class ImportedCall:
     """Why the call could not be read."""
 
     def __post_init__(self) -> None:
-        _require_texts(self, "tool", "id", "problem")
+        require_texts(self, "tool", "id", "problem")
         if not isinstance(self.args, dict):
             raise TypeError(f"the arguments of a call are {_kind(self.args)}")
 
@@ -76,9 +76,9 @@ class ImportedMessage:
     """The model that wrote it, where that is not the recording's."""
 
     def __post_init__(self) -> None:
-        _require_texts(self, "text", "call", "error", "model")
-        _require_amounts(self, "seconds", "tokens_in", "tokens_out", "cost_usd")
-        _require_time(self.at)
+        require_texts(self, "text", "call", "error", "model")
+        require_amounts(self, "seconds", "tokens_in", "tokens_out", "cost_usd")
+        require_time(self.at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +116,8 @@ class Recording:
     """As they were recorded; `None` for a recording that nobody judged."""
     passed: bool | None = None
     """Whether it counts as passed; `None` where it broke or was not judged."""
+    unjudged: str = ""
+    """Why it has no judgement, where that is known."""
     metrics: dict[str, float] = field(default_factory=dict)
     """What the recording says of the whole task and not of its calls; stands before what the events give."""
     facts: dict[str, Json] = field(default_factory=dict)
@@ -126,9 +128,9 @@ class Recording:
     """Messages that could not be read; the others are the conversation."""
 
     def __post_init__(self) -> None:
-        _require_texts(self, *_RECORDED_TEXTS)
-        _require_amounts(self, "seconds", "epoch")
-        _require_time(self.began)
+        require_texts(self, *_RECORDED_TEXTS)
+        require_amounts(self, "seconds", "epoch")
+        require_time(self.began)
 
     @property
     def run_id(self) -> str:
@@ -230,13 +232,14 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else f"of type {type(value).__name__}"
 
 
-def _require_texts(one: object, *names: str) -> None:
+def require_texts(one: object, *names: str) -> None:
+    """Raise `TypeError` for an attribute that is no text."""
     for name in names:
         if not isinstance(value := getattr(one, name), str):
             raise TypeError(f"its {name} is no text, but {_kind(value)}")
 
 
-def _require_amounts(one: object, *names: str) -> None:
+def require_amounts(one: object, *names: str) -> None:
     """Raise for what is no amount; `None` is one that is not known."""
     for name in names:
         value = getattr(one, name)
@@ -244,7 +247,8 @@ def _require_amounts(one: object, *names: str) -> None:
             raise TypeError(f"its {name} is no amount: {one_line(repr(value), 40)}")
 
 
-def _require_time(value: float | None) -> None:
+def require_time(value: float | None) -> None:
+    """Raise `ValueError` for what is no time in seconds since 1970; `None` is one that is not known."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LAST):
         raise ValueError(f"its time is none of the calendar: {one_line(repr(value), 40)}")
 
@@ -410,7 +414,7 @@ def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> E
     metrics |= recording.metrics
     broke = recording.passed is None
     outcome = "error" if broke else "pass" if recording.passed else "fail"
-    reason = recording.error or recording.reason or ("not judged in the recording" if broke else "")
+    reason = recording.error or recording.reason or (recording.unjudged or "not judged in the recording" if broke else "")
     if outcome == "fail" and not reason:
         reason = "; ".join(str(score["check"]) for score in recording.scores or () if not score["passed"])
     result: dict[str, Json] = {

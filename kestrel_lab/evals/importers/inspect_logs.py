@@ -288,14 +288,13 @@ def _is_verdict(value: Any) -> bool:
 
 
 def _mark(value: Any) -> float:
-    """Return a score as a number; not a number where it is none."""
-    if isinstance(value, bool | int | float):
-        return float(value)
+    """Return a score as a number; not a number where it is none, or infinite."""
     text = str(value)
     try:
-        return _WORDS[text] if text in _WORDS else _WORDS[text.lower()] if text.lower() in _WORDS else float(text)
+        found = _WORDS[text] if text in _WORDS else _WORDS[text.lower()] if text.lower() in _WORDS else float(text)
     except ValueError:
         return math.nan
+    return found if math.isfinite(found) else math.nan
 
 
 def _config(about: dict[str, Any]) -> str:
@@ -350,7 +349,10 @@ def inspect_recordings(path: Path, *, passes: float = 1.0) -> Records:
             except UNREADABLE as error:
                 yield unreadable_record(f"{shown_path(path)}: {place}", "not a sample of an Inspect log", error)
         elif not found:
-            yield _results(path, head)
+            try:
+                yield _results(path, head)
+            except UNREADABLE as error:
+                yield unreadable_record(shown_path(path), "no samples, and no results of an Inspect log", error)
 
 
 def _results(path: Path, head: dict[str, Any]) -> Recording | Broken:
@@ -414,6 +416,7 @@ def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passe
         seconds=None if total is None else float(total),
         error=row["reason"] if error is not None else "",
         reason="" if error is not None or row["outcome"] == "error" else row["reason"],
+        unjudged=_headline(scores)[1] if scores else "",
         suite=row["suite"],
         scenario=row["scenario"],
         config=row["config"],

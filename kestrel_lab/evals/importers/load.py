@@ -80,7 +80,7 @@ class ImportResult(TableView):
     def summary(self) -> pd.DataFrame:
         """Return a row of texts per suite and configuration: rate with 95 % interval, trials, broken trials, means."""
         headings, rows = self.table()
-        return unit_frame(rows, columns=list(headings)).set_index("configuration")
+        return unit_frame(rows, columns=list(headings) or ["configuration"]).set_index("configuration")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return headings and a row of texts per suite and configuration."""
@@ -166,7 +166,7 @@ class _Import:
             self.broken += [row for row in rows if isinstance(row, Broken)]
             data += [row for row in rows if not isinstance(row, Broken)]
             return
-        for number, found in enumerate(_recordings(path)):
+        for number, found in enumerate(_readable(path)):
             await self.take(found)
             if number % 50 == 49:
                 tell()
@@ -262,6 +262,16 @@ def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
         msg = f"{', '.join(map(repr, map(str, named)))} is a folder: name the files in it, or a folder of files that end in {', '.join(_ENDINGS)}"
         raise UsageError(msg)
     return list(dict.fromkeys(found))
+
+
+def _readable(path: Path) -> Records:
+    """Yield the recordings in a file; what a reader stumbles over costs the rest of that file, and no other."""
+    try:
+        yield from _recordings(path)
+    except UsageError:
+        raise
+    except UNREADABLE as error:
+        yield unreadable_record(shown_path(path), "the rest of the file cannot be read", error)
 
 
 def _recordings(path: Path) -> Records:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line, shown_path
@@ -14,6 +13,9 @@ from kestrel_lab.evals.importers.imported_run import UNREADABLE, Broken
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_MOST: Final = 1e100
+"""What is larger has no mean in double precision."""
 
 
 def read_routing(path: str | Path) -> pd.DataFrame:
@@ -75,6 +77,6 @@ def _rows(number: int, line: bytes) -> list[dict[str, Any]]:
 
 
 def _number(value: Any) -> float:
-    if not math.isfinite(number := float(value)):
+    if not abs(number := float(value)) < _MOST:
         raise ValueError(f"{value!r} is no number")
     return number
