@@ -60,6 +60,12 @@ class Execution:
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run the trials on the workers of this Dask scheduler, e.g. tcp://host:8786.")
     ] = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recordings:
+    """The options that say whether models are asked or replayed."""
+
     cassette: Annotated[
         str | None,
         typer.Option(

@@ -256,8 +256,7 @@ def _show_result(console: Console, result: Any, *, followed: bool) -> int:  # no
                 console.print(Text(), _table(families, rates), sep="\n")
             if failed := failed_table(result.rows):
                 console.print(Text(), _table(FAILED_HEADINGS, failed), sep="\n")
-            broke = [row.outcome == "error" for row in result.rows]
-            return EXIT_FAILED if broke and all(broke) else 0
+            return result.exit_code
         case NotebookResult():
             return _notebook(console, result)
         case Comparison():

@@ -105,21 +105,28 @@ class Evaluations(Arms):
         reporter: Reporter | None = None,
         margin: float = 0.05,
         own_suite: bool = False,
+        cassette: str | None = None,
+        cassettes: str | Path | None = None,
+        alone: bool = False,
         **parts: Unpack[Selection],
     ) -> Comparison:
         """Run a suite at two commits, as far as results are not stored, and compare them.
 
         `base` may be `auto`: the nearest ancestor of `head` on the main branch that has results, or else the
         nearest there. With `own_suite` each commit runs the suite file it has itself. A change of the success rate within `margin` counts as none.
-        `configs`, `scenarios`, `families` and `tags` select parts of the suite as for `eval`.
-        Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
+        `configs`, `scenarios`, `families` and `tags` select parts of the suite as for `eval`. With `cassette="replay"` each commit is
+        replayed from the recordings that it has itself; what they lack at `base` is left out. A commit without the suite runs the
+        present one, with the present files where it lacks them. With `alone` a first commit, which `auto` finds no base for, is run
+        by itself: `no_base` of the result says why.
+        Commits with the same files are run once: there is no difference between them. Each commit is checked out in a worktree of its own; the user's files, index and HEAD are not
         touched. Raises `UsageError` for a commit that does not exist or a folder without a repository.
         """
         from kestrel_lab.evals.commits.compare import compare_commits
 
         return await compare_commits(
-            self._session, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite, **parts
-        )
+            self._session, base, head, suite=suite, epochs=epochs, reporter=reporter, margin=margin, own_suite=own_suite,
+            cassette=cassette, cassettes=cassettes, alone=alone, **parts,
+        )  # fmt: skip
 
     async def eval_commits(self, suite: str | Path, commits: str, **options: Any) -> History:
         """Run a suite at several commits (`A..B`, or `A,B,C`), as far as results are not stored.
@@ -251,9 +258,9 @@ class Evaluations(Arms):
         return len(spans)
 
     async def import_runs(
-        self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None
+        self, *paths: str | Path | Sequence[str | Path], suite: str | Path | Suite | None = None, reporter: Reporter | None = None
     ) -> ImportResult:
-        """Import what other tools recorded, from files or folders of them.
+        """Import what other tools recorded, from files or folders of them, one by one or in a list.
 
         These are sessions of Claude Code and Codex, OpenTelemetry traces of agents (OTLP JSON), run files of AgentDojo, logs of Inspect, and chat
         logs in OpenAI's form (JSON Lines). Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell
@@ -261,7 +268,7 @@ class Evaluations(Arms):
         is a trial too, under the commit `imported`; with a `suite` the runs whose goal is a scenario's are judged by its checks. A log with
         results alone keeps these and makes no trial. Importing again adds nothing. Nothing in the files is run.
 
-        A record that cannot be read is in `broken` with its place, and loses no other. Raises `UsageError` when there is no such file or
+        A record, or a message of one, that cannot be read is in `broken` with its place, and loses no other. Raises `UsageError` when there is no such file or
         nothing in it can be read.
         """
         from kestrel_lab.evals.importers.load import import_runs

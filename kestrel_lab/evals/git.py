@@ -19,6 +19,10 @@ _HASHED: Final = 20_000_000
 """Bytes of an untracked file that are hashed; of a larger one, size and time of change stand for the rest."""
 
 
+class NoEarlierCommit(UsageError):
+    """There is no commit before this one, and none is missing from the clone."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodeVersion:
     """The version of the code in a checkout."""
@@ -44,7 +48,16 @@ async def commit_of(folder: Path, name: str) -> str:
     try:
         return (await git_output(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")).strip()
     except UsageError as error:
-        raise UsageError(f"{name!r} is not a commit, branch or tag of {folder}") from error
+        hint = f"; there is origin/{name}" if await _is_commit(folder, f"origin/{name}") else await _shallow_hint(folder)
+        raise UsageError(f"{name!r} is not a commit, branch or tag of {folder}{hint}") from error
+
+
+async def _is_commit(folder: Path, name: str) -> bool:
+    try:
+        await git_output(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    except UsageError:
+        return False
+    return True
 
 
 async def code_version(root: Path | None, *, but: Path | None = None) -> CodeVersion:
@@ -190,13 +203,16 @@ async def nearest_baseline(root: Path, head: str, has_results: Callable[[str], b
 
     The nearest ancestor of `head` on the main branch for which `has_results` says so of its hash; if none does,
     the nearest ancestor there. The main branch is `main` or `master`, here or at `origin`, or what `origin/HEAD`
-    points to, whichever is nearest to `head`. Raises `UsageError` where there is no such branch or ancestor.
+    points to, whichever is nearest to `head`. Raises `NoEarlierCommit` for a first commit, and `UsageError` where there is no such
+    branch, or where the clone has too few commits to tell.
     """
     sha = await commit_of(root, head)
     fork = await _fork(root, sha)
     line = [commit for commit in await first_parents(root, fork) if commit.sha != sha]
     if not line:
-        raise UsageError(f"{head} is the first commit: there is no earlier commit to compare with{await _shallow_hint(root)}")
+        if hint := await _shallow_hint(root):
+            raise UsageError(f"the commit before {head} is not in this clone{hint}")
+        raise NoEarlierCommit(f"{head} is the first commit: there is no earlier commit to compare with")
     for commit in line:
         if has_results(commit.sha):
             return commit, True
@@ -221,7 +237,19 @@ async def _fork(root: Path, sha: str) -> str:
 async def _shallow_hint(root: Path) -> str:
     """Return a hint where older commits may be missing; empty elsewhere."""
     shallow = (await git_output(root, "rev-parse", "--is-shallow-repository")).strip() == "true"
-    return "; this clone has only the newest commits: git fetch --unshallow gets the others" if shallow else ""
+    how = "git fetch --deepen=200 gets more, git fetch --unshallow all (GitHub Actions: actions/checkout with fetch-depth: 0)"
+    return f"; this clone has only the newest commits: {how}" if shallow else ""
+
+
+async def tree_of(root: Path, sha: str) -> str:
+    """Return the hash of all files of a commit: two commits with equal ones differ in nothing but their message."""
+    return (await git_output(root, "rev-parse", "--verify", "--end-of-options", f"{sha}^{{tree}}")).strip()
+
+
+async def has_file(root: Path, sha: str, name: Path) -> bool:
+    """Return whether a commit has the file `name`, given from the top of the repository."""
+    listed = await git_output(root, "ls-tree", "-z", "--full-tree", "--name-only", sha, "--", name.as_posix())
+    return bool(listed)
 
 
 async def _list_commits(root: Path, *which: str) -> list[Commit]:

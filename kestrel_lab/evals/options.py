@@ -42,6 +42,8 @@ class EvalOptions:
     """Trials at once; the suite's number by default."""
     reuse: bool = False
     """Take stored trials with equal scenario, configuration and code instead of running them again; broken ones are run again."""
+    outside_git: bool = False
+    """With `reuse`, take stored trials of a suite that is in no git commit, too, though nothing tells whether its code changed."""
     keep: bool = False
     """Leave the trials' folders in `trials` under the session's home."""
     resume: bool = False

@@ -62,6 +62,16 @@ class EvalRow:
         return str(self.result["family"])
 
     @property
+    def unrecorded(self) -> list[str]:
+        """What a replay asked for that no cassette has, a line each; empty for any other trial."""
+        return list(self.result.get("unrecorded", ()))
+
+    @property
+    def conversation(self) -> str:
+        """The digest of what its models were asked and answered; empty where a real model answered."""
+        return str(self.result.get("conversation", ""))
+
+    @property
     def scores(self) -> list[dict[str, Any]]:
         """What its checks said."""
         return list(self.result["scores"])

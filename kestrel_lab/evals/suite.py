@@ -259,6 +259,10 @@ class Suite:
     """The suite file; what the suite names is looked for beside it."""
     root: Path | None = None
     """Top of the repository the suite is in; what is not beside the suite file is looked for here."""
+    guidance_elsewhere: frozenset[str] = frozenset()
+    """Paths that the guidance of configurations names which were not selected: a trial is the same whatever is run beside it."""
+    otherwise: Suite | None = None
+    """The same suite in another checkout, from which comes what this one lacks: a suite may be newer than the code it measures."""
 
     def __post_init__(self) -> None:
         _require_unique("scenario", [scenario.id for scenario in self.scenarios])
@@ -298,7 +302,8 @@ class Suite:
         if configs is not None:
             picked = tuple(_pick_known("configuration", configs, {c.name: c for c in self.configs}))
             left_out = {config.name for config in self.configs} - {config.name for config in picked}
-            chosen = replace(chosen, configs=picked, gates=tuple(gate for gate in self.gates if gate.config not in left_out))
+            gates = tuple(gate for gate in self.gates if gate.config not in left_out)
+            chosen = replace(chosen, configs=picked, gates=gates, guidance_elsewhere=self.guidance_paths)
         named = _chosen_names("scenario", scenarios, {scenario.id for scenario in self.scenarios})
         related = _chosen_names("family", families, {scenario.family for scenario in self.scenarios} - {""})
         tagged = _chosen_names("tag", tags, {tag for scenario in self.scenarios for tag in scenario.tags})
@@ -320,9 +325,11 @@ class Suite:
     def resolve(self, name: str) -> Path:
         """Return the file or folder that the suite calls `name`: beside the suite file, else from the top of its repository.
 
-        Raises `UsageError` when it is at neither place, or is not inside the repository: a suite has to give
-        the same results in another checkout.
+        With `otherwise` it is what that suite means by the name, at the same place of this checkout if it is there. Raises `UsageError` when it is nowhere, or is not inside the
+        repository: a suite has to give the same results in another checkout.
         """
+        if self.otherwise is not None:
+            return self._here(self.otherwise.resolve(name))
         beside = self.path.parent if self.path else Path.cwd()
         places = [beside] if self.root is None or self.root == beside else [beside, self.root]
         if Path(name).is_absolute():
@@ -336,6 +343,12 @@ class Suite:
                 return found
         msg = f"suite {self.name!r} names {name!r}, which does not exist; looked in {' and '.join(str(place) for place in places)}"
         raise UsageError(msg)
+
+    def _here(self, found: Path) -> Path:
+        """Return the file or folder of this checkout that is at the place of one of the other checkout; the other where there is none."""
+        other = None if self.otherwise is None else self.otherwise.root
+        own = self.root / found.relative_to(other) if self.root and other and found.is_relative_to(other) else found
+        return own if own.exists() else found
 
     def definition(self) -> dict[str, Json]:
         """Return what the outcome of every trial depends on beside its scenario and configuration."""
@@ -352,7 +365,7 @@ class Suite:
     @property
     def guidance_paths(self) -> frozenset[str]:
         """Every path that the guidance of a configuration names: it is in no workspace of a configuration with other guidance."""
-        return frozenset(name for config in self.configs if config.guidance is not None for name in config.guidance.files)
+        return self.guidance_elsewhere.union(*(config.guidance.files for config in self.configs if config.guidance is not None))
 
 
 def _pick_known(what: str, names: Iterable[str], known: dict[str, _T]) -> Iterable[_T]:

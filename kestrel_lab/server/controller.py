@@ -34,6 +34,7 @@ from kestrel_lab.server import protocol
 from kestrel_lab.server.actions import cancel_run, decide_question
 from kestrel_lab.server.client import Link
 from kestrel_lab.server.run_stream import Follower, LogWatcher
+from kestrel_lab.server.trial_list import list_trials
 
 
 class AttendingClients:
@@ -188,12 +189,17 @@ class Control:
         return Follower(self.session.store, self.tail, run, after=after, view=view, patience_s=patience)
 
     async def handle(
-        self, message: protocol.Decision | protocol.Cancel | protocol.Start | protocol.Resume, *, how: str = "command"
+        self,
+        message: protocol.Decision | protocol.Cancel | protocol.Start | protocol.Resume | protocol.ListTrials,
+        *,
+        how: str = "command",
     ) -> protocol.Reply:
         """Carry out a message and return the reply, which says why if it was refused."""
         try:
             if isinstance(message, protocol.Start | protocol.Resume):
                 return self._begin(message)
+            if isinstance(message, protocol.ListTrials):
+                return await asyncio.to_thread(list_trials, self.session.store, message)
             if isinstance(message, protocol.Cancel):
                 return await cancel_run(self.session, message, by=self.user)
             return await asyncio.to_thread(decide_question, self.session, message, by=self.user, how=how)

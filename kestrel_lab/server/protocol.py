@@ -134,7 +134,15 @@ class Resume(_FromClient):
     run: Name
 
 
-ClientMessage = Watch | Subscribe | Unsubscribe | Answer | Approve | Deny | Cancel | Start | Resume
+class ListTrials(_FromClient):
+    """List the eval runs of suites, and the trials of one of them if it is named."""
+
+    type: Literal["trials"] = "trials"
+    suite: str = Field(default="", max_length=200)
+    eval_run: str = Field(default="", max_length=200)
+
+
+ClientMessage = Watch | Subscribe | Unsubscribe | Answer | Approve | Deny | Cancel | Start | Resume | ListTrials
 Decision = Answer | Approve | Deny
 
 
@@ -187,6 +195,49 @@ class Runs(_FromServer):
 
     type: Literal["runs"] = "runs"
     runs: list[RunSummary]
+
+
+class EvalRunSummary(BaseModel):
+    """One execution of a suite; trials that belong to none, made at a commit or by others, are together by commit."""
+
+    model_config = ConfigDict(frozen=True)
+
+    suite: str
+    eval_run: str
+    commit: str = Field(description="The commit of its code, with a hash of what was not committed; empty outside of git.")
+    trials: int = Field(description="Trials that have ended.")
+    passed: int
+    failed: int
+    broke: int
+    of: int = Field(description="Trials that there are to be.")
+    at: float = Field(description="When its newest trial ended; seconds since 1970, UTC.")
+
+
+class TrialSummary(BaseModel):
+    """A trial of an eval run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    scenario: str
+    config: str
+    epoch: int
+    outcome: str = Field(description="`pass`, `fail`, or `error` for one that broke.")
+    reason: str = Field(description="Why it did not pass.")
+    model_kind: str
+    run: str = Field(description="The run to follow; empty where this log does not have it.")
+    at: float
+
+
+class Trials(_FromServer):
+    """The reply to `trials`: eval runs, newest first, and the trials of the one that was named, those that did not pass first."""
+
+    type: Literal["trials"] = "trials"
+    re: str = ""
+    eval_runs: list[EvalRunSummary]
+    suite: str = ""
+    eval_run: str = ""
+    trials: list[TrialSummary]
 
 
 class RunChanged(_FromServer):
@@ -313,9 +364,9 @@ class Refused(_FromServer):
 
 
 ServerMessage = (
-    Hello | Runs | RunChanged | Happened | Question | ApprovalWanted | Decided | Told | Delta | View | Ended | Accepted | Refused
+    Hello | Runs | Trials | RunChanged | Happened | Question | ApprovalWanted | Decided | Told | Delta | View | Ended | Accepted | Refused
 )
-Reply = Accepted | Refused
+Reply = Accepted | Refused | Trials
 
 _CLIENT: TypeAdapter[ClientMessage] = TypeAdapter(Annotated[ClientMessage, Field(discriminator="type")])
 

@@ -51,6 +51,26 @@ def test_configurations_are_compared(folder: Path) -> None:
     assert "none → short" in kestrel(folder, "compare", "suite.yaml", "--arms").stdout
 
 
+@pytest.mark.parametrize("in_git", [False, True])
+def test_stored_trials_are_compared(folder: Path, in_git: bool) -> None:
+    """What a run of the whole suite stored counts for some of its configurations; only what is missing is run, and each side says how many."""
+    text = (folder / "suite.yaml").read_text().replace("text: {AGENTS.md: Look twice.}", "text: {prompt.md: Look twice.}")
+    (folder / "suite.yaml").write_text(text)
+    if in_git:
+        (folder / ".gitignore").write_text(".kestrel/\n__pycache__/\n")
+        git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false"]
+        for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"]):
+            subprocess.run([*git, *words], cwd=folder, check=True, capture_output=True)
+    assert kestrel(folder, "run", "suite.yaml", "--config", "none").returncode == 0
+    assert kestrel(folder, "run", "suite.yaml", "--config", "now", "--config", "short").returncode == 0
+    done = kestrel(folder, "compare", "suite.yaml", "none", "now", "--arms")
+    assert "none (scripted): 8 trials, 8 of them stored before" in done.stdout
+    assert "now (scripted): 8 trials, 8 of them stored before" in done.stdout
+    assert ("whatever the code was then" in done.stdout) is not in_git
+    done = kestrel(folder, "compare", "suite.yaml", "none", "now", "--arms", "--epochs", "2")
+    assert "now (scripted): 16 trials, 8 of them stored before" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

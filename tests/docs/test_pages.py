@@ -20,6 +20,7 @@ from openai_server import OpenAIServer, Reply
 
 from kestrel_lab import Lab
 from kestrel_lab.cli.app import app
+from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.workflows.loader import load_plan
 
@@ -122,14 +123,18 @@ def test_settings_are_read(block: Block, project: Path) -> None:
 
 @pytest.mark.parametrize("block", [each for each in BLOCKS if each.kind == "yaml"], ids=lambda block: block.page)
 def test_files_are_read(block: Block, project: Path) -> None:
-    """A block of YAML is a suite, a workflow or a file of routes without a mistake."""
+    """A block of YAML is a suite that can pass its own gates, a workflow, a file of routes or one of CI without a mistake."""
     data = yaml.safe_load(block.text)
     file = project / "evals" / "shown.yaml"
     file.write_text(block.text)
     if "scenarios" in data:
-        assert len(load_suite(file).scenarios) == len(data["scenarios"])
+        suite = load_suite(file)
+        assert len(suite.scenarios) == len(data["scenarios"])
+        assert gates_out_of_reach(suite) == []
     elif "kind" in data:
         assert load_plan(file, "how bees dance").steps
+    elif "jobs" in data:
+        assert block.page == "docs/howto/ci.md"  # its steps are run in test_ci_workflow.py
     else:
         assert set(data) == {"routes"}
 

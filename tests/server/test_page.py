@@ -15,6 +15,7 @@ from waits import PATIENCE_MS, PATIENCE_S
 
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.evals.execution.runner import run_suite
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server.controller import Control
 from kestrel_lab.server.serve import serve_control
@@ -232,3 +233,32 @@ def test_a_page_without_the_token_sees_nothing(page: Page, server: Server) -> No
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
     page.get_by_role("button", name="All runs").click()
     expect(page.locator("#runs li").first).to_be_visible()
+
+
+def test_the_trials_of_suites_are_listed(server: Server, page: Page, session: Session, tmp_path: Path) -> None:
+    """Suites, their eval runs, trials with verdicts, and a click that shows the run of one; names are text."""
+    (tmp_path / "suite.yaml").write_text(
+        "name: demo <b>bold</b>\nconfigs: [{name: one, model: 'scripted:script.yaml'}]\nscenarios:\n"
+        "  - {id: good, goal: talk of bees, checks: [{answer_contains: hello}]}\n"
+        "  - {id: bad, goal: talk of ants, checks: [{answer_contains: bye}]}\n"
+    )
+    (tmp_path / "script.yaml").write_text("rules:\n  - when: talk\n    turns: [hello to you]\n")
+    # The driver of the browser has an event loop in this thread.
+    work = threading.Thread(target=lambda: asyncio.run(run_suite(session, tmp_path / "suite.yaml")))
+    work.start()
+    work.join(PATIENCE_S)
+    page.goto(server.link)
+    page.click("#show-suites")
+    run = page.locator("#suites > li").first
+    expect(run.locator("summary")).to_contain_text("demo <b>bold</b>")
+    expect(run.locator("summary")).to_contain_text("1 passed, 1 failed of 2")
+    run.locator("summary").click()
+    trials = run.locator("ul button")
+    expect(trials).to_have_count(2)
+    expect(trials.first).to_contain_text("failed")
+    expect(trials.first).to_contain_text("bye")
+    trials.nth(1).click()
+    expect(page.locator("#panel")).to_contain_text("talk of bees")
+    expect(page.locator("#panel")).to_contain_text("hello to you")
+    page.click("#show-runs")
+    expect(page.locator("#of-suites")).to_be_hidden()

@@ -15,6 +15,7 @@ from kestrel_lab.cli.eval_options import (
     Execution,
     Margin,
     Parts,
+    Recordings,
     ReportOptions,
     Suite,
     SuiteAtCommit,
@@ -47,6 +48,7 @@ def run_suite(
     epochs: Epochs = None,
     parts: Parts,
     execution: Execution,
+    recordings: Recordings,
     reports: ReportOptions,
     csv: Annotated[Path | None, output_file("Write one row per trial to this file.")] = None,
     commits: Annotated[str, typer.Option(metavar="A..B", help="Run at these commits, where results are missing: A..B, or A,B,C.")] = "",
@@ -70,7 +72,7 @@ def run_suite(
         raise UsageError("--junit and --markdown are about one commit; with --commits write --report or --csv")
     if not commits and (every != 1 or last is not None or suite_at_commit):
         raise UsageError("--every, --last and --suite-at-commit choose among --commits: give some, such as --commits v1.0..HEAD")
-    if commits and (parts != Parts() or replace(execution, reuse=False) != Execution()):
+    if commits and (parts != Parts() or replace(execution, reuse=False) != Execution() or recordings != Recordings()):
         msg = "--resume, --retry-errors, --cluster, --cassette(s), --scenario, --family and --tag are about one run of a suite: leave them out with --commits"
         raise UsageError(msg)
 
@@ -78,7 +80,7 @@ def run_suite(
         if commits:
             line: Any = {"every": every, "last": last, "own_suite": suite_at_commit}
             return lab.evals.eval_commits(suite, commits, configs=chosen, epochs=epochs, reporter=reporter, **line)
-        return lab.eval(suite, configs=chosen, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
+        return lab.eval(suite, configs=chosen, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution), **asdict(recordings))
 
     return run_measurement(ctx, work, reports.write, csv=csv)  # of commits only --report is asked for, see above
 
@@ -101,6 +103,7 @@ def compare_commits(
     config: Configs = None,
     epochs: Epochs = None,
     parts: Parts,
+    recordings: Recordings,
     reports: ReportOptions,
     margin: Margin = 0.05,
     suite_at_commit: SuiteAtCommit = False,
@@ -109,6 +112,7 @@ def compare_commits(
 
     Each commit is checked out in a worktree of its own; your files, index and HEAD stay as they are.
     With --arms configurations are compared instead, those with other guidance for instance: kestrel eval compare SUITE none head v1 --arms
+    Stored trials of them count, and only what is missing is run.
     """
     if arms:
         if config or suite_at_commit:
@@ -121,12 +125,13 @@ def compare_commits(
             chosen = compared or [one.name for one in load_suite(own).configs]
             if len(chosen) < 2:
                 raise UsageError(f"two configurations are compared at least, and there is only {chosen[0]}: name some more")
-            found = await lab.eval(own, configs=chosen, epochs=epochs, reporter=reporter, reuse=True, **asdict(parts))
+            stored = {"reuse": True, "outside_git": True}
+            found = await lab.eval(own, configs=chosen, epochs=epochs, reporter=reporter, **stored, **asdict(parts), **asdict(recordings))
             return lab.evals.compare_configs(found, *chosen, margin=margin)
 
         return run_measurement(ctx, tell_apart, reports.write)
     file, base, head = _parse_comparison(words or [], suite)
-    how: Any = {"configs": config, "epochs": epochs, "margin": margin, "own_suite": suite_at_commit, **asdict(parts)}
+    how: Any = {"configs": config, "epochs": epochs, "margin": margin, "own_suite": suite_at_commit, **asdict(parts), **asdict(recordings)}
     return run_measurement(ctx, lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how), reports.write)
 
 
@@ -146,10 +151,14 @@ def decide_gates(
     epochs: Epochs = None,
     parts: Parts,
     execution: Execution,
+    recordings: Recordings,
     reports: ReportOptions,
     margin: Margin = 0.05,
 ) -> Any:
     """Run a suite and decide its gates. Exit code 0: all hold; 1: one is violated; 2: not certain; 3: not decided because something is broken.
+
+    A replay (--cassette replay) that asks for what was not recorded is code 3. A first commit has nothing that --against auto could
+    compare it with: only the suite's own gates are decided.
 
     Gates are written in the suite file: `gates: [{success_rate: {at_least: 0.8}}, {cost_estimate: {at_most: 0.02, config: small}}]`.
     A bound holds, or is violated, where the whole 95 % interval is on one side of it.
@@ -159,7 +168,7 @@ def decide_gates(
     if against and (parts != Parts() or execution != Execution()):
         raise UsageError(
             "--against compares whole suites as their files say, and uses stored trials: leave out --scenario, --family, "
-            "--tag, --cassette(s), --reuse, --resume, --retry-errors and --cluster"
+            "--tag, --reuse, --resume, --retry-errors and --cluster"
         )
     if not against and not load_suite(suite).select(configs=config, **asdict(parts)).gates:
         raise UsageError(f"{suite} declares no gates to decide: write some under 'gates', or compare with a commit (--against)")
@@ -167,9 +176,11 @@ def decide_gates(
     async def work(lab: Lab, reporter: Any) -> Any:
         found: EvalResult | Comparison
         if against:
-            found = await lab.compare(against, "HEAD", suite=suite, configs=config, epochs=epochs, reporter=reporter, margin=margin)
+            how: Any = {"configs": config, "epochs": epochs, "margin": margin, "alone": True, **asdict(recordings)}
+            found = await lab.compare(against, "HEAD", suite=suite, reporter=reporter, **how)
         else:
-            found = await lab.eval(suite, configs=config, epochs=epochs, reporter=reporter, **asdict(parts), **asdict(execution))
+            how = {"configs": config, "epochs": epochs, **asdict(parts), **asdict(execution), **asdict(recordings)}
+            found = await lab.eval(suite, reporter=reporter, **how)
         reports.write(found)
         return found.gates()
 

@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.drawing.matplotlib_figure import png_uri
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.commits.unchanged import by_construction, same_conversations, unchanged
 from kestrel_lab.evals.metrics import METRICS
-from kestrel_lab.evals.reports.gate_decisions import GateReport, decide_change, decide_gates
+from kestrel_lab.evals.reports.gate_decisions import GateReport, decide_change, decide_gates, decide_without_base
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import DIFFERENCE_HEADINGS, comparison_markdown
 from kestrel_lab.evals.reports.pages import Transcripts, render_page, trial_heading
 from kestrel_lab.evals.reports.plots import differences_figure
 from kestrel_lab.evals.reports.result_view import ResultView, write_text
 from kestrel_lab.evals.stats.difference import (
+    SAME_CONVERSATIONS,
+    SAME_FILES,
     Difference,
     Question,
     Verdict,
@@ -111,6 +114,8 @@ _PRIMARY_SHARE: Final = 2 / 3
 COMPARED: Final = ("working_time", "token_usage", "model_calls", "tool_calls", "cost_estimate")
 """Metrics compared beside the success rate, over trials that did not break."""
 _SHOWN_FLIPS: Final = 20
+_SHOWN_SKIPPED: Final = 3
+"""Scenarios without a recording that are named where there is nothing to compare with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +130,8 @@ class Side:
     """How many rows were stored before."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Scenarios that this commit cannot try, and why."""
+    newer: bool = False
+    """Whether the commit does not have the suite: files that it lacks came from the present checkout."""
 
     @property
     def title(self) -> str:
@@ -143,6 +150,12 @@ class Comparison(ResultView):
     """How large a change still counts as none: of the success rate in points, of other metrics relative to base."""
     store: SessionStore | None = None
     """The log of the runs, for transcripts in the report."""
+    same_files: bool = False
+    """Whether both commits have the same files, so that their trials are of the same code."""
+    no_base: str = ""
+    """Why there is nothing to compare with; empty where there is."""
+    told: tuple[str, ...] = ()
+    """How the trials were made."""
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -204,7 +217,10 @@ class Comparison(ResultView):
 
     def gates(self) -> GateReport:
         """Decide the suite's gates for `head`, and the verdicts of the comparison: of success rates, and of metrics with a gate."""
-        change = decide_change(self.suite, self.head.rows, self.base.title, self._differences.items())
+        if self.no_base:
+            change = decide_without_base(self.suite, self.head.rows, self.no_base)
+        else:
+            change = decide_change(self.suite, self.head.rows, self.base.title, self._differences.items(), self.margin)
         return GateReport(suite=self.suite.name, decisions=(*decide_gates(self.suite, self.head.rows), *change), notes=tuple(self._notes()))
 
     def junit(self, path: str | Path) -> Path:
@@ -214,7 +230,7 @@ class Comparison(ResultView):
     def markdown(self, report: str = "") -> str:
         """Return a summary for a pull request: what changed and what flipped; `report` is the address of the HTML page."""
         cells = [[self._label(config), metric, *_difference_cells(metric, d)] for (config, metric), d in self._differences.items()]
-        heading = (self.verdict, self.base.title, self.head.title, self.suite.name)
+        heading = ("no base" if self.no_base else self.verdict, self.base.title, self.head.title, self.suite.name)
         gates = self.gates() if self.suite.gates else None
         return comparison_markdown(heading, cells, self._flips, self._notes(), gates, report)
 
@@ -268,11 +284,15 @@ class Comparison(ResultView):
 
     @cached_property
     def _differences(self) -> dict[tuple[str, str], Difference]:
-        return compare_rows(self.suite, self.base.rows, self.head.rows, margin=self.margin)
+        if self.no_base:
+            return {}
+        return compare_rows(self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files)
 
     @cached_property
     def _by_family(self) -> dict[tuple[str, str], Difference]:
-        return compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin)
+        if self.no_base:
+            return {}
+        return compare_families(self.suite, self.base.rows, self.head.rows, margin=self.margin, same_files=self.same_files)
 
     @cached_property
     def _flipped(self) -> list[tuple[EvalRow, EvalRow]]:
@@ -312,29 +332,50 @@ class Comparison(ResultView):
     @property
     def headline(self) -> str:
         """The verdict and what was compared, in one line."""
+        if self.no_base:
+            return f"NO BASE: {self.head.title}, suite {self.suite.name}: {self.no_base}"
         return f"{self.verdict.upper()}: {self.base.title} → {self.head.title}, suite {self.suite.name}"
 
     def _notes(self) -> Iterable[str]:
-        for side in (self.base, self.head):
+        if self.no_base:
+            yield f"{self.no_base}, so only the suite's own gates are decided"
+            for scenario, why in list(self.base.skipped.items())[:_SHOWN_SKIPPED]:
+                yield f"{self.base.title}: scenario {scenario}: {why}"
+        for side in (self.head,) if self.no_base else (self.base, self.head):
             broke = sum(row.outcome == "error" for row in side.rows)
             counted = "as failed" if self.suite.count_errors == "fail" else "in no rate"
+            pulled = sum(bool(row.result.get("origin")) for row in side.rows)
             made = f"{side.title}: {len(side.rows)} trials, {side.reused} of them stored before"
+            made += f" ({pulled} pulled from what others pushed)" if pulled else ""
             yield made + (f", {broke} broke (counted {counted})" if broke else "")
+            if side.newer:
+                yield f"{side.title} does not have this suite: its code ran with the present suite, and with the present files where it lacks them"
             for scenario, why in side.skipped.items():
                 yield f"{side.title}: scenario {scenario} is left out: {why}"
+        told = by_construction(self._differences.values())
+        if SAME_FILES in told:
+            yield f"{self.base.title} and {self.head.title} have the same files, so there is no difference; the trials count for both"
+        elif SAME_CONVERSATIONS in told:
+            yield "Scripts or recordings were asked the same and answered the same on both sides, so there is no difference; no chance is involved"
+        yield from self.told
         notes = [(metric, d.note) for (_, metric), d in self._differences.items() if d.note]
         for note in dict.fromkeys(note for _, note in notes):
             yield f"{', '.join(dict.fromkeys(metric for metric, why in notes if why == note))}: {note}."
-        if few := next((d.scenarios for d in self._differences.values() if d.scope == "these scenarios"), None):
+        if few := next(
+            (d.scenarios for d in self._differences.values() if d.scope == "these scenarios" and d.scenarios and not told), None
+        ):
             yield f"With {few} scenarios this speaks of these scenarios only; from six on it speaks of scenarios like these."
 
 
-def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
+def compare_rows(
+    suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float, same_files: bool = False
+) -> dict[tuple[str, str], Difference]:
     """Return the difference with its verdict for each configuration and metric, success rates first.
 
     All are questions asked together: over all of them, a difference that is not there is told in at most one
     comparison of twenty. Success rates have two thirds of that allowance. Times are compared over trials made side
-    by side only.
+    by side only. Where nothing can differ, because the files are the same or all trials are the same ones made again, the
+    verdict is `stable`.
     """
     before, after = (_values(rows, suite.count_errors) for rows in (base, head))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
@@ -348,10 +389,14 @@ def compare_rows(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow],
         _paired_difference(metric, before.get(key, {}), after.get(key, {}), rounds[config], weights, ALPHA * question.weight)
         for (config, metric), key, question in zip(keys, keys, questions, strict=True)
     ]
-    return dict(zip(keys, judge_all(found, questions), strict=True))
+    again = {config: same_conversations(*([row for row in rows if row.config == config] for rows in (base, head))) for config in configs}
+    judged = judge_all(found, questions)
+    return {key: unchanged(one, same_files=same_files, same_trials=again[key[0]]) for key, one in zip(keys, judged, strict=True)}
 
 
-def compare_families(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float) -> dict[tuple[str, str], Difference]:
+def compare_families(
+    suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalRow], *, margin: float, same_files: bool = False
+) -> dict[tuple[str, str], Difference]:
     """Return the difference of the success rate with its verdict for each configuration and family, all asked together."""
     kinds = dict.fromkeys((row.config, row.family) for row in (*base, *head))
     weights = {scenario.id: scenario.weight for scenario in suite.scenarios}
@@ -363,7 +408,10 @@ def compare_families(suite: Suite, base: Sequence[EvalRow], head: Sequence[EvalR
         ]
         found.append(compare_scenarios(*sides, weights=weights, bounded=True, alpha=ALPHA / len(kinds)))
     judged = judge_all(found, [Question(better="higher", margin=margin, relative=False)] * len(kinds))
-    return dict(zip(kinds, judged, strict=True))
+    again = {
+        kind: same_conversations(*([row for row in rows if (row.config, row.family) == kind] for rows in (base, head))) for kind in kinds
+    }
+    return {kind: unchanged(one, same_files=same_files, same_trials=again[kind]) for kind, one in zip(kinds, judged, strict=True)}
 
 
 def _question(metric: str, margin: float, configs: int) -> Question:

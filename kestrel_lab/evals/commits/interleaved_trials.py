@@ -27,10 +27,12 @@ from kestrel_lab.evals.execution.remote_trials import bench_order
 from kestrel_lab.evals.execution.reuse import Reuse, reusable_rows
 from kestrel_lab.evals.execution.runner import plan_trials, sort_rows
 from kestrel_lab.evals.execution.trial import TrialRequest
-from kestrel_lab.evals.git import commit_of
+from kestrel_lab.evals.git import code_version, commit_of, has_file
 from kestrel_lab.evals.options import Selection
+from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.evals.suite import MOST_EPOCHS, Suite
+from kestrel_lab.evals.suites.cassettes import default_folder, with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.runtime.session import Session
 
@@ -65,6 +67,8 @@ class CommitTrials:
     found: Reuse
     own: bool = False
     """Whether the suite is the one of that commit."""
+    newer: bool = False
+    """Whether the commit has no such suite: files that it lacks then come from the present checkout."""
     rows: list[EvalRow] = field(default_factory=list)
     """Trials that were run now."""
     skipped: dict[str, str] = field(default_factory=dict)
@@ -91,7 +95,7 @@ class CommitTrials:
 
     def side(self) -> Side:
         """Return the commit as one side of a comparison."""
-        return Side(name=self.name, sha=self.sha, rows=self.all_rows, reused=len(self.found.rows), skipped=self.skipped)
+        return Side(name=self.name, sha=self.sha, rows=self.all_rows, reused=len(self.found.rows), skipped=self.skipped, newer=self.newer)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,16 +107,41 @@ class Place:
     repository: Path
     parts: Selection = field(default_factory=Selection)
     """The parts of the suite that were asked for."""
+    cassette: str | None = None
+    """The mode of cassettes that was asked for in place of the suite's."""
+    cassettes: str | Path | None = None
 
     def inside(self, tree: Path) -> Path:
         """Return where a checkout has, or would have, its own suite file."""
         return tree / self.path.relative_to(self.repository)
 
+    def recordings(self, tree: Path) -> dict[str, Json]:
+        """Return what a worker in a checkout is to know of cassettes: a commit is replayed from its own recordings, as far as it has some."""
+        use = self.suite.cassette
+        if use.mode == "off":
+            return {}
+        folder = use.folder if use.folder is not None else default_folder(self.path, self.suite.name)
+        if use.mode == "replay" and folder.is_relative_to(self.repository):
+            own = tree / folder.relative_to(self.repository)
+            folder = own if own.is_dir() else folder
+        return {"cassette": use.mode, "cassettes": str(folder)}
 
-def suite_with_parts(session: Session, suite: str | Path, *, epochs: int | None, **parts: Unpack[Selection]) -> Place:
+
+def suite_with_parts(
+    session: Session,
+    suite: str | Path,
+    *,
+    epochs: int | None,
+    cassette: str | None = None,
+    cassettes: str | Path | None = None,
+    **parts: Unpack[Selection],
+) -> Place:
     """Return the suite with the selected parts; raises `UsageError` where it cannot be run at commits."""
     path = Path(suite).absolute()
-    chosen = load_suite(suite).select(epochs=epochs, **parts)
+    chosen = with_cassette(load_suite(suite), cassette, cassettes).select(epochs=epochs, **parts)
+    if cassette in ("record", "refresh"):
+        msg = f"the checkout of a commit is thrown away, and a recording with it: kestrel eval run {suite} --cassette {cassette} makes"
+        raise UsageError(f"{msg} recordings to commit; commits are compared with --cassette replay")
     if chosen.root is None:
         msg = f"{suite} is not in a git repository, so there are no commits to compare: git init, and commit it"
         raise UsageError(f"{msg} (kestrel eval compare SUITE --arms compares configurations instead)")
@@ -123,7 +152,7 @@ def suite_with_parts(session: Session, suite: str | Path, *, epochs: int | None,
     ):
         msg = "commits are compared in processes of their own, which cannot use a model object: give the suite's configurations a model's name"
         raise UsageError(msg)
-    return Place(path=path, suite=chosen, repository=chosen.root, parts=parts)
+    return Place(path=path, suite=chosen, repository=chosen.root, parts=parts, cassette=cassette, cassettes=cassettes)
 
 
 async def plan_commit(session: Session, place: Place, name: str, *, own_suite: bool = False) -> CommitTrials:
@@ -140,14 +169,17 @@ async def plan_commit(session: Session, place: Place, name: str, *, own_suite: b
                 suite = _as_asked(load_suite(place.inside(tree)), place)
             except UsageError as error:
                 broken = str(error).replace(f"{tree}/", "")
-    asks = [] if broken else plan_trials(suite, code=sha, git_sha=sha)
+    newer = not own_suite and not await has_file(place.repository, sha, place.path.relative_to(place.repository))
+    # What comes from the present checkout is part of what was tried, so stored trials stand only as long as that is the same.
+    code = f"{sha}+{await code_version(place.repository, but=session.home.absolute())}" if newer else sha
+    asks = [] if broken else plan_trials(suite, code=code, git_sha=sha)
     found = reusable_rows(session.store, suite, asks)
-    return CommitTrials(name=name, sha=sha, suite=suite, asks=asks, found=found, own=own_suite, broken=broken)
+    return CommitTrials(name=name, sha=sha, suite=suite, asks=asks, found=found, own=own_suite, newer=newer, broken=broken)
 
 
 def _as_asked(suite: Suite, place: Place) -> Suite:
     parts: Selection = {**place.parts, "configs": [config.name for config in place.suite.configs]}
-    return suite.select(epochs=place.suite.epochs, **parts)
+    return with_cassette(suite, place.cassette, place.cassettes).select(epochs=place.suite.epochs, **parts)
 
 
 async def run_interleaved(
@@ -160,7 +192,7 @@ async def run_interleaved(
     """
     stored = [row for work in works for row in work.found.rows.values()]
     total = sum(len(work.asks) for work in works)
-    count = EvalProgress(reporter, total, stored).count
+    count = EvalProgress(reporter, total, stored, notice="; ".join(gates_out_of_reach(place.suite))).count
 
     def note(text: str) -> None:  # of preparations, which finish no trial
         if reporter is not None:
@@ -266,7 +298,13 @@ class WorkerPool:
             # A commit that brings a kestrel_lab of its own, with its own format of the log, logs its runs apart.
             home = session.home.absolute()
             home = home / "commits" / work.sha[:12] if (tree / "kestrel_lab").exists() else home
-            order = {**bench_order(session, suite, at if work.own else place.path, work.sha), "at": str(at), "home": str(home)}
+            order = {
+                **bench_order(session, suite, at if work.own else place.path, work.sha),
+                "at": str(at),
+                "home": str(home),
+                "newer": work.newer,
+                **place.recordings(tree),
+            }
             try:
                 async with _worker(order, tree, {**session.env, **environment.env}, environment.python, work.title) as process:
                     yield process

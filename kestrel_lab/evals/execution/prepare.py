@@ -18,6 +18,7 @@ from kestrel_lab.core.messages import ModelAnswer, ModelParams, ModelRequest
 from kestrel_lab.core.protocols import Model, ModelKind, OnDelta
 from kestrel_lab.core.run_types import Limits
 from kestrel_lab.core.yaml.validation import join_problems
+from kestrel_lab.evals.execution.conversation_digest import ConversationDigest
 from kestrel_lab.evals.execution.function_checks import load_judge
 from kestrel_lab.evals.execution.workspaces import workspace_source
 from kestrel_lab.evals.suite import Config, PackageSource, Scenario, Suite
@@ -84,9 +85,15 @@ class PreparedSuite:
         self, session: Session, scenario: Scenario, config: Config, epoch: int, workspace: Path
     ) -> AsyncIterator[TrialModels]:
         """Open the models of one trial in `workspace`, with its tape where calls are recorded or replayed."""
+        calls = ConversationDigest(workspace)
         if self.recordings is None:
-            model = self.model(config, epoch, self.models[config.name])
-            yield TrialModels(model=model, resolve=session.registry.resolve_model, grader=self.graders.__getitem__, ports=session.ports)
+            yield TrialModels(
+                model=calls.around(self.model(config, epoch, self.models[config.name])),
+                resolve=lambda name: calls.around(session.registry.resolve_model(name)),
+                grader=lambda name: calls.around(self.graders[name]),
+                ports=session.ports,
+                calls=calls,
+            )
             return
         by_default = (
             session.options.model
@@ -97,10 +104,11 @@ class PreparedSuite:
         )
         with self.recordings.tape(scenario.id, config.name, epoch, workspace) as tape:
             yield TrialModels(
-                model=self.model(config, epoch, tape.around(self.models[config.name], config.model or by_default)),
-                resolve=lambda name: tape.around(_model_named(session, name, replay=tape.replays), name),
-                grader=lambda name: tape.around(self.graders[name], name or self.suite.grader or by_default),
+                model=calls.around(self.model(config, epoch, tape.around(self.models[config.name], config.model or by_default))),
+                resolve=lambda name: calls.around(tape.around(_model_named(session, name, replay=tape.replays), name)),
+                grader=lambda name: calls.around(tape.around(self.graders[name], name or self.suite.grader or by_default)),
                 ports=replace(session.ports, now=tape.now),
+                calls=calls,
                 tape=tape,
             )
 
@@ -127,6 +135,8 @@ class TrialModels:
     """For steps that name a model."""
     grader: Callable[[str], Model]
     ports: Ports
+    calls: ConversationDigest
+    """What they were asked and answered."""
     tape: TrialCassette | None = None
 
     @property
@@ -173,7 +183,7 @@ def prepare_suite(
                 if isinstance(check, ModelGraded | Faithful) and check.model not in graders:
                     graders[check.model] = _chosen(session, suite, check.model or suite.grader, as_written=True, replay=replay)
                 elif isinstance(check, PythonCheck) and check.function not in functions:
-                    functions[check.function] = load_judge(check.function, suite.path.parent if suite.path else None, suite.root)
+                    functions[check.function] = load_judge(check.function, _folder_of_check(suite, check.function), suite.root)
         except UsageError as error:
             if skip_missing:
                 skipped[scenario.id] = str(error)
@@ -206,6 +216,13 @@ def prepare_suite(
             suite, session.env, needed=any(model.kind == "real" for model in (*graders.values(), *(model for model, _ in ways.values())))
         ),
     )
+
+
+def _folder_of_check(suite: Suite, reference: str) -> Path | None:
+    """Return the folder in which the module of a check is looked for: beside the suite file, where that has it or there is no other."""
+    module = Path(*reference.partition(":")[0].split(".")).with_suffix(".py")
+    own, other = (one.path.parent if one is not None and one.path is not None else None for one in (suite, suite.otherwise))
+    return other if own is not None and other is not None and not (own / module).is_file() else own
 
 
 def _instructions(suite: Suite) -> str:

@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TextIO
@@ -70,10 +70,14 @@ class TrialBench:
     def open(cls, order: Mapping[str, Any], home: str | Path, *, skip_missing: bool) -> TrialBench:
         """Open the suite and the session of an order from `bench_order`.
 
-        The order may add `at`, beside which the suite finds what it names, and `cassette` and `cassettes`, which replace
-        the suite's own. The log is kept in `home`. Raises `UsageError` as `load_suite` and `prepare_suite` do.
+        The order may add `at`, beside which the suite finds what it names, `newer`, whether what is missing there is looked for
+        beside the file itself, and `cassette` and `cassettes`, which replace the suite's own. The log is kept in `home`. Raises
+        `UsageError` as `load_suite` and `prepare_suite` do.
         """
-        suite = with_cassette(load_suite(order["suite"], at=order.get("at")), order.get("cassette"), order.get("cassettes"))
+        loaded = load_suite(order["suite"], at=order.get("at"))
+        if order.get("newer"):
+            loaded = replace(loaded, otherwise=load_suite(order["suite"]))
+        suite = with_cassette(loaded, order.get("cassette"), order.get("cassettes"))
         suite = suite.select(configs=order["configs"], epochs=1)
         session = Session(
             home,

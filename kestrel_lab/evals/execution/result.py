@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.metrics import CONCERN_COLUMNS, concern_rates
-from kestrel_lab.evals.reports.gate_decisions import GateReport, decide_gates
+from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport, decide_gates, missed_recordings, record_again
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import result_markdown
 from kestrel_lab.evals.reports.pages import report_page
@@ -45,12 +45,17 @@ class EvalResult(ResultView):
     rows: tuple[EvalRow, ...]
     store: SessionStore
     """The log of the runs behind the rows."""
-    reused: int = 0
-    """Rows that earlier eval runs stored."""
+    stored: frozenset[str] = frozenset()
+    """Ids of the rows that earlier eval runs stored."""
     why: dict[str, int] = field(default_factory=dict)
     """Why the other trials could not be reused, when that was asked for: numbers of trials by reason."""
     notes: tuple[str, ...] = ()
     """How the trials were run: what was cut off before, repeated, or slowed down."""
+
+    @property
+    def reused(self) -> int:
+        """How many rows earlier eval runs stored."""
+        return len(self.stored)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -162,6 +167,13 @@ class EvalResult(ResultView):
         """Return a summary for a pull request; `report`, the address of the HTML report, makes links to transcripts."""
         return result_markdown(self.suite, self.rows, self.gates() if self.suite.gates else None, report)
 
+    @property
+    def exit_code(self) -> int:
+        """3 where a replay lacked a recording, 1 where every trial broke, else 0: how many have to pass is for gates."""
+        if any(row.unrecorded for row in self.rows):
+            return EXIT_CODES["unrecorded"]
+        return int(bool(self.rows) and all(row.outcome == "error" for row in self.rows))
+
     def __repr__(self) -> str:
         counts = Counter(row.outcome for row in self.rows)
         return f"<{self.headline}: {counts['pass']} passed, {counts['fail']} failed, {counts['error']} broke>"
@@ -187,16 +199,21 @@ class EvalResult(ResultView):
         return f"suite {self.suite.name}: {len(self.rows)} trials of {len(self.suite.scenarios)} scenarios{taken}"
 
     def lines(self) -> list[str]:
-        """Return what to read beside `summary`: `notes`, why trials were not reused, why trials broke, which answers were replayed."""
+        """Return what to read beside `summary`: `run_notes`, why trials broke, which answers were replayed."""
+        missed = [row for row in self.rows if row.unrecorded]
+        return [
+            *self.run_notes(),
+            *self._broke(),
+            *([f"{missed_recordings(missed)}. {record_again(self.suite)}"] if missed else []),
+            *result_table.not_real(summary for summary in self.summaries() if summary["model_kind"] == "replay"),
+        ]
+
+    def run_notes(self) -> tuple[str, ...]:
+        """Return how the trials were made: `notes`, and why stored ones could not be reused."""
         made = [f"{count:,} trials were not taken from earlier runs: {why}" for why, count in self.why.items() if why != "not run before"]
         if any("the code changed" in why for why in self.why):
             made.append("files that git does not track count as code, reports too: name their folder in .gitignore")
-        return [
-            *self.notes,
-            *made,
-            *self._broke(),
-            *result_table.not_real(summary for summary in self.summaries() if summary["model_kind"] == "replay"),
-        ]
+        return (*self.notes, *made)
 
     def _broke(self) -> list[str]:
         """Return why trials broke, the most frequent reasons first."""

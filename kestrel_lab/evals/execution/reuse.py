@@ -30,21 +30,28 @@ class Reuse:
     """How many trials must be run, by reason."""
 
 
-def reusable_rows(store: SessionStore, suite: Suite, asks: Sequence[TrialRequest]) -> Reuse:
-    """Return the newest row that did not break for each of `asks` that has one with an equal identity."""
+def reusable_rows(store: SessionStore, suite: Suite, asks: Sequence[TrialRequest], *, outside_git: bool = False) -> Reuse:
+    """Return the newest row that did not break for each of `asks` that has one with an equal identity.
+
+    Outside of git nothing tells whether the code is the same; such rows count only with `outside_git`.
+    """
     stored = stored_trials(store, suite=suite.name)
     judged_again = [row for row in stored_scores(store, suite=suite.name) if row.key]
     good = {row.key: row for row in (*judged_again, *stored) if row.outcome != "error"}
     earlier: dict[tuple[str, str, int], list[EvalRow]] = {}
     for row in stored:
         earlier.setdefault((row.scenario, row.config, row.epoch), []).append(row)
-    wanted = {ask.identity.key for ask in asks if ask.identity.code}
-    why = Counter(_difference_reason(ask, earlier) for ask in asks if ask.identity.key not in good or ask.identity.key not in wanted)
+    wanted = {ask.identity.key for ask in asks if ask.identity.code or outside_git}
+    why = Counter(
+        _difference_reason(ask, earlier, outside_git=outside_git)
+        for ask in asks
+        if ask.identity.key not in good or ask.identity.key not in wanted
+    )
     return Reuse(rows={key: row for key, row in good.items() if key in wanted}, why=dict(why))
 
 
-def _difference_reason(ask: TrialRequest, earlier: dict[tuple[str, str, int], list[EvalRow]]) -> str:
-    if not ask.identity.code:
+def _difference_reason(ask: TrialRequest, earlier: dict[tuple[str, str, int], list[EvalRow]], *, outside_git: bool) -> str:
+    if not ask.identity.code and not outside_git:
         return "the suite is not in a git commit, so nothing tells whether its code changed"
     rows = earlier.get((ask.scenario.id, ask.config.name, ask.epoch))
     if not rows:

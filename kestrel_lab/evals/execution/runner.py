@@ -24,6 +24,7 @@ from kestrel_lab.evals.execution.reuse import Reuse, reusable_rows
 from kestrel_lab.evals.execution.trial import Identity, TrialRequest, run_trial, scenario_hash, with_earlier_attempts
 from kestrel_lab.evals.git import code_version
 from kestrel_lab.evals.options import Configs, EvalOptions
+from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.stored_trials import EvalRow, store_trial
 from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
@@ -124,7 +125,9 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
     ready = prepare_suite(session, chosen, models=models)
     code = await code_version(chosen.root, but=session.home.absolute())
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
-    found, eval_run, notice = begin_eval_run(session.store, chosen, asks, reuse=asked.reuse and not models, resume=asked.resume)
+    reuse = asked.reuse and not models
+    found, eval_run, notice = begin_eval_run(session.store, chosen, asks, reuse=reuse, resume=asked.resume, outside_git=asked.outside_git)
+    notice = "; ".join(filter(None, [*gates_out_of_reach(chosen), notice]))
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
     before = rate_limit_counts(session.supervisor)
@@ -138,11 +141,15 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
     again = sum("attempts" in row.result for row in made)
     notes = [notice, f"{again} trials broke and were made again: see column attempts" if again else ""]
     notes += slowdowns_since(session.supervisor, before)
+    if rows and not str(code) and reuse:
+        notes.append(
+            "the suite is in no git commit: its stored trials count as they are, whatever the code was then; kestrel eval run makes new ones"
+        )
     return EvalResult(
         suite=chosen,
         rows=sort_rows(asks, [*rows, *made]),
         store=session.store,
-        reused=len(rows),
+        stored=frozenset(row.id for row in rows),
         why=found.why,
         notes=tuple(note for note in notes if note),
     )
@@ -158,10 +165,10 @@ async def start_servers(session: Session, suite: Suite) -> None:
 
 
 def begin_eval_run(
-    store: SessionStore, suite: Suite, asks: Sequence[TrialRequest], *, reuse: bool, resume: bool
+    store: SessionStore, suite: Suite, asks: Sequence[TrialRequest], *, reuse: bool, resume: bool, outside_git: bool = False
 ) -> tuple[Reuse, EvalRun, str]:
     """Return the trials that need not be run, the eval run that the others belong to, and a notice for the user."""
-    found = reusable_rows(store, suite, asks) if reuse else Reuse()
+    found = reusable_rows(store, suite, asks, outside_git=outside_git) if reuse else Reuse()
     earlier = last_eval_run(store, suite)
     if not resume or earlier is None:
         made = sum(ask.identity.key not in found.rows for ask in asks)

@@ -158,6 +158,10 @@ async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *
             grader=lambda name: guard_model(models.grader(name), session.supervisor, _ignore_wait, call_s=bounds.model_seconds),
             function=ready.functions.__getitem__, environment=environment, sandbox=session.sandbox, read_only=workspace.read_only,
         ))  # fmt: skip
+        missing = [] if models.tape is None else models.tape.missing
+    if missing and judged.outcome != "error":
+        # A sub-agent, a verifier or a fallback may go on without an answer; what it did then is no replay.
+        judged = replace(judged, outcome="error", reason=missing[0])
     own, unusable = own_metrics(records, ready.suite.metrics)
     measured = measure_run(records) | own
     if unusable:
@@ -171,6 +175,8 @@ async def run_trial(session: Session, ready: PreparedSuite, ask: TrialRequest, *
             judged,
             model_name=config.model or models.model.name if models.model.kind == "scripted" else models.model.name,
             model_kind=models.kind,
+            missing=missing,
+            conversation=models.calls.value,
         ),
         metrics=measured,
         git_sha=ask.git_sha,
@@ -298,7 +304,9 @@ async def _scores(checks: Sequence[Check], trial: Trial) -> tuple[Score, ...]:
     return tuple(scores)
 
 
-def _result(ask: TrialRequest, run: Run, judged: _Judged, *, model_name: str, model_kind: str) -> dict[str, Json]:
+def _result(
+    ask: TrialRequest, run: Run, judged: _Judged, *, model_name: str, model_kind: str, missing: Sequence[str], conversation: str
+) -> dict[str, Json]:
     return {
         "family": ask.scenario.family,
         "weight": ask.scenario.weight,
@@ -311,6 +319,8 @@ def _result(ask: TrialRequest, run: Run, judged: _Judged, *, model_name: str, mo
         **({"finish": judged.finish} if judged.finish else {}),
         "answer": head_tail(run.answer, ANSWER_KEPT)[0],
         "run": run.id,
+        **({"unrecorded": [*missing]} if missing else {}),
+        **({"conversation": conversation} if conversation else {}),
         **({} if ask.config.guidance is None else {"guidance": ask.config.guidance.digest}),
         "task": content_key(ask.scenario.task()),
         "identity": ask.identity.as_json(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kestrel_lab.evals.benchmarks.agentdojo import RESISTED, UTILITY, suite_name
-from kestrel_lab.evals.importers.imported_run import ImportedCall, ImportedMessage, Recording, record_digest
+from kestrel_lab.evals.importers.imported_run import ImportedCall, ImportedMessage, Recording, read_messages, record_digest
 
 
 def is_agentdojo(value: Any) -> bool:
@@ -26,12 +26,14 @@ def agentdojo_recording(value: dict[str, Any], source: str) -> Recording:
     scores = [_score(UTILITY, done, "" if done else f"{value['user_task_id']} was not done")]
     if attack:
         scores.append(_score(RESISTED, not obeyed, f"{injection} was done" if obeyed else ""))
-    said = [_read_message(message) for message in value["messages"] if message["role"] != "system"]
+    said, left_out = read_messages(
+        value["messages"], lambda message: None if message["role"] == "system" else _read_message(message), source
+    )
     if not said:  # what broke before the first answer has no messages
         said = [
             ImportedMessage(role="user", text=f"{value['suite_name']}/{value['user_task_id']} of AgentDojo; the recording has no messages")
         ]
-    system = [message for message in value["messages"] if message["role"] == "system"]
+    system = [one for one in value["messages"] if isinstance(one, dict) and one.get("role") == "system"]
     names = [value["suite_name"], value["user_task_id"], *([injection] if attack and injection else [])]
     return Recording(
         format="agentdojo",
@@ -50,13 +52,15 @@ def agentdojo_recording(value: dict[str, Any], source: str) -> Recording:
         scores=tuple(scores),
         passed=all(bool(score["passed"]) for score in scores),
         facts={"injections": value.get("injections") or {}, "utility": done, "security": obeyed},
+        left_out=left_out,
     )
 
 
 def _read_message(message: dict[str, Any]) -> ImportedMessage:
     if message["role"] == "assistant":
         calls = tuple(
-            ImportedCall(tool=call["function"], args=dict(call["args"]), id=call.get("id") or "") for call in message["tool_calls"] or ()
+            ImportedCall(tool=call["function"], args=dict(call["args"]), id=call.get("id") or "")
+            for call in message.get("tool_calls") or ()
         )
         return ImportedMessage(role="assistant", text=_text(message), calls=calls)
     if message["role"] == "tool":

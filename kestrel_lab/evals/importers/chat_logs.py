@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kestrel_lab.evals.importers.imported_run import ImportedMessage, Recording, offered_tool, read_call, record_digest, text_of
+from kestrel_lab.evals.importers.imported_run import (
+    ImportedMessage,
+    Recording,
+    offered_tool,
+    read_call,
+    read_messages,
+    record_digest,
+    text_of,
+)
 
 
 def is_chat(value: Any) -> bool:
@@ -17,15 +25,22 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
     """Return the recording of one conversation.
 
     `messages` stand at the top or under `request` or `body`; an answer in `choices`, at the top or under `response` (`body`),
-    is the last message. `id`, `model`, `tools`, `usage`, `created` and `metadata` are taken from either where they are there.
+    is the last message. One that cannot be read, of a role of another tool for instance, is in `left_out`. `id`, `model`, `tools`, `usage`, `created` and `metadata` are taken from either where they are there.
     Usage is that of the last answer, so earlier ones are unknown. Nobody judged it: give a suite whose checks do.
     Raises `KeyError`, `TypeError` or `ValueError` for another shape.
     """
     request, answer = _request(value), _response(value)
-    messages = [*request["messages"], *(choice["message"] for choice in (answer.get("choices") or ())[:1])]
-    system = [text_of(message.get("content")) for message in messages if message["role"] in ("system", "developer")]
+    messages = [*request["messages"], *(choice.get("message") for choice in (answer.get("choices") or ())[:1])]
+    system: list[str] = []
+
+    def read(message: dict[str, Any]) -> ImportedMessage | None:
+        if message["role"] in ("system", "developer"):
+            system.append(text_of(message.get("content")))
+            return None
+        return _read_message(message)
+
+    said, left_out = read_messages(messages, read, source)
     usage, created = answer.get("usage") or {}, answer.get("created")
-    said = [_read_message(message) for message in messages if message["role"] not in ("system", "developer")]
     if usage and said and said[-1].role == "assistant":
         cost = usage.get("cost")
         tokens_in, tokens_out = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
@@ -45,6 +60,7 @@ def chat_recording(value: dict[str, Any], source: str, suite: str) -> Recording:
         suite=suite,
         scenario=str(metadata.get("scenario") or value.get("scenario") or known),
         facts={"metadata": metadata} if metadata else {},
+        left_out=left_out,
     )
 
 

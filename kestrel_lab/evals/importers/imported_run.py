@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, cast
@@ -28,6 +28,17 @@ _TOKENS: Final = ("token_usage", "tokens_in", "tokens_out")
 _CLOCKS: Final = ("wall_time", "working_time", "waiting_time", "queued_time", "backoff_time")
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A record that cannot be read; those beside it can."""
+
+    place: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.why}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportedCall:
     """A tool call as the model wrote it."""
@@ -38,6 +49,11 @@ class ImportedCall:
     """Its id in the recording; empty where it has none."""
     problem: str = ""
     """Why the call could not be read."""
+
+    def __post_init__(self) -> None:
+        require_texts(self, "tool", "id", "problem")
+        if not isinstance(self.args, dict):
+            raise TypeError(f"the arguments of a call are {_kind(self.args)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +74,11 @@ class ImportedMessage:
     cost_usd: float | None = None
     model: str = ""
     """The model that wrote it, where that is not the recording's."""
+
+    def __post_init__(self) -> None:
+        require_texts(self, "text", "call", "error", "model")
+        require_amounts(self, "seconds", "tokens_in", "tokens_out", "cost_usd")
+        require_time(self.at)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,12 +116,21 @@ class Recording:
     """As they were recorded; `None` for a recording that nobody judged."""
     passed: bool | None = None
     """Whether it counts as passed; `None` where it broke or was not judged."""
+    unjudged: str = ""
+    """Why it has no judgement, where that is known."""
     metrics: dict[str, float] = field(default_factory=dict)
     """What the recording says of the whole task and not of its calls; stands before what the events give."""
     facts: dict[str, Json] = field(default_factory=dict)
     """What else it says, kept as it is in `RunStarted.imported`."""
     summary: str = ""
     """What stands in place of an answer where the recording has results and no conversation."""
+    left_out: tuple[Broken, ...] = ()
+    """Messages that could not be read; the others are the conversation."""
+
+    def __post_init__(self) -> None:
+        require_texts(self, *_RECORDED_TEXTS)
+        require_amounts(self, "seconds", "epoch")
+        require_time(self.began)
 
     @property
     def run_id(self) -> str:
@@ -122,22 +152,11 @@ class Recording:
         return last.text if last.role == "assistant" and not last.calls else self.summary
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A record that cannot be read; those beside it can."""
-
-    place: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.why}"
-
-
 Records = Iterator[Recording | Broken]
 """What a reader of files gives, one record at a time."""
 
 
-UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError)
+UNREADABLE: Final = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError)
 """What readers raise for a record of another shape than theirs."""
 
 
@@ -146,9 +165,101 @@ def unreadable_record(place: str, what: str, error: Exception) -> Broken:
     return Broken(place, f"{what} ({type(error).__name__}: {one_line(str(error), 100)})")
 
 
+def read_messages(
+    items: Sequence[Any], read: Callable[[Any], ImportedMessage | None], place: str
+) -> tuple[list[ImportedMessage], tuple[Broken, ...]]:
+    """Return the messages of a conversation, and those that are none, with their places.
+
+    `read` returns `None` for one that does not belong to the conversation, a system message for instance. An answer to a call that no
+    message before it makes is left out, too.
+    """
+    said: list[ImportedMessage] = []
+    broken: list[Broken] = []
+    calls: list[str] = []
+    for number, item in enumerate(items):
+        try:
+            one = read(item)
+            if one is None:
+                continue
+            if one.role == "tool":
+                del calls[_answered(calls, one.call)]
+            elif one.role == "assistant":
+                calls = [asked.id for asked in one.calls]
+        except UNREADABLE as error:
+            broken.append(Broken(f"{place} messages[{number}]", f"left out: {_words(error)}"))
+        else:
+            said.append(one)
+    return said, tuple(broken)
+
+
+def _answered(calls: Sequence[str], known: str) -> int:
+    """Return the place of the call that an answer is for, as `events_of` finds it; raises `ValueError` where there is none."""
+    found = [place for place, call in enumerate(calls) if not known or call in ("", known)]
+    if not found:
+        raise ValueError(f"it answers the call {known!r}, which no message before it makes" if known else "it answers no call")
+    return found[0]
+
+
+def _words(error: Exception) -> str:
+    return one_line(str(error), 100) if isinstance(error, ValueError) else f"{type(error).__name__}: {one_line(str(error), 100)}"
+
+
 def record_digest(kind: str, *parts: Any) -> str:
     """Return the hash of a record of this format."""
     return content_key("imported", kind, *parts)
+
+
+_RECORDED_TEXTS: Final = (
+    "source",
+    "id",
+    "digest",
+    "model",
+    "system",
+    "error",
+    "reason",
+    "suite",
+    "scenario",
+    "family",
+    "config",
+    "summary",
+)
+_LAST: Final = 253_402_300_800.0
+"""The end of the year 9999, with which calendars end."""
+_MOST: Final = 1 << 53
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"of type {type(value).__name__}"
+
+
+def require_texts(one: object, *names: str) -> None:
+    """Raise `TypeError` for an attribute that is no text."""
+    for name in names:
+        if not isinstance(value := getattr(one, name), str):
+            raise TypeError(f"its {name} is no text, but {_kind(value)}")
+
+
+def require_amounts(one: object, *names: str) -> None:
+    """Raise for what is no amount; `None` is one that is not known."""
+    for name in names:
+        value = getattr(one, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST):
+            raise TypeError(f"its {name} is no amount: {one_line(repr(value), 40)}")
+
+
+def require_time(value: float | None) -> None:
+    """Raise `ValueError` for what is no time in seconds since 1970; `None` is one that is not known."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LAST):
+        raise ValueError(f"its time is none of the calendar: {one_line(repr(value), 40)}")
+
+
+def finite_json(value: Any) -> Any:
+    """Return JSON without numbers that are not finite, which other tools write and no JSON has: they become null."""
+    if isinstance(value, dict):
+        return {str(key): finite_json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite_json(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def seconds_of(stamp: Any) -> float | None:
@@ -233,7 +344,7 @@ class _Teller:
             ours = f"{_STEP}.{self._turns}.{number}"
             self._open[ours] = (asked.id, asked)
             self._ids[ours] = asked.id
-            calls.append({"id": ours, "name": asked.tool, "args": asked.args, "problem": asked.problem})
+            calls.append({"id": ours, "name": asked.tool, "args": finite_json(asked.args), "problem": asked.problem})
         began = None if said.at is None else said.at - said.seconds
         messages, tools = place + bool(self._recording.system), len(self._recording.tools)
         self._put(e.ModelCalled(call=call, step=_STEP, model=model, cycle=self._turns, messages=messages, tools=tools), began)
@@ -255,7 +366,7 @@ class _Teller:
         at, seconds = (None, 0.0) if said is None else (said.at, said.seconds)
         if not asked.problem:
             began = None if at is None else at - seconds
-            self._put(e.ToolCalled(call=ours, step=_STEP, tool=asked.tool, args=asked.args, danger=""), began)
+            self._put(e.ToolCalled(call=ours, step=_STEP, tool=asked.tool, args=finite_json(asked.args), danger=""), began)
         problem: dict[str, Json] | None = {"kind": kind, "message": error, "transient": False} if error else None
         self._put(e.ToolAnswered(call=ours, step=_STEP, tool=asked.tool, text=text or error, error=problem, seconds=seconds), at)
 
@@ -278,10 +389,10 @@ class _Teller:
         recording = self._recording
         imported: dict[str, Json] = {
             "format": recording.format, "source": recording.source, "id": recording.id, "at": time.time(), "times": self._times,
-            **recording.facts, "calls": {ours: theirs for ours, theirs in self._ids.items() if theirs},
+            **finite_json(recording.facts), **({"left_out": [str(one) for one in recording.left_out]} if recording.left_out else {}), "calls": {ours: theirs for ours, theirs in self._ids.items() if theirs},
         }  # fmt: skip
         called = dict.fromkeys(asked.tool for said in recording.messages for asked in said.calls)
-        offered = {str(tool["name"]): tool for tool in recording.tools}
+        offered = {str(tool["name"]): finite_json(tool) for tool in recording.tools}
         return e.RunStarted(
             goal=goal, workspace="", model=recording.model, model_kind=recording.kind, system=recording.system, config=recording.config,
             scenario=recording.scenario, package=__version__, imported=imported,
@@ -303,16 +414,16 @@ def trial_of(recording: Recording, events: Sequence[tuple[float, e.Event]]) -> E
     metrics |= recording.metrics
     broke = recording.passed is None
     outcome = "error" if broke else "pass" if recording.passed else "fail"
-    reason = recording.error or recording.reason or ("not judged in the recording" if broke else "")
+    reason = recording.error or recording.reason or (recording.unjudged or "not judged in the recording" if broke else "")
     if outcome == "fail" and not reason:
         reason = "; ".join(str(score["check"]) for score in recording.scores or () if not score["passed"])
     result: dict[str, Json] = {
         "family": recording.family, "weight": 1.0, "model": recording.model, "model_kind": recording.kind, "outcome": outcome,
-        "reason": reason, "scores": [*(recording.scores or ())], "status": str(RunStatus.FAILED if recording.error else RunStatus.COMPLETE),
+        "reason": reason, "scores": finite_json(recording.scores or ()), "status": str(RunStatus.FAILED if recording.error else RunStatus.COMPLETE),
         "answer": head_tail(recording.answer, ANSWER_KEPT)[0], "run": run, "imported": recording.format,
     }  # fmt: skip
     return EvalRow(
         id=f"t{recording.run_id}", scenario=recording.scenario, result=result, created_at=time.time(), git_sha=COMMIT,
-        metrics={name: value for name, value in metrics.items() if not math.isnan(value)},
+        metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         suite=recording.suite, config=recording.config or recording.model, epoch=recording.epoch, key="",
     )  # fmt: skip

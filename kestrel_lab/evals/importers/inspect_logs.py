@@ -25,6 +25,7 @@ from kestrel_lab.evals.importers.imported_run import (
     Recording,
     Records,
     offered_tool,
+    read_messages,
     record_digest,
     seconds_of,
     unreadable_record,
@@ -115,8 +116,10 @@ def read_inspect(*paths: str | Path, passes: float = 1.0) -> pd.DataFrame:
     """One row per sample and epoch of the logs, with the columns of `EvalResult.frame` and one `score.SCORER` for each scorer.
 
     `scenario` is the sample's id, `config` the model with its settings where it has any, `success` 1 or 0: whether the first
-    scorer gave at least `passes`. `score` is the mean over scorers, where words count as in Inspect (C 1, P 0.5, I and N 0). A sample
-    that broke or was never scored has outcome `error` and no success, since Inspect leaves it out of its rates. `model_kind`
+    scorer gave at least `passes`. `score` is the mean over scorers, where words count as in Inspect (C 1, P 0.5, I and N 0). Several
+    scores of one scorer have a column each, `score.SCORER.NAME`, and are in no mean; the first scorer's are a success only by one that
+    alone is a verdict (true or false, or such a word). A sample that broke, was never scored or has no verdict has outcome `error`
+    and no success, since Inspect leaves it out of its rates. `model_kind`
     is `scripted` for Inspect's mock model. Times are in seconds, costs in US dollars; what a log does not tell is missing.
 
     Raises `UsageError` with the file, and the part of it, for what is not a whole log.
@@ -203,10 +206,11 @@ def _log_header(path: Path, head: Any) -> dict[str, Any]:
 
 def sample_row(about: dict[str, Any], sample: dict[str, Any], passes: float) -> dict[str, Any]:
     """Return a sample as a row of a frame, see `read_inspect`."""
-    marks = {name: _mark(score["value"]) for name, score in _scores(sample).items()}
+    scores = _scores(sample)
+    marks = {part: _mark(raw) for name, value in scores.items() for part, raw in _parts_of(name, value)}
     error = sample.get("error")
-    values = [mark for mark in marks.values() if not math.isnan(mark)]
-    headline = next(iter(marks.values()), math.nan)
+    headline, unjudged = _headline(scores)
+    values = [mark for mark in _judgements(scores, headline).values() if not math.isnan(mark)]
     counts = error is None and not math.isnan(headline)
     success = float(headline >= passes) if counts else math.nan
     limit = sample.get("limit")
@@ -231,7 +235,7 @@ def sample_row(about: dict[str, Any], sample: dict[str, Any], passes: float) -> 
         if limit
         else ""
         if counts
-        else "not scored",
+        else unjudged or "not scored",
         "run": str(sample.get("uuid") or ""),
         "git_sha": str((about.get("revision") or {}).get("commit") or ""),
         "weight": 1.0,
@@ -240,24 +244,57 @@ def sample_row(about: dict[str, Any], sample: dict[str, Any], passes: float) -> 
 
 
 def _scores(sample: dict[str, Any]) -> dict[str, Any]:
-    """Scores by scorer; the oldest logs have one without a name."""
-    if sample.get("scores"):
-        return dict(sample["scores"])
-    return {"score": sample["score"]} if sample.get("score") else {}
+    """Return the values of scores by scorer; the oldest logs have one without a name."""
+    scores = dict(sample["scores"]) if sample.get("scores") else {"score": sample["score"]} if sample.get("score") else {}
+    return {str(name): score.get("value") if isinstance(score, dict) else score for name, score in scores.items()}
+
+
+def _parts_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the scores that a scorer gave: one under its own name, or several as `SCORER.NAME`."""
+    if not isinstance(value, dict | list):
+        yield name, value
+        return
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _parts_of(f"{name}.{key}", part)
+
+
+def _headline(scores: dict[str, Any]) -> tuple[float, str]:
+    """Return what the main scorer, which is the first, says of the sample, and why that is not known where it is not.
+
+    Of several scores by one scorer, a length and a verdict perhaps, it is the one that is a verdict: true or false, or one of
+    Inspect's words. There is none where no score or several are.
+    """
+    if not scores:
+        return math.nan, "not scored"
+    name, value = next(iter(scores.items()))
+    parts = list(_parts_of(name, value))
+    verdicts = parts if len(parts) == 1 else [one for one in parts if _is_verdict(one[1])]
+    if len(verdicts) == 1:
+        mark = _mark(verdicts[0][1])
+        return mark, "not scored" if math.isnan(mark) else ""
+    told = ", ".join(part.removeprefix(f"{name}.") for part, _ in parts)
+    return math.nan, f"not judged: the scorer {name} gives several scores ({told}), and no one of them alone is a verdict"
+
+
+def _judgements(scores: dict[str, Any], headline: float) -> dict[str, float]:
+    """Return the mark of each scorer that gave one; several scores of one scorer are no mark, save for the verdict of the main one."""
+    found = {name: _mark(value) for name, value in scores.items() if not isinstance(value, dict | list)}
+    main = next(iter(scores), "")
+    return found if main in found or math.isnan(headline) else {main: headline, **found}
+
+
+def _is_verdict(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, str) and (value in _WORDS or value.lower() in _WORDS))
 
 
 def _mark(value: Any) -> float:
-    """A score as a number; the mean of one that has several parts; not a number where it is neither."""
-    if isinstance(value, dict | list):
-        parts = [_mark(part) for part in (value.values() if isinstance(value, dict) else value)]
-        return sum(parts) / len(parts) if parts else math.nan
-    if isinstance(value, bool | int | float):
-        return float(value)
+    """Return a score as a number; not a number where it is none, or infinite."""
     text = str(value)
     try:
-        return _WORDS[text] if text in _WORDS else _WORDS[text.lower()] if text.lower() in _WORDS else float(text)
+        found = _WORDS[text] if text in _WORDS else _WORDS[text.lower()] if text.lower() in _WORDS else float(text)
     except ValueError:
         return math.nan
+    return found if math.isfinite(found) else math.nan
 
 
 def _config(about: dict[str, Any]) -> str:
@@ -312,7 +349,10 @@ def inspect_recordings(path: Path, *, passes: float = 1.0) -> Records:
             except UNREADABLE as error:
                 yield unreadable_record(f"{shown_path(path)}: {place}", "not a sample of an Inspect log", error)
         elif not found:
-            yield _results(path, head)
+            try:
+                yield _results(path, head)
+            except UNREADABLE as error:
+                yield unreadable_record(shown_path(path), "no samples, and no results of an Inspect log", error)
 
 
 def _results(path: Path, head: dict[str, Any]) -> Recording | Broken:
@@ -341,7 +381,8 @@ def _results(path: Path, head: dict[str, Any]) -> Recording | Broken:
 
 def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passes: float) -> Recording:
     row = sample_row(about, sample, passes)
-    marks = {key.removeprefix("score."): value for key, value in row.items() if key.startswith("score.")}
+    scores = _scores(sample)
+    marks = _judgements(scores, _headline(scores)[0])
     raw = sample.get("scores") or {}
     attached = sample.get("attachments") or {}
     messages = sample.get("messages") or []
@@ -350,7 +391,11 @@ def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passe
     tools = {event["id"]: event for event in events if event.get("event") == "tool" and event.get("id")}
     error = sample.get("error")
     total = sample.get("total_time")
-    said = [_read_message(message, spent.get(message.get("id")), tools, attached) for message in messages if message["role"] != "system"]
+    said, left_out = read_messages(
+        messages,
+        lambda message: None if message["role"] == "system" else _read_message(message, spent.get(message.get("id")), tools, attached),
+        source,
+    )
     if not any(one.role == "user" for one in said):  # a sample that broke before anything was said
         asked = _text(sample.get("input"), attached) or f"Sample {sample['id']} of {about['task']}; the log has no messages"
         said.insert(0, ImportedMessage(role="user", text=asked))
@@ -362,13 +407,16 @@ def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passe
         digest=record_digest("inspect", about, sample),
         model=about["model"],
         kind="scripted" if about["model"].startswith("mockllm/") else "imported",
-        system="\n\n".join(_text(message.get("content"), attached) for message in messages if message["role"] == "system"),
+        system="\n\n".join(
+            _text(message.get("content"), attached) for message in messages if isinstance(message, dict) and message.get("role") == "system"
+        ),
         messages=said,
         tools=tuple(map(offered_tool, offered.values())),
         began=seconds_of(sample.get("started_at")),
         seconds=None if total is None else float(total),
         error=row["reason"] if error is not None else "",
         reason="" if error is not None or row["outcome"] == "error" else row["reason"],
+        unjudged=_headline(scores)[1] if scores else "",
         suite=row["suite"],
         scenario=row["scenario"],
         config=row["config"],
@@ -378,14 +426,19 @@ def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passe
                 "check": name,
                 "passed": mark >= passes,
                 "value": mark,
-                "reason": one_line(str((raw.get(name) or {}).get("explanation") or ""), 500),
+                "reason": one_line(str(raw[name].get("explanation") or "") if isinstance(raw.get(name), dict) else "", 500),
             }
             for name, mark in marks.items()
             if not math.isnan(mark)
         ),
         passed=None if row["outcome"] == "error" else row["outcome"] == "pass",
-        metrics={name: row[name] for name in METRICS if name in row and not math.isnan(row[name])},
-        facts={"target": sample.get("target"), "scores": {name: score.get("value") for name, score in raw.items()}},
+        metrics={
+            name: value
+            for name, value in row.items()
+            if (name in METRICS or (name.startswith("score.") and name.removeprefix("score.") not in scores)) and not math.isnan(value)
+        },
+        facts={"target": sample.get("target"), "scores": scores},
+        left_out=left_out,
     )
 
 

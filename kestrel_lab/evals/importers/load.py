@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -23,7 +23,7 @@ from kestrel_lab.evals.importers.chat_logs import chat_recording, is_chat
 from kestrel_lab.evals.importers.imported_run import COMMIT, UNREADABLE, Broken, Recording, Records, events_of, trial_of, unreadable_record
 from kestrel_lab.evals.importers.inspect_logs import inspect_recordings, is_inspect
 from kestrel_lab.evals.importers.otel_traces import read_otel
-from kestrel_lab.evals.importers.routing_data import is_routing, read_routing
+from kestrel_lab.evals.importers.routing_data import is_routing, routing_rows
 from kestrel_lab.evals.stats.intervals_and_tests import mean_interval
 from kestrel_lab.evals.stored.rescore import Judge
 from kestrel_lab.evals.stored_trials import EvalRow, store_run, store_trial, trials_by_ids
@@ -80,18 +80,21 @@ class ImportResult(TableView):
     def summary(self) -> pd.DataFrame:
         """Return a row of texts per suite and configuration: rate with 95 % interval, trials, broken trials, means."""
         headings, rows = self.table()
-        return unit_frame(rows, columns=list(headings)).set_index("configuration")
+        return unit_frame(rows, columns=list(headings) or ["configuration"]).set_index("configuration")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return headings and a row of texts per suite and configuration."""
         if not self.results:
             return _table_of(self.data) if self.data is not None else ((), [])
         several = len(self.results) > 1
-        headings: list[str] = []
+        found = [(name, *_summary_columns(result.summaries())) for name, result in self.results.items()]
+        # Suites that were tried once and more often have different columns: pass@k is there only for the latter.
+        headings = _joined_headings([own for _, own, _ in found])
         rows: list[list[str]] = []
-        for name, result in self.results.items():
-            headings, cells = _summary_columns(result.summaries())
-            rows += [[*row[:1], *([name] if several else []), *row[1:]] for row in cells]
+        for name, own, cells in found:
+            for row in cells:
+                texts = dict(zip(own, row, strict=True))
+                rows.append([row[0], *([name] if several else []), *(texts.get(heading, "–") for heading in headings[1:])])
         return [*headings[:1], *(["suite"] if several else []), *headings[1:]], rows
 
     @property
@@ -111,14 +114,19 @@ class ImportResult(TableView):
 
 
 async def import_runs(
-    session: Session, paths: Sequence[str | Path], *, suite: str | Path | Suite | None = None, reporter: Reporter | None = None
+    session: Session,
+    paths: Sequence[str | Path | Sequence[str | Path]],
+    *,
+    suite: str | Path | Suite | None = None,
+    reporter: Reporter | None = None,
 ) -> ImportResult:
     """Import what other tools recorded; see `Evaluations.import_runs`."""
     files = _files(paths)
     judge = None if suite is None else Judge(session, suite if isinstance(suite, Suite) else load_suite(suite))
     work = _Import(session, judge)
     sizes = [path.stat().st_size for path in files]
-    done, data, began = 0, [], time.monotonic()
+    data: list[dict[str, Any]] = []
+    done, began = 0, time.monotonic()
 
     def tell() -> None:
         if reporter is not None and time.monotonic() - began > _PATIENCE_S:
@@ -126,17 +134,10 @@ async def import_runs(
 
     for path, size in zip(files, sizes, strict=True):
         try:
-            if is_routing(path):
-                data.append(read_routing(path))
-            else:
-                for number, found in enumerate(_recordings(path)):
-                    await work.take(found)
-                    if number % 50 == 49:
-                        tell()
-                        await asyncio.sleep(0)
+            await work.read(path, data, tell)
+        except OSError as error:
+            work.broken.append(Broken(shown_path(path), f"cannot be read: {error.strerror or error}"))
         except UsageError as error:
-            if len(files) == 1:
-                raise
             work.broken.append(Broken(shown_path(path), str(error).removeprefix(f"{shown_path(path)}: ")))
         done += size
         tell()
@@ -158,6 +159,19 @@ class _Import:
         self._goals: dict[tuple[str, str], str] = {}
         self._exclude: set[str] = set()
 
+    async def read(self, path: Path, data: list[dict[str, Any]], tell: Callable[[], None]) -> None:
+        """Store the records of a file, and add rows of routing data to `data`; raises `UsageError` for a file of which nothing can be read."""
+        if is_routing(path):
+            rows = list(routing_rows(path))
+            self.broken += [row for row in rows if isinstance(row, Broken)]
+            data += [row for row in rows if not isinstance(row, Broken)]
+            return
+        for number, found in enumerate(_readable(path)):
+            await self.take(found)
+            if number % 50 == 49:
+                tell()
+                await asyncio.sleep(0)
+
     async def take(self, found: Recording | Broken) -> None:
         """Store one record: its run, and a trial where it was judged."""
         if isinstance(found, Broken):
@@ -169,9 +183,11 @@ class _Import:
                 named = {} if scenario is None else {"scenario": scenario.id, "family": scenario.family}
                 found = replace(found, suite=self._judge.suite.name if scenario else "", **cast("Any", named))
             events = events_of(found)
-        except ValueError as error:
+            row = trial_of(found, events)
+        except UNREADABLE as error:
             self.broken.append(Broken(found.source, str(error)))
             return
+        self.broken += found.left_out
         if found.run_id in self.runs:
             return
         self.runs[found.run_id] = None
@@ -181,15 +197,15 @@ class _Import:
         elif scenario is None and found.scores is None:
             self._unjudged += not found.summary
         else:
-            await self._trial(found, events, scenario)
+            await self._trial(found, row, events, scenario)
         if self._session.store.backlog > _QUEUED:
             await asyncio.wrap_future(self._session.store.on_disk())
 
-    async def _trial(self, found: Recording, events: list[tuple[float, Event]], scenario: Scenario | None) -> None:
+    async def _trial(self, found: Recording, made: EvalRow, events: list[tuple[float, Event]], scenario: Scenario | None) -> None:
         name = f"t{content_key(found.run_id, found.suite, None if self._judge is None else self._judge.suite_hash)[:16]}"
         row = next(iter(trials_by_ids(self._session.store, [name])), None)
         if row is None:
-            row = replace(trial_of(found, events), id=name)
+            row = replace(made, id=name)
             if self._judge is not None and scenario is not None:
                 records = [Record(run_id=found.run_id, seq=n, eid="", at=at, event=event) for n, (at, event) in enumerate(events, 1)]
                 row, _ = await self._judge.judged(row, scenario, records)
@@ -199,7 +215,7 @@ class _Import:
         if found.format == "inspect":
             self._exclude.add(row.suite)  # as Inspect does
 
-    def imported(self, data: list[pd.DataFrame]) -> ImportResult:
+    def imported(self, data: list[dict[str, Any]]) -> ImportResult:
         """Return what was imported."""
         import pandas as pd
 
@@ -213,7 +229,7 @@ class _Import:
         notes += [f"shown again by: kestrel eval summary SUITE --commit {COMMIT}"] if results else []
         return ImportResult(
             results=results, runs=tuple(self.runs), added=self._added, broken=tuple(self.broken), notes=tuple(notes),
-            data=pd.concat(data, ignore_index=True) if data else None,
+            data=pd.DataFrame(data) if data else None,
         )  # fmt: skip
 
     def _suite(self, name: str) -> Suite:
@@ -230,9 +246,12 @@ class _Import:
         )
 
 
-def _files(paths: Sequence[str | Path]) -> list[Path]:
+def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
     found: list[Path] = []
-    for path in map(Path, paths):
+    named = [one for path in paths for one in ([path] if isinstance(path, str | Path) else path)]
+    if not named:
+        raise UsageError("name a file or a folder to import")
+    for path in map(Path, named):
         if path.is_dir():
             found += sorted(one for one in path.rglob("*") if one.suffix in _ENDINGS and one.is_file())
         elif path.is_file():
@@ -240,9 +259,19 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
         else:
             raise UsageError(f"there is no file {str(path)!r}")
     if not found:
-        msg = f"{', '.join(map(repr, map(str, paths)))} is a folder: name the files in it, or a folder of files that end in {', '.join(_ENDINGS)}"
+        msg = f"{', '.join(map(repr, map(str, named)))} is a folder: name the files in it, or a folder of files that end in {', '.join(_ENDINGS)}"
         raise UsageError(msg)
     return list(dict.fromkeys(found))
+
+
+def _readable(path: Path) -> Records:
+    """Yield the recordings in a file; what a reader stumbles over costs the rest of that file, and no other."""
+    try:
+        yield from _recordings(path)
+    except UsageError:
+        raise
+    except UNREADABLE as error:
+        yield unreadable_record(shown_path(path), "the rest of the file cannot be read", error)
 
 
 def _recordings(path: Path) -> Records:
@@ -296,6 +325,20 @@ def _table_of(frame: pd.DataFrame) -> tuple[Sequence[str], list[list[str]]]:
     for row in given:
         reducer.add_record({**defaults, "model": row["config"], **{key: value for key, value in row.items() if value == value}})
     return _summary_columns(reducer.summaries())
+
+
+def _joined_headings(several: Sequence[Sequence[str]]) -> list[str]:
+    """Return the headings of several tables, each once, each behind the one that it stands behind there."""
+    joined: list[str] = []
+    for headings in several:
+        place = 0
+        for heading in headings:
+            if heading in joined:
+                place = joined.index(heading) + 1
+            else:
+                joined.insert(place, heading)
+                place += 1
+    return joined
 
 
 def _summary_columns(summaries: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

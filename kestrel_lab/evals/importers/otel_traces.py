@@ -24,6 +24,8 @@ from kestrel_lab.evals.importers.imported_run import (
     offered_tool,
     read_call,
     record_digest,
+    require_texts,
+    require_time,
     unreadable_record,
 )
 
@@ -44,6 +46,11 @@ class _Span:
     error: str
     facts: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require_texts(self, "trace", "id", "parent")
+        require_time(self.began)
+        require_time(self.ended)
+
     @property
     def kind(self) -> str:
         return str(self.facts.get("gen_ai.operation.name") or "")
@@ -56,11 +63,11 @@ def read_otel(path: Path) -> Records:
         if isinstance(found, Broken):
             yield found
             continue
-        place, request = found
-        try:
-            spans += _spans(request)
-        except UNREADABLE as error:
-            yield unreadable_record(place, "no OTLP trace", error)
+        for span in _spans(*found):
+            if isinstance(span, Broken):
+                yield span
+            else:
+                spans.append(span)
     known = {(span.trace, span.id): span for span in spans}
     conversations: dict[tuple[str, str], list[_Span]] = {}
     for span in sorted(spans, key=lambda span: span.began):
@@ -89,22 +96,32 @@ def _requests(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Broken]:
         yield found if isinstance(found, Broken) else (f"{shown_path(path)}:{found[0]}", found[1])
 
 
-def _spans(request: Mapping[str, Any]) -> list[_Span]:
-    found = [span for one in request["resourceSpans"] for scope in one.get("scopeSpans", ()) for span in scope.get("spans", ())]
-    return [
-        _Span(
-            trace=span["traceId"],
-            id=span["spanId"],
-            parent=span.get("parentSpanId") or "",
-            began=int(span["startTimeUnixNano"]) / 1e9,
-            ended=int(span["endTimeUnixNano"]) / 1e9,
-            error=str(status.get("message") or "failed") if status.get("code") in (2, "STATUS_CODE_ERROR") else "",
-            # Content stands on the span, or on an event of it.
-            facts={one["key"]: _value(one["value"]) for holder in (*span.get("events", ()), span) for one in holder.get("attributes", ())},
-        )
-        for span in found
-        for status in (span.get("status") or {},)
-    ]
+def _spans(place: str, request: Mapping[str, Any]) -> Iterator[_Span | Broken]:
+    """Yield the spans of a request, and what is none in it."""
+    try:
+        found = [span for one in request["resourceSpans"] for scope in one.get("scopeSpans", ()) for span in scope.get("spans", ())]
+    except UNREADABLE as error:
+        yield unreadable_record(place, "no OTLP trace", error)
+        return
+    for number, span in enumerate(found):
+        try:
+            yield _span(span)
+        except UNREADABLE as error:
+            yield unreadable_record(f"{place} spans[{number}]", "no span", error)
+
+
+def _span(span: Mapping[str, Any]) -> _Span:
+    status = span.get("status") or {}
+    return _Span(
+        trace=span["traceId"],
+        id=span["spanId"],
+        parent=span.get("parentSpanId") or "",
+        began=int(span["startTimeUnixNano"]) / 1e9,
+        ended=int(span["endTimeUnixNano"]) / 1e9,
+        error=str(status.get("message") or "failed") if status.get("code") in (2, "STATUS_CODE_ERROR") else "",
+        # Content stands on the span, or on an event of it.
+        facts={one["key"]: _value(one["value"]) for holder in (*span.get("events", ()), span) for one in holder.get("attributes", ())},
+    )
 
 
 def _value(value: Mapping[str, Any]) -> Any:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.sanitize import shown_path
+from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.evals.importers.imported_run import UNREADABLE, Broken
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_MOST: Final = 1e100
+"""What is larger has no mean in double precision."""
 
 
 def read_routing(path: str | Path) -> pd.DataFrame:
@@ -27,15 +31,26 @@ def read_routing(path: str | Path) -> pd.DataFrame:
     path = Path(path)
     if not path.is_file():
         raise UsageError(f"there is no file {str(path)!r}")
-    rows = [
-        row
-        for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1)  # not splitlines: a prompt may hold U+2028
-        if line.strip()
-        for row in _rows(path, number, line)
-    ]
+    rows = []
+    for found in routing_rows(path):
+        if isinstance(found, Broken):
+            raise UsageError(str(found))
+        rows.append(found)
     if not rows:
         raise UsageError(f"{shown_path(path)}: it contains no prompts")
     return pd.DataFrame(rows)
+
+
+def routing_rows(path: Path) -> Iterator[dict[str, Any] | Broken]:
+    """Yield a row for each prompt and model of a file, and the lines that are none."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    yield from _rows(number, line)
+                except UNREADABLE as error:
+                    why = f"not a prompt with scores ({one_line(str(error), 100)}): expected {{prompt, strong, weak}} or {{prompt, scores}}"
+                    yield Broken(f"{shown_path(path)}:{number}", why)
 
 
 def is_routing(path: Path) -> bool:
@@ -43,24 +58,25 @@ def is_routing(path: Path) -> bool:
     with path.open("rb") as file:
         try:
             first = json.loads(file.readline(1 << 20)) if path.suffix in (".jsonl", ".ndjson") else None
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
     return isinstance(first, dict) and "prompt" in first and bool({"scores", "strong", "weak"} & first.keys())
 
 
-def _rows(path: Path, number: int, line: str) -> Iterator[dict[str, Any]]:
-    try:
-        item = json.loads(line)
-        prompt = str(item["prompt"])
-        scores = item["scores"] if "scores" in item else {name: item[name] for name in ("strong", "weak")}
-        marks = {str(model): float(score) for model, score in scores.items()}
-        costs = {str(model): float(cost) for model, cost in item.get("costs", {}).items()}
-        family = str(item.get("domain") or item.get("task") or "")
-        left_out = bool(item.get("contaminated"))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        msg = f"{shown_path(path)}:{number}: not a prompt with scores ({error}): expected {{prompt, strong, weak}} or {{prompt, scores}}"
-        raise UsageError(msg) from error
-    if not left_out:
-        for model, score in marks.items():
-            row = {"scenario": number, "family": family, "prompt": prompt, "config": model, "success": score}
-            yield row | ({"cost_estimate": costs[model]} if model in costs else {})
+def _rows(number: int, line: bytes) -> list[dict[str, Any]]:
+    item = json.loads(line)
+    prompt = str(item["prompt"])
+    scores = item["scores"] if "scores" in item else {name: item[name] for name in ("strong", "weak")}
+    marks = {str(model): _number(score) for model, score in scores.items()}
+    costs = {str(model): _number(cost) for model, cost in item.get("costs", {}).items()}
+    family = str(item.get("domain") or item.get("task") or "")
+    if item.get("contaminated"):
+        return []
+    rows = [{"scenario": number, "family": family, "prompt": prompt, "config": model, "success": score} for model, score in marks.items()]
+    return [row | ({"cost_estimate": costs[model]} if model in costs else {}) for row, model in zip(rows, marks, strict=True)]
+
+
+def _number(value: Any) -> float:
+    if not abs(number := float(value)) < _MOST:
+        raise ValueError(f"{value!r} is no number")
+    return number

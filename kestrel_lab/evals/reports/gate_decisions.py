@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal
 
+from kestrel_lab.core.sanitize import shown_path
 from kestrel_lab.evals.gate_bounds import SUCCESS, Gate, format_metric, is_share
+from kestrel_lab.evals.reports.gate_needs import undecided_change, undecided_reason
 from kestrel_lab.evals.reports.junit import Case, Group, Outcome
 from kestrel_lab.evals.reports.markdown import code_span, join_blocks, markdown_table
-from kestrel_lab.evals.stats.difference import Difference
-from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, Interval, group_by_cluster, mean_of, share_of
+from kestrel_lab.evals.stats.difference import BY_CONSTRUCTION, Difference
+from kestrel_lab.evals.stats.intervals_and_tests import ALPHA, NOTHING, Interval, group_by_cluster, mean_of, share_of
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries.result_table import label_kind, success_interval, trial_record
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 
-GateVerdict = Literal["ok", "regression", "inconclusive", "broken"]
-EXIT_CODES: Final[dict[GateVerdict, int]] = {"ok": 0, "regression": 1, "inconclusive": 2, "broken": 3}
+GateVerdict = Literal["ok", "no base", "regression", "inconclusive", "broken", "unrecorded"]
+"""`no base`: there is no earlier commit to compare with. `unrecorded`: a replay asked for what was never recorded."""
+EXIT_CODES: Final[dict[GateVerdict, int]] = {"ok": 0, "no base": 0, "regression": 1, "inconclusive": 2, "broken": 3, "unrecorded": 3}
 HEADINGS: Final = ("gate", "configuration", "value (95 %)", "trials", "verdict", "why")
-_BY_WEIGHT: Final[tuple[GateVerdict, ...]] = ("regression", "broken", "inconclusive")
+# A replay that lacks a recording did not try what the others try, so it says nothing of any bound.
+_BY_WEIGHT: Final[tuple[GateVerdict, ...]] = ("unrecorded", "regression", "broken", "inconclusive")
 _ONE_OF: Final = "violated by itself, but as one of {} gates that may be by chance"
-_OUTCOMES: Final[dict[GateVerdict, Outcome]] = {"ok": "passed", "regression": "failure", "inconclusive": "skipped", "broken": "error"}
+# What is undecided ends with exit code 2; as a skipped case a server would show it in green.
+_OUTCOMES: Final[dict[GateVerdict, Outcome]] = {
+    "ok": "passed", "no base": "skipped", "regression": "failure", "inconclusive": "failure", "broken": "error", "unrecorded": "error"
+}  # fmt: skip
+_WHY: Final = 600
+"""Characters of a reason in Markdown."""
+_MISSES: Final = 3
+"""Calls without a recording that are named."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,13 +69,13 @@ class GateReport(PartsView):
 
     @property
     def verdict(self) -> GateVerdict:
-        """The gravest of all: `regression`, `broken` (nothing ran, or not enough of it), `inconclusive`, `ok`."""
+        """The gravest of all: `unrecorded`, `regression`, `broken` (nothing ran, or not enough of it), `inconclusive`, `ok`."""
         found = {decision.verdict for decision in self.decisions}
         return next((word for word in _BY_WEIGHT if word in found), "ok" if found else "broken")
 
     @property
     def exit_code(self) -> int:
-        """0 ok, 1 regression, 2 inconclusive, 3 broken."""
+        """0 ok, 1 regression, 2 inconclusive, 3 broken or unrecorded."""
         return EXIT_CODES[self.verdict]
 
     @property
@@ -76,7 +88,7 @@ class GateReport(PartsView):
         return HEADINGS, [decision.cells() for decision in self.decisions]
 
     def group(self) -> Group:
-        """The gates as test cases: violated ones fail, undecided ones are skipped, broken ones are errors."""
+        """The gates as test cases: violated and undecided ones fail, broken ones are errors; what had nothing to compare with is skipped."""
         cases = [
             Case(
                 name=f"{d.gate} [{d.config}]",
@@ -91,7 +103,7 @@ class GateReport(PartsView):
 
     def markdown(self) -> str:
         """A table for a pull request."""
-        rows = [[code_span(d.gate), code_span(d.config), *d.cells()[2:5], code_span(d.why)] for d in self.decisions]
+        rows = [[code_span(d.gate), code_span(d.config), *d.cells()[2:5], code_span(d.why, _WHY)] for d in self.decisions]
         return join_blocks([f"**Gates: {self.verdict}**", markdown_table(HEADINGS, rows)])
 
     def parts(self) -> Iterable[Part]:
@@ -100,12 +112,13 @@ class GateReport(PartsView):
 
 
 def decide_gates(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
-    """Decide every gate of the suite for every configuration that it applies to.
+    """Decide every gate of the suite for every configuration that it applies to, and whether a replay found all of its recordings.
 
     `ok` when the whole interval is on the right side of the bound; `regression` when all of it is on the wrong
-    side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`; `broken` when no trial ran to its end or says anything of the metric, or the bound is violated only because
-    trials that broke count as failed. Other metrics than the success rate are of trials that did not break.
+    side, and still would be with Holm's adjustment for the number of gates; else `inconclusive`; `broken` when no trial ran to its
+    end or says anything of the metric, or the bound is violated only because trials that broke count as failed. Other metrics than the success rate are of trials that did not break.
     """
+    rows = tuple(rows)
     records = [trial_record(row, suite.count_errors) for row in rows]
     names = [config.name for config in suite.configs]
     asked = [
@@ -114,10 +127,39 @@ def decide_gates(suite: Suite, rows: Iterable[EvalRow]) -> tuple[Decision, ...]:
         for name in ([gate.config] if gate.config else names)
     ]
     perhaps = _ONE_OF.format(len(asked))
-    return tuple(
+    decided = (
         replace(made, verdict="inconclusive", why=perhaps) if made.verdict == "regression" and not sure else made
         for made, sure in zip((_decision(*one) for one in asked), _surely_violated(asked), strict=True)
     )
+    return (*_unrecorded(suite, rows), *decided)
+
+
+def _unrecorded(suite: Suite, rows: Sequence[EvalRow]) -> Iterable[Decision]:
+    """Return a decision for each configuration whose replay lacked a recording."""
+    for config in suite.configs:
+        mine = [row for row in rows if row.config == config.name]
+        if missed := [row for row in mine if row.unrecorded]:
+            yield Decision(
+                gate="every call is recorded",
+                metric="",
+                config=label_kind(config.name, mine[0].model_kind),
+                interval=NOTHING,
+                trials=len(mine),
+                verdict="unrecorded",
+                why=f"{missed_recordings(missed)}. {record_again(suite)}",
+            )
+
+
+def missed_recordings(rows: Sequence[EvalRow]) -> str:
+    """Return which scenarios asked for what was not recorded, and what is different about it; the first few of them."""
+    told = [f"scenario {row.scenario}, epoch {row.epoch}: {row.unrecorded[0]}" for row in rows[:_MISSES]]
+    return "; ".join([*told, *([f"and {len(rows) - _MISSES} more trials"] if len(rows) > _MISSES else [])])
+
+
+def record_again(suite: Suite) -> str:
+    """Return how the recordings of a suite are made again."""
+    file = shown_path(suite.path) if suite.path is not None else "SUITE"
+    return f"Record anew where there is a key, and commit the recordings: kestrel eval run {file} --cassette record"
 
 
 def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) -> list[bool]:
@@ -137,7 +179,7 @@ def _surely_violated(asked: Sequence[tuple[Gate, str, list[dict[str, Any]]]]) ->
 
 
 def decide_change(
-    suite: Suite, head: Iterable[EvalRow], against: str, differences: Iterable[tuple[tuple[str, str], Difference]]
+    suite: Suite, head: Iterable[EvalRow], against: str, differences: Iterable[tuple[tuple[str, str], Difference]], margin: float
 ) -> tuple[Decision, ...]:
     """Return the verdicts of a comparison as decisions: of success rates, and of metrics that the suite has gates for."""
     gated = {SUCCESS, *(gate.metric for gate in suite.gates)}
@@ -147,7 +189,12 @@ def decide_change(
         if metric in gated:
             mine = [record for record in records if record["config"] == config]
             verdict: GateVerdict = d.verdict if d.verdict in ("regression", "inconclusive") else "ok"
-            why = "" if verdict != "inconclusive" else f"smallest detectable change {format_metric(metric, d.mde)}"
+            why = ""
+            if verdict == "inconclusive":
+                detectable = f"the smallest change that so many trials detect is {format_metric(metric, d.mde)}"
+                why = d.note or (undecided_change(d, margin) if metric == SUCCESS else detectable)
+            elif d.test in BY_CONSTRUCTION:
+                why = f"no difference is possible: {d.test} on both sides"
             if not d.scenarios or all(record["outcome"] == "error" for record in mine):
                 verdict, why = "broken", _first_reason(mine)
             found.append(
@@ -161,6 +208,27 @@ def decide_change(
                     why=why,
                 )
             )
+    return tuple(found)
+
+
+def decide_without_base(suite: Suite, head: Iterable[EvalRow], why: str) -> tuple[Decision, ...]:
+    """Return a decision for each configuration that says why there is no change to decide about; `broken` where no trial ran to its end."""
+    records = [trial_record(row, suite.count_errors) for row in head]
+    found = []
+    for config in suite.configs:
+        mine = [record for record in records if record["config"] == config.name]
+        broke = all(record["outcome"] == "error" for record in mine)
+        found.append(
+            Decision(
+                gate=f"{SUCCESS}: change",
+                metric=SUCCESS,
+                config=_label(config.name, mine),
+                interval=NOTHING,
+                trials=len(mine),
+                verdict="broken" if broke else "no base",
+                why=_first_reason(mine) if broke else why,
+            )
+        )
     return tuple(found)
 
 
@@ -182,6 +250,9 @@ def _decision(gate: Gate, config: str, records: list[dict[str, Any]]) -> Decisio
         return replace(made, why=f"no trial says anything of {gate.metric}")
     verdict = _judge(gate, made.interval)
     why = f"{broke} of {len(records)} trials broke" if broke else ""
+    if verdict == "inconclusive":
+        epochs = Counter(record["scenario"] for record in records)
+        why = "; ".join(filter(None, [why, undecided_reason(gate, made.interval, [*epochs.values()])]))
     if verdict == "regression" and broke and _judge(gate, _interval(gate, ran)) != "regression":
         return replace(made, verdict="broken", why=f"{why}; without them the bound is not violated: {_first_reason(records)}")
     if verdict == "ok" and gate.metric == "cost_estimate" and any(record["unpriced_calls"] for record in ran):

@@ -85,6 +85,11 @@ Verdict = Literal["regression", "improvement", "stable", "inconclusive"]
 Trials = Mapping[str, Sequence[float]]
 """Values of a metric by scenario."""
 
+SAME_FILES: Final = "same files"
+SAME_CONVERSATIONS: Final = "same conversations"
+BY_CONSTRUCTION: Final = (SAME_FILES, SAME_CONVERSATIONS)
+"""In place of a test, where both sides are the same thing, so that no difference is possible."""
+
 ENOUGH: Final = 6
 """Scenarios from which on a difference is said of scenarios like these; with fewer, of these alone."""
 
@@ -107,7 +112,7 @@ class Difference:
     """What the interval and p speak of: `scenarios like these` or `these scenarios`."""
     verdict: Verdict = "inconclusive"
     test: str = ""
-    """Where p is from: `McNemar`, `sign flips` of scenarios, `permutation` of trials, or one of them `and rounds`."""
+    """Where p is from: `McNemar`, `sign flips` of scenarios, `permutation` of trials, or one of them `and rounds`; or one of `BY_CONSTRUCTION`."""
     lower: int = 0
     """Scenarios whose value is lower at head."""
     higher: int = 0

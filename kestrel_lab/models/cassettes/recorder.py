@@ -36,6 +36,8 @@ class TrialCassette:
     def __init__(self, cassette: Cassette, mode: Mode, take: RecordedTrial, *, scrub: Scrubber, workspace: Path) -> None:
         self.replayed = 0
         """The number of answers from the cassette."""
+        self.missing: list[str] = []
+        """What a replay asked for and the cassette does not have, one line each; also where the caller went on without an answer."""
         self._cassette, self._mode, self._take = cassette, mode, take
         hide = folder_hidden(workspace)
         # Every turn sends the whole conversation again, so the same texts come many times.
@@ -87,7 +89,9 @@ class TrialCassette:
             self.replayed += 1
             return self._said(found, on_delta)
         if self.replays:
-            raise ModelError(explain_miss(self._cassette, wanted, key, repeat), caller=True)
+            why = explain_miss(self._cassette, wanted, key, repeat)
+            self.missing.append(why.partition("\n")[0])
+            raise ModelError(why, caller=True)
         self._tell_time()
         try:
             answer = await model.model(request, on_delta)

@@ -206,6 +206,73 @@ function choose(id, jump) {
   if (jump) at("run").focus({ preventScroll: false });
 }
 
+// Suites: eval runs, newest first; one that is opened lists its trials, and each leads to its run.
+const evals = new Map();
+const OUTCOME = { pass: "passed", fail: "failed", error: "broke" };
+function evalEntry() {
+  const root = make("li"), box = make("details"), head = make("summary"), name = make("span", "goal"), state = make("span", "state"), rest = make("span", "soft rest"), trials = make("ul");
+  head.append(name, state, rest);
+  box.append(head, trials);
+  root.append(box);
+  const known = {
+    root, box,
+    update(now) {
+      this.run = now;
+      root.dataset.status = now.broke ? "FAILED" : now.failed ? "WAITING_APPROVAL" : "COMPLETE";
+      put(name, now.suite);
+      put(state, [now.passed + " passed", now.failed && now.failed + " failed", now.broke && now.broke + " broke"].filter(Boolean).join(", ") + " of " + now.of);
+      put(rest, [seconds(Math.max(0, Date.now() / 1000 - now.at)) + " ago", now.commit.slice(0, 10), now.eval_run === now.commit ? "" : now.eval_run].filter(Boolean).join(" · "));
+    },
+    fill(found) {
+      const focused = document.activeElement?.dataset.trial;
+      trials.replaceChildren(...found.map(trial => {
+        const item = make("li"), open = make(trial.run ? "button" : "div", "entry"), what = [trial.config, "epoch " + trial.epoch, trial.model_kind === "real" ? "" : trial.model_kind];
+        item.dataset.status = { pass: "COMPLETE", fail: "WAITING_APPROVAL" }[trial.outcome] || "FAILED";
+        open.append(make("span", "goal", trial.scenario), make("span", "state", OUTCOME[trial.outcome] || trial.outcome), make("span", "soft rest", [...what, trial.run || "its run is not in this log"].filter(Boolean).join(" · ")));
+        if (trial.reason) open.append(make("span", "soft rest", trial.reason));
+        open.dataset.trial = trial.id;
+        if (trial.run) { open.type = "button"; open.onclick = () => choose(trial.run, true); }
+        item.append(open);
+        return item;
+      }));
+      const missing = this.run.trials - found.length;
+      if (missing > 0) trials.append(make("li", "soft rest", "and " + missing + " more: kestrel eval summary"));
+      [...trials.querySelectorAll("button")].find(one => one.dataset.trial === focused)?.focus();
+    },
+  };
+  box.ontoggle = () => { if (box.open) loadSuites(known.run); };
+  return known;
+}
+async function loadSuites(opened) {
+  const reply = await say({ type: "trials", ...(opened ? { suite: opened.suite, eval_run: opened.eval_run } : {}) });
+  if (reply.type !== "trials") return complain(told(reply));
+  const key = one => JSON.stringify([one.suite, one.eval_run]), keys = new Set(reply.eval_runs.map(key));
+  for (const [name, known] of evals) if (!keys.has(name)) { known.root.remove(); evals.delete(name); }
+  reply.eval_runs.forEach((one, place) => {
+    let known = evals.get(key(one));
+    if (!known) { known = evalEntry(); evals.set(key(one), known); }
+    known.update(one);
+    if (at("suites").children[place] !== known.root) at("suites").insertBefore(known.root, at("suites").children[place] || null);
+  });
+  at("no-suites").hidden = evals.size > 0;
+  if (opened) evals.get(key(opened))?.fill(reply.trials);
+}
+function which(suites) {
+  at("of-runs").hidden = suites;
+  at("of-suites").hidden = !suites;
+  at("show-runs").setAttribute("aria-pressed", String(!suites));
+  at("show-suites").setAttribute("aria-pressed", String(suites));
+  if (suites) loadSuites();
+}
+at("show-runs").onclick = () => which(false);
+at("show-suites").onclick = () => which(true);
+// Trials end one by one while a suite runs.
+setInterval(() => {
+  if (at("of-suites").hidden || document.hidden) return;
+  const open = [...evals.values()].filter(known => known.box.open && known.run.trials < known.run.of);
+  if (open.length) open.forEach(known => loadSuites(known.run)); else loadSuites();
+}, 3000);
+
 let canStart = false, version = "";
 function greeted(message) {
   canStart = message.can_start;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger

@@ -110,11 +110,12 @@ def test_older_logs(tmp_path: Path, method: int) -> None:
     rows = read_inspect(path).to_dict(orient="records")
     assert [(row["outcome"], row["reason"]) for row in rows] == [
         ("fail", ""),
-        ("fail", ""),
+        ("pass", ""),
         ("error", "limit: token"),
         ("pass", "limit: token"),
     ]
-    assert [row["score"] for row in rows[:2]] == [0.25, 0.5]
+    assert [row["score"] for row in rows[:2]] == [0.25, 1.0]
+    assert (rows[1]["score.a.x"], rows[1]["score.a.y"]) == (1.0, 0.0)
     assert (rows[0]["model_calls"], rows[0]["tool_calls"], rows[0]["git_sha"]) == (2, 2, "abc")
     assert rows[0]["config"] == "openai/gpt-4o [solver=react, temperature=0.5]"
     assert math.isnan(rows[0]["wall_time"])

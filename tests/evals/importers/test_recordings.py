@@ -281,6 +281,11 @@ def test_every_kind_of_message_is_read() -> None:
     assert [tool["name"] for tool in found.tools] == ["count", "list"]
     unmetered = chat_recording({"messages": [USER], "usage": USAGE}, "f", "s")
     assert (unmetered.messages[0].tokens_in, unmetered.began, unmetered.facts) == (None, None, {})
-    with pytest.raises(ValueError, match="the role 'critic'"):
-        chat_recording({"messages": [{"role": "critic"}]}, "f", "s")
+    strange = chat_recording({"messages": [USER, {"role": "critic"}, {}, {"role": "tool"}]}, "f", "s")
+    assert [message.role for message in strange.messages] == ["user"]
+    assert [str(one) for one in strange.left_out] == [
+        "f messages[1]: left out: a message has the role 'critic'",
+        "f messages[2]: left out: KeyError: 'role'",
+        "f messages[3]: left out: it answers no call",
+    ]
     assert not any(map(is_chat, ([USER], {"messages": "x"}, {"request": {}, "messages": []})))
