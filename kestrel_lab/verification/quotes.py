@@ -39,6 +39,8 @@ _RAISED: Final = re.compile(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ")
 _ROLE: Final = re.compile(r":[a-z][\w:+-]{0,60}:`(?:~[\w.]*\.(?=\w))?")
 _ON: Final = re.compile(r"[\"'][ \t\r]*(?:#[^\n]*)?\\?\n[ \t]*(?:\+[ \t]*)?[fbruFBRU]{0,2}[\"']")
 """Where a string goes on in the next line."""
+_ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
+"""A character as JSON and strings of code write it."""
 _PUT_IN: Final = re.compile(r"[\"'] ?\+ ?[\w.()\[\]]{1,60} ?\+ ?[fbruFBRU]{0,2}[\"']")
 """Where something is put into a string by `+`."""
 
@@ -51,6 +53,7 @@ def quote_words(text: str) -> list[str]:
 @lru_cache(maxsize=128)
 def words_of_text(text: str) -> str:
     """The words of a file's text, strings and comments that go on over lines put together."""
+    text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
     text = re.sub(r"\n[ \t]*(?:#+|//+|\*|>|\.\.)[ \t]?", " ", text)
     text = _HOLE.sub(f" {_FILLED} ", re.sub(r"\\[nrt]", " ", _PUT_IN.sub("{}", _ON.sub("", text))))
     return f" {' '.join(quote_words(text))} "
@@ -242,6 +245,7 @@ def inexact_quotes(subject: Subject, said: Statement) -> Iterator[Issue]:
         every = [*_named_texts(subject, said), *_span_texts(subject)]
         known = [*every, *_own_texts(subject)]
         if contains_quote(quote, subject.through(known)) or contains_code(quote, subject.through(known)):
+            subject.checked.add(quote)
             continue
         cost = len(quote_words(quote))
         if not changed_quote(quote, subject.through(_own_texts(subject), cost)) and (
@@ -287,6 +291,7 @@ def _block(subject: Subject, said: Statement) -> Iterator[Issue]:
                 yield make_issue("critical", literal, f"the text “{literal}” is not exact; the source reads: {found}", _FIX)
         if len(there) < 2 or 2 * len(there) < len(body):
             continue
+        subject.checked.add(said.text)
         for line in body:
             if line not in there and (found := changed_code(line, subject.through([text]), _known_names(line, [text]))):
                 yield make_issue("critical", line, f"the line is not exact; the source reads: {found}", "read the source and copy the line")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from kestrel_lab.answers.claim_markdown import TITLE, asks_for_claims, claims_gi
 from kestrel_lab.core.citations import Span, answer_spans
 from kestrel_lab.core.errors import KestrelError, RunError, error_boundary
 from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
-from kestrel_lab.core.events.union import Record
+from kestrel_lab.core.events.union import Record, RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.verification.evidence import CitedClaim, evidence_of, states_summary
@@ -126,19 +126,50 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
 
 
 async def deeds_done(ctx: RunContext, answer: str) -> tuple[Deed, ...] | None:
-    """Return what the run did so far, read from its log; `None` where the answer speaks of no deed."""
+    """Return what the run did so far, read from its log; `None` where the answer speaks of no deed and no call was refused or failed."""
     from kestrel_lab.verification.deeds import mentions_deeds  # only where an answer is checked
 
-    if not mentions_deeds(answer):
+    failed = any(text.startswith("error: ") for _, _, text in calls_made(ctx.state))
+    if not mentions_deeds(answer) and not failed:
         return None
     await ctx.on_disk()
-    return deeds_of(record.event for record in await asyncio.to_thread(ctx.store.records, ctx.run_id, types=TYPES))
+    return await asyncio.to_thread(_deeds_in, ctx, ctx.run_id)
+
+
+def _deeds_in(ctx: RunContext, run: str) -> tuple[Deed, ...]:
+    offers = () if ctx.state.started is None else (ctx.state.started,)  # how far each tool reaches
+    return deeds_of((*offers, *(record.event for record in ctx.store.records(run, types=TYPES))))
+
+
+async def deeds_of_chat(ctx: RunContext, deeds: Sequence[Deed]) -> tuple[Deed, ...]:
+    """Return `deeds` behind those of the runs whose conversation this one goes on with, the nearest of them."""
+    found, run = list[tuple[Deed, ...]](), "" if ctx.state.started is None else ctx.state.started.follows
+    while run and len(found) < MOST_EARLIER:
+        found.append(await asyncio.to_thread(_deeds_in, ctx, run))
+        first = next(iter(await asyncio.to_thread(ctx.store.records, run, types=(RunStarted.type,))), None)
+        run = first.event.follows if first is not None and isinstance(first.event, RunStarted) else ""
+    return (*(deed for one in reversed(found) for deed in one), *deeds)
+
+
+def speaks_of_earlier(ctx: RunContext, found: Iterable[Issue]) -> bool:
+    """Return whether an issue is about actions, which an earlier run of the same conversation may have done."""
+    return ctx.state.started is not None and bool(ctx.state.started.follows) and any(one.check in _ACTION_CHECKS for one in found)
+
+
+_ACTION_CHECKS = frozenset({"deeds_were_done", "outcomes_are_right", "refused_calls_did_nothing"})
+MOST_EARLIER = 20
+"""Earlier runs of a conversation whose calls are read."""
 
 
 async def check_claims(ctx: RunContext, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
     """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks: then nothing is known of it."""
-    subject = answer_subject(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=await deeds_done(ctx, answer))
-    return await asyncio.to_thread(_check_subject, subject)
+    deeds = await deeds_done(ctx, answer)
+
+    def found(deeds: Sequence[Deed] | None) -> tuple[Issue, ...]:
+        return _check_subject(answer_subject(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=deeds))
+
+    issues = await asyncio.to_thread(found, deeds)
+    return await asyncio.to_thread(found, await deeds_of_chat(ctx, deeds or ())) if speaks_of_earlier(ctx, issues) else issues
 
 
 def answer_issues(subject: Subject) -> tuple[Issue, ...]:
