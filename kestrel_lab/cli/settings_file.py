@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.sanitize import shown_path
+from kestrel_lab.core.sanitize import shown_path, split_lines
 from kestrel_lab.runtime.project_trust import TrustedFiles
 from kestrel_lab.runtime.settings import find_weakenings, load_settings, setting_files
 
@@ -49,7 +49,7 @@ def _with_line(text: str, key: str, line: str) -> str:
     """`text` with `line` in the place of the line that sets `key`, else before its first table."""
     table = _TABLE.search(text)
     top, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
-    lines = top.splitlines()
+    lines = split_lines(top)
     places = [place for place, old in enumerate(lines) if re.match(rf"\s*(['\"]?){re.escape(key)}\1\s*=", old)]
     if places:
         lines[places[0]] = line

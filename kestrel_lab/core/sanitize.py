@@ -1,6 +1,7 @@
-"""Making foreign text harmless and short: what a terminal, a notebook and a model may be shown."""
+"""Making foreign text harmless and short: what a terminal, a notebook and a model may be shown; and the lines of a text."""
 
 import codecs
+import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,3 +110,17 @@ def decode_text(content: bytes, name: str) -> Text:
         return Text(content.decode("utf-8"), "utf-8")
     except UnicodeDecodeError:
         return Text(content.decode("latin-1"), "latin-1")
+
+
+# `str.splitlines` also breaks at form feeds, vertical tabs and separators such as U+2028, which stand within lines of source code and of
+# JSON: every number of a line behind one of them would be wrong.
+
+
+def lines_with_ends(text: str) -> list[str]:
+    """Return the lines of a text with their ends, counted as files and editors count them."""
+    return [*io.StringIO(text, newline="\n")]
+
+
+def split_lines(text: str) -> list[str]:
+    r"""Return the lines of a text without their ends, `\n` or `\r\n`; what ends with one has no empty line behind it."""
+    return [line.removesuffix("\n").removesuffix("\r") for line in lines_with_ends(text)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kestrel_lab.core.citations import Citation, citations_in
+from kestrel_lab.core.sanitize import split_lines
 from kestrel_lab.language.python_ast import tree_of
 from kestrel_lab.verification.claims import Mention, Statement, files_in, folders_in, names_in, preceding_name
 from kestrel_lab.verification.issues import Issue, make_issue
@@ -137,7 +138,7 @@ def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: 
         return ""  # `files_exist` speaks of it
     where = f"{cited.path}:{cited.first}" + (f"-{cited.last}" if cited.last != cited.first else "")
     subject.checked.add(where)
-    counts = {path: len(text.splitlines()) for path, text in texts.items()}
+    counts = {path: len(split_lines(text)) for path, text in texts.items()}
     longest = max(counts.values())
     if cited.first > longest:
         return f"{where} is not there: the file has {longest} lines"

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final
 
 from kestrel_lab.core.citations import Citation, citations_in
+from kestrel_lab.core.sanitize import split_lines
 from kestrel_lab.verification.claims import MOST_CHARS, Statement, code_in, files_in
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.subject import Subject
@@ -199,7 +200,7 @@ _VALUE: Final = re.compile(r".*[\"']|-*\d.*|True|False|None|and|or|is|in|not|[^\
 
 def with_context_lines(cited: Citation, text: str) -> str:
     """Return the cited lines with those near them."""
-    return "\n".join(text.splitlines()[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
+    return "\n".join(split_lines(text)[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
 
 
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][\w.]* = \S")

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from waits import PATIENCE_S, until
 
 from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.sanitize import lines_with_ends
 from kestrel_lab.tools.builtin import native_tools
-from kestrel_lab.tools.files.edit import replace_exact, split_lines, unified_diff
+from kestrel_lab.tools.files.edit import replace_exact, unified_diff
 from kestrel_lab.tools.files.fingerprints import CHANGING
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.tool import ToolContext
@@ -166,7 +167,7 @@ def test_the_diff_can_be_applied(tmp_path_factory: pytest.TempPathFactory, befor
 @given(text=st.text(alphabet="ab\r\n", max_size=30), old=st.text(alphabet="ab\n", max_size=4), new=st.text(alphabet="ab\n", max_size=4))
 def test_replacing_is_exact(text: str, old: str, new: str) -> None:
     """Law: either exactly one place changed and everything else is as it was, or it is refused."""
-    assert "".join(split_lines(text)) == text
+    assert "".join(lines_with_ends(text)) == text
     try:
         after = replace_exact(text, old, new, everywhere=False)
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,9 @@ from kestrel_lab.core.errors import KestrelError, RunError, error_boundary
 from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
 from kestrel_lab.core.events.union import Record, RunStarted
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import split_lines
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.verification.evidence import CitedClaim, evidence_of, states_summary
+from kestrel_lab.verification.evidence import CitedClaim, evidence_of, span_as_now, states_summary
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.subject import AnsweredCall, Subject, subject_of
 from kestrel_lab.verification.workspace_files import Files
@@ -187,13 +188,41 @@ def _check_subject(subject: Subject) -> tuple[Issue, ...]:
         return check_answer(subject)
 
 
-def cited_spans(subject: Subject) -> tuple[Span, ...]:
-    """Return the spans that an answer cites, each once."""
-    cited = (one.span for claim in evidence_of(subject) for one in claim.cited)
-    return tuple({span.id: span for span in cited if span is not None}.values())
+def cited_spans(subject: Subject, changed: Iterable[str] = ()) -> tuple[Span, ...]:
+    """Return the spans that an answer cites, each once and as they are now, then the files that the run `changed`."""
+    return (*_spans_now(subject, evidence_of(subject)), *changed_spans(subject, changed))
 
 
-def spans_for_model(subject: Subject, backed: Sequence[CitedClaim]) -> tuple[Span, ...]:
-    """Return what a model is shown of an answer's evidence: the spans that it cites, else the answers of tools."""
-    cited = {one.span.id: one.span for claim in backed for one in claim.cited if one.span is not None}
-    return tuple(cited.values()) or subject.whole_spans
+def spans_for_model(subject: Subject, backed: Sequence[CitedClaim], changed: Iterable[str] = ()) -> tuple[Span, ...]:
+    """Return what a model is shown of an answer's evidence: the spans that it cites, else the answers of tools; then the files that the run `changed`."""
+    return (*(_spans_now(subject, backed) or subject.whole_spans), *changed_spans(subject, changed))
+
+
+def _spans_now(subject: Subject, backed: Sequence[CitedClaim]) -> tuple[Span, ...]:
+    found = (span_as_now(subject, one) for claim in backed for one in claim.cited)
+    return tuple({span.id: span for span in found if span is not None}.values())
+
+
+MOST_OF_FILE = 4_000
+"""Characters of a changed file that a model is shown."""
+_HEAD, _AROUND = 1_200, 15
+"""Of a longer file: characters at its beginning, and lines around each changed one."""
+
+
+def changed_spans(subject: Subject, changed: Iterable[str]) -> Iterator[Span]:
+    """Yield each file that the run changed as it is now; of a long one its beginning and what is around the changed lines."""
+    added = {line[1:].strip() for span in subject.whole_spans for line in span.text.splitlines() if line.startswith("+")} - {""}
+    for path in changed:
+        if (text := subject.files.read(path)) is None:
+            continue
+        shown = text if len(text) <= MOST_OF_FILE else _around_changes(text, added)
+        yield Span(id=path, source=path, text=shown, path=path, found="the file as it is now", trust="workspace")
+
+
+def _around_changes(text: str, added: Collection[str]) -> str:
+    lines = split_lines(text)
+    near = {place + off for place, line in enumerate(lines) if line.strip() in added for off in range(-_AROUND, _AROUND + 1)}
+    head = text[:_HEAD].count("\n")
+    kept = [place for place in range(len(lines)) if place < head or place in near]
+    parts = [f"…\n{lines[place]}" if place and place - 1 not in kept[:number] else lines[place] for number, place in enumerate(kept)]
+    return "\n".join(parts)[:MOST_OF_FILE]

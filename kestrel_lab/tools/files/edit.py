@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 
-from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.sanitize import lines_with_ends, one_line, split_lines
 
 _CONTEXT = 3
 _NO_NEWLINE = "\n\\ No newline at end of file"
@@ -21,11 +20,6 @@ class Edit:
     old: str
     new: str
     replace_all: bool = False
-
-
-def split_lines(text: str) -> list[str]:
-    """Lines with their ends, split at newlines only: form feeds and the like are part of a line, as in an editor."""
-    return list(io.StringIO(text, newline="\n"))
 
 
 def replace_exact(text: str, old: str, new: str, *, everywhere: bool) -> str:
@@ -62,7 +56,7 @@ def replace_in_order(text: str, edits: Sequence[Edit]) -> str:
 
 def unified_diff(before: str, after: str, name: str) -> str:
     """Return what changed, in unified format; equal beginnings and ends are not compared, so a large file costs little."""
-    a, b = split_lines(before), split_lines(after)
+    a, b = lines_with_ends(before), lines_with_ends(after)
     start = _common(a, b, 0)
     end = _common(a[::-1], b[::-1], start)
     skipped = max(start - _CONTEXT, 0)
@@ -113,8 +107,8 @@ def _line_numbers(text: str, old: str, most: int) -> list[int]:
 
 def _closest_line(text: str, old: str) -> str:
     """Return a clause about the line of `text` that is most like the first line of `old`."""
-    lines = text.splitlines()[:_MOST_COMPARED]
-    wanted = next((line for line in old.splitlines() if line.strip()), "")
+    lines = split_lines(text)[:_MOST_COMPARED]
+    wanted = next((line for line in split_lines(old) if line.strip()), "")
     stripped = wanted.strip()
     if not stripped:
         return ""

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.sanitize import decode_text, head_tail
+from kestrel_lab.core.sanitize import decode_text, head_tail, lines_with_ends
 from kestrel_lab.tools.decorator import tool
-from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, split_lines, unified_diff
+from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, unified_diff
 from kestrel_lab.tools.files.fingerprints import (
     MOST_TREE_LINES,
     contents_fingerprint,
@@ -337,7 +337,7 @@ def _read(ctx: ToolContext, path: str, offset: int, limit: int, chars: int) -> s
     relative = ctx.workspace.relative(path)
     if (version := ctx.workspace.noted(relative)) is not None:
         ctx.versions.knows[relative] = version
-    lines = split_lines(content.text)
+    lines = lines_with_ends(content.text)
     if not lines:
         return f"[{path} is empty]"
     if offset > len(lines):
