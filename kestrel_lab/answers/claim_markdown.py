@@ -19,14 +19,19 @@ def asks_for_claims(schema: Mapping[str, Any] | None) -> bool:
 def claims_given(value: Json) -> list[Mapping[str, Any]]:
     """Return the claims of an answer that has the form of `claim_form`, as a value or within a text; none of any other.
 
-    A citation may lack what does not apply, where the form has empty texts.
+    A citation may lack what does not apply, where the form has empty texts; keys that the form does not have are left out.
     """
     if isinstance(value, str):
         return next(filter(None, map(claims_given, values_in(value))), [])
-    claims = value["claims"] if isinstance(value, dict) and value.keys() == {"claims"} else None
-    if not isinstance(claims, list) or not all(isinstance(one, dict) and one.keys() == {"text", "citations"} for one in claims):
+    claims = value.get("claims") if isinstance(value, dict) else None
+    if not isinstance(claims, list) or not all(isinstance(one, dict) and _is_claim(one) for one in claims):
         return []
-    return cast("list[Mapping[str, Any]]", claims)
+    return [{"text": one["text"], "citations": one["citations"]} for one in cast("list[Mapping[str, Any]]", claims)]
+
+
+def _is_claim(one: Mapping[str, Any]) -> bool:
+    cites = one.get("citations")
+    return isinstance(one.get("text"), str) and isinstance(cites, list) and all(isinstance(cite, dict) for cite in cites)
 
 
 def as_markdown(claims: list[Mapping[str, Any]]) -> str:

@@ -49,6 +49,8 @@ _MOST_LINES: Final = 500
 _LONGEST: Final = 2_000
 """Lines, and characters of one, in which files and sources are looked for."""
 _HEADING: Final = re.compile(r"^#{1,4}[ \t]+(\S.{0,300}?)[ \t]*#*[ \t]*$", re.MULTILINE)
+_BOLD: Final = re.compile(r"^[ \t]*(?:\*\*|__)(\S[^*\n]{0,80}?)(?:\*\*|__):?[ \t]*$", re.MULTILINE)
+"""A line in bold that stands for a heading, in an answer that has no headings."""
 _FENCE: Final = re.compile(r"^(```+|~~~+)[ \t]*(\w*)[^\n]*\n(.*?)^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _NUMBERED: Final = re.compile(r"^\s{0,3}(\d+)[.)]\s+(.+)$", re.MULTILINE)
 _ITEM: Final = re.compile(r"^\s{0,3}[-*+]\s+(.+)$", re.MULTILINE)
@@ -87,9 +89,16 @@ class Contract:
         return (*problems, *self.check(found, answer, workspace))
 
 
+_DECORATION: Final = re.compile(r"^[\W_]*(?:(?:\d+|[ivx]+)[.):]\s*)?[*_]*|[\s*_:#]+$")
+
+
 def sections_of(answer: str) -> dict[str, str]:
-    """The text under each heading of an answer in Markdown, by the heading in small letters; headings in code are none."""
-    marks = [(match.start(), match.end(), match[1].strip().rstrip(":").lower()) for match in _HEADING.finditer(_prose(answer))]
+    """The text under each heading of an answer in Markdown, by the heading in small letters; headings in code are none.
+
+    Numbers and marks around a heading make no difference, and lines in bold are headings where there are no others.
+    """
+    found = [*_HEADING.finditer(_prose(answer))] or [*_BOLD.finditer(_prose(answer))]
+    marks = [(match.start(), match.end(), _DECORATION.sub("", match[1]).strip().lower()) for match in found]
     ends = [*(start for start, _, _ in marks[1:]), len(answer)]
     return {name: answer[end:until].strip() for (_, end, name), until in zip(marks, ends, strict=False)}
 

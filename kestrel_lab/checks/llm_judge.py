@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, cast
 
+from kestrel_lab.answers.lenient_json import fit_to_schema
 from kestrel_lab.core.calls import Usage
 from kestrel_lab.core.errors import CheckError, ModelError, UsageError
 from kestrel_lab.core.json_types import Json, loads, values_in
@@ -120,7 +121,8 @@ def _read(text: str) -> tuple[float, str]:
     found = [value for value in values if isinstance(value, dict) and "score" in value]
     if len(found) != 1:
         raise ValueError(f"there are {len(found)} objects with a score in it" if found else "there is no object with a score in it")
-    score, why = found[0]["score"], found[0].get("why", "")
+    read = cast("dict[str, Json]", fit_to_schema(found[0], _SCHEMA))
+    score, why = read["score"], read.get("why", "")
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:
         raise ValueError(f"the score is a number from 0 to 1, not {score!r}")
     return float(score), str(why)
@@ -157,14 +159,17 @@ def judge_prompt(claim: str, evidence: Sequence[str]) -> str:
 
 
 def verdict_of(text: str) -> Entailed:
-    """Return the verdict in a model's answer; raises `UsageError` where there is none."""
-    for value in values_in(text, "{"):
-        if isinstance(value, dict) and value.get("verdict") in _VERDICTS:
-            sure = value.get("confidence")
-            fits = isinstance(sure, int | float) and not isinstance(sure, bool) and 0 <= sure <= 1
-            verdict = cast("Literal['entailed', 'contradicted', 'neither']", value["verdict"])
-            return Entailed(verdict=verdict, confidence=float(cast("float", sure)) if fits else None)
-    raise UsageError(f"there is no verdict in it: {', '.join(_VERDICTS)}")
+    """Return the verdict in a model's answer; raises `UsageError` where there is none, or several that differ."""
+    read = [fit_to_schema(value, SCHEMA) for value in values_in(text, "{") if isinstance(value, dict)]
+    found = [value for value in read if isinstance(value, dict) and value.get("verdict") in _VERDICTS]
+    if not found:
+        raise UsageError(f"there is no verdict in it: {', '.join(_VERDICTS)}")
+    if any(value["verdict"] != found[0]["verdict"] for value in found):
+        raise UsageError("there are several verdicts in it, which differ: give one")
+    sure = found[0].get("confidence")
+    fits = isinstance(sure, int | float) and not isinstance(sure, bool) and 0 <= sure <= 1
+    verdict = cast("Literal['entailed', 'contradicted', 'neither']", found[0]["verdict"])
+    return Entailed(verdict=verdict, confidence=float(cast("float", sure)) if fits else None)
 
 
 class ModelEntailment:

@@ -13,7 +13,7 @@ from typing import Any
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import shown_path
-from kestrel_lab.core.text_files import line_end, split_lines
+from kestrel_lab.core.text_files import line_end, lines_with_ends
 from kestrel_lab.runtime.project_trust import TrustedFiles
 from kestrel_lab.runtime.settings import find_weakenings, load_settings, setting_files
 
@@ -53,7 +53,7 @@ def _with_line(text: str, key: str, line: str) -> str:
     end = "\r\n" if line_end(text) == "\r\n" else "\n"
     table = _TABLE.search(text)
     top, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
-    lines = split_lines(top)
+    lines = lines_with_ends(top)
     places = [place for place, old in enumerate(lines) if re.match(rf"\s*(['\"]?){re.escape(key)}\1\s*=", old)]
     if places:
         lines[places[0]] = line + end

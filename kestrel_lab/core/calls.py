@@ -21,6 +21,8 @@ REPEATABLE: frozenset[Effect] = frozenset({"pure", "idempotent"})
 
 PREVIEWED, IN_KERNEL = "preview", "kernel"
 """Sandbox levels of code for a kernel: what its preview computed is taken over, or it runs in the user's own kernel."""
+HELD = frozenset({"S1", "S2", "S3"})
+"""Sandbox levels, as calls name them, at which a command reaches no network."""
 
 
 class Danger(IntEnum):
@@ -137,6 +139,8 @@ class Result(FrozenStruct, frozen=True, kw_only=True):
     """Versions of files, by path, that whoever gets the answer knows by it."""
     changed: list[str] = field(default_factory=list)
     """Files that the call changed."""
+    touched: list[str] | None = None
+    """Files of the workspace that were other ones when it ended than when it began; `None` where nobody compared them."""
     before: dict[str, dict[str, Json]] = field(default_factory=dict)
     """By file, what undoes the change: see `ToolAnswered.before`."""
     images: tuple[ImagePart, ...] = ()

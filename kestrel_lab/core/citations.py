@@ -16,6 +16,7 @@ from typing import Final, Literal, cast
 
 from kestrel_lab.core.events.union import Event, ModelAnswered, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import FrozenStruct, Json
+from kestrel_lab.core.text_files import split_lines
 
 Trust = Literal["workspace", "tool", "untrusted"]
 Standing = Literal["current", "moved", "stale", "gone"]
@@ -226,7 +227,7 @@ def resolve_citation(cited: Citation, spans: Iterable[Span], read: Callable[[str
     if seen:
         return _cut_span(min(reversed(seen), key=lambda span: span.last - span.first), cited)
     text = read(cited.path)
-    lines = [] if text is None else text.splitlines()
+    lines = [] if text is None else split_lines(text)
     if not 1 <= cited.first <= cited.last <= len(lines):
         return None
     return Span(
@@ -242,10 +243,16 @@ def is_current(span: Span, read: Callable[[str], str | None]) -> Standing:
     text = read(span.path)
     if text is None:
         return "gone"
-    lines, most = text.splitlines(), _CUT.get(span.found)
-    if _shown_forms(lines[span.first - 1 : span.last], most) == _shown_forms(span.text.splitlines(), most):
+    lines, most = split_lines(text), _CUT.get(span.found)
+    was = _shown_forms(_lines_of(span), most)
+    if _shown_forms(lines[span.first - 1 : span.last], most) == was:
         return "current"
-    return "moved" if span.text.strip() and _shown_forms(span.text.splitlines(), most).strip() in _shown_forms(lines, most) else "stale"
+    return "moved" if span.text.strip() and was.strip() in _shown_forms(lines, most) else "stale"
+
+
+def _lines_of(span: Span) -> list[str]:
+    """As many lines as its place has: an empty one at its end counts, the end of the last one does not begin another."""
+    return span.text.split("\n")[: span.last - span.first + 1]
 
 
 def _shown_forms(lines: list[str], most: int | None) -> str:

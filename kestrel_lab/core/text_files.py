@@ -97,9 +97,20 @@ def end_pattern(text: str) -> str:
     return r"\r" if line_end(text) == "\r" else r"\r\n|(?<!\r)\n"
 
 
-def split_lines(text: str) -> list[str]:
-    """Lines with their ends, split at line ends only: form feeds and the like are part of a line, as in an editor."""
+def lines_with_ends(text: str) -> list[str]:
+    """Return the lines of a text with their ends, counted as files and editors count them.
+
+    `str.splitlines` also breaks at form feeds, vertical tabs and separators such as U+2028, which stand within lines of source code
+    and of JSON: every number of a line behind one of them would be wrong.
+    """
     return list(io.StringIO(text, newline="\r" if line_end(text) == "\r" else "\n"))
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text without their ends; a text that ends with a line end has no empty line behind it."""
+    if line_end(text) == "\r":
+        return [line.removesuffix("\r") for line in lines_with_ends(text)]
+    return [line.removesuffix("\n").removesuffix("\r") for line in lines_with_ends(text)]
 
 
 def with_line_ends(text: str, ends: list[str], *, lone: bool) -> str:

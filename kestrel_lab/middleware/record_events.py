@@ -91,6 +91,7 @@ class RecordAnswer(Struct, frozen=True):
                 chars=chars,
                 knows={**result.knows},
                 changed=result.changed,
+                touched=result.touched,
                 before={**result.before},
                 images=self._kept_images(result.images) if result.images else [],
                 value=result.value if not (cut or isinstance(result.value, str)) or self.keeps(call) else None,

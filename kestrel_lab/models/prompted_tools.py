@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kestrel_lab.core.json_types import Json, readable, values_in
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest, ThinkingDelta, ToolRequest
 from kestrel_lab.core.sanitize import head_tail, one_line
+from kestrel_lab.models.react_text import FORM, THOUGHT, final_answer, plain_name, react_call
 from kestrel_lab.models.wrapper import ModelWrapper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from kestrel_lab.core.messages import ToolSpec
     from kestrel_lab.core.protocols import Model, OnDelta
@@ -61,7 +63,9 @@ class TextToolModel(ModelWrapper):
         shown = AnswerText(on_delta)
         said = await self.model(asked, shown.add)
         number = 1 + sum(len(message.calls) for message in request.messages)
-        text, calls = parse_reply(said.text, tools=[tool.name for tool in request.tools], call_id=f"call_{number}")
+        text, calls = parse_reply(
+            said.text, tools=[tool.name for tool in request.tools], call_id=f"call_{number}", single=_single_texts(request.tools)
+        )
         if not calls:
             shown.finish(text)
         finish = "tool_calls" if calls and said.finish == "stop" else said.finish
@@ -121,26 +125,22 @@ _ATTEMPT = re.compile(
     re.IGNORECASE | re.MULTILINE | re.VERBOSE,
 )
 """Common other notations of tool calls: a line, a key or a tag with the word tool, action or function."""
-_FINAL = re.compile(r"^[\s>*_#`-]*final answer\s*[*_`]*:[*_`]*", re.IGNORECASE | re.MULTILINE)
-_THOUGHT = re.compile(r"[\s>*_#`-]*thought\s*\d*\s*[*_`]*:", re.IGNORECASE)
-"""The answer, and a thought, as ReAct (Yao et al. 2022) and the libraries after it write them."""
 
 
-def parse_reply(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, tuple[ToolRequest, ...]]:
-    """Return the text and the tool call in `said`.
+def parse_reply(
+    said: str, *, tools: Sequence[str], call_id: str, single: Mapping[str, str] = MappingProxyType({})
+) -> tuple[str, tuple[ToolRequest, ...]]:
+    """Return the text and the tool call in `said`; `single` names the parameter of tools that need just one text.
 
-    A call with arguments that cannot be parsed has a problem, and so has text that looks like a call in another notation, or is a thought
-    alone; the text stands beside it and is not an answer. What follows `Final Answer:`, and other plain text, is the answer.
+    The lines `Action:` and `Action Input:` of ReAct are a call; what follows an `Observation:` behind it the model made up. A call with
+    arguments that cannot be parsed has a problem, and so has text that looks like a call in another notation, or is a thought alone; the text
+    stands beside it and is not an answer. What follows `Final Answer:`, or an `Answer:` that the text or its thought leads to, and other plain
+    text, is the answer.
     """
-    for found in values_in(said):
-        if not isinstance(found, dict):
-            continue
-        if (name := _tool_name(found, tools)) is not None:
-            thought = found.get("thought")
-            return thought if isinstance(thought, str) else "", (_request(found, name, call_id),)
-        if "answer" in found:
-            answer = found["answer"]
-            return answer if isinstance(answer, str) else readable(answer), ()
+    if not said.lstrip().startswith("{") and (call := react_call(said, tools, call_id, single)) is not None:
+        return call
+    if (reply := _json_reply(said, tools, call_id)) is not None:
+        return reply
     if cut := _CUT_OFF.search(said):
         problem = f"the call of {cut[1]!r} was cut off before its arguments ended: {one_line(said, 200)}"
         return "", (ToolRequest(id=call_id, name=cut[1], problem=problem),)
@@ -150,15 +150,41 @@ def parse_reply(said: str, *, tools: Sequence[str], call_id: str) -> tuple[str, 
     named = [name for name in tools if re.search(rf"(?m)^[\s`>*-]*{re.escape(name)}\s*[(\[{{]", said)]
     if named or _ATTEMPT.search(said):
         meant = next((name for name in (*named, *tools) if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", said)), UNREAD)
-        return said.strip(), (ToolRequest(id=call_id, name=meant, problem=_FORM),)
-    if final := [*_FINAL.finditer(said)]:
-        return said[final[-1].end() :].strip(), ()
-    return said.strip(), (ToolRequest(id=call_id, name=UNREAD, problem=_FORM),) if _THOUGHT.match(said) else ()
+        return said.strip(), (ToolRequest(id=call_id, name=meant, problem=FORM),)
+    if final := final_answer(said):
+        return said[final.end() :].strip(), ()
+    return said.strip(), (ToolRequest(id=call_id, name=UNREAD, problem=FORM),) if THOUGHT.match(said) else ()
+
+
+def _single_texts(tools: Sequence[ToolSpec]) -> dict[str, str]:
+    """By tool that needs one text and nothing else, the name of that parameter."""
+    needed = {tool.name: _mapping(required_only(tool).schema, "properties") for tool in tools}
+    return {
+        name: next(iter(properties))
+        for name, properties in needed.items()
+        if len(properties) == 1 and all(isinstance(one, dict) and one.get("type") == "string" for one in properties.values())
+    }
+
+
+def _json_reply(said: str, tools: Sequence[str], call_id: str) -> tuple[str, tuple[ToolRequest, ...]] | None:
+    """Return what the first JSON object of a known form says; `None` where there is none."""
+    for found in values_in(said):
+        if not isinstance(found, dict):
+            continue
+        if plain_name(str(found.get("action", ""))) == "final answer":
+            final = found.get("action_input", "")
+            return final if isinstance(final, str) else readable(final), ()
+        if (name := _tool_name(found, tools)) is not None:
+            thought = found.get("thought")
+            return thought if isinstance(thought, str) else "", (_request(found, name, call_id),)
+        if "answer" in found:
+            answer = found["answer"]
+            return answer if isinstance(answer, str) else readable(answer), ()
+    return None
 
 
 UNREAD = "reply"
 """The name of the tool where it cannot be determined."""
-_FORM = 'what you said is neither a call that can be read nor an answer; say just {"tool": "<tool>", "arguments": {…}} or {"answer": "<answer>"}'
 
 
 def _tool_name(found: dict[str, Json], tools: Sequence[str]) -> str | None:

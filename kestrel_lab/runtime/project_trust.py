@@ -18,6 +18,7 @@ from typing import Any
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.sanitize import one_line, shown_path
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.host.git import Repository, run_git
 from kestrel_lab.host.user import home_folder
 
@@ -134,7 +135,7 @@ def setting_lines(text: str, section: Iterable[str], wanted: Iterable[tuple[str,
 
     Each line is the first up to which the file, read as a file of its own, has the setting.
     """
-    lines, missing, found = text.splitlines(), set(wanted), dict[tuple[str, int], int]()
+    lines, missing, found = split_lines(text), set(wanted), dict[tuple[str, int], int]()
     for number in range(1, len(lines) + 1):
         if not missing:
             break

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kestrel_lab.shell_syntax.program_options import PROGRAMS, SEVERAL, WORDS_BEHIND_ONE_DASH, name_of
-from kestrel_lab.shell_syntax.wrappers import RUNNERS
+from kestrel_lab.shell_syntax.program_options import PROGRAMS, SEVERAL, WORDS_BEHIND_ONE_DASH, Command, name_of, subcommand_at
+from kestrel_lab.shell_syntax.wrappers import RUNNERS, without_run_by_find
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +233,35 @@ def harmless_pattern(pattern: tuple[str, ...], at: int) -> Harmless | None:
     if known is None and not has_subcommands:
         return None
     return _read(_SHOWN.get(known or "", ""), _NEVER.get(program, ""))
+
+
+_RUN_CODE = frozenset({"pytest", "python -m pytest", "cargo test", "cargo check", "cargo build", "go test", "go vet", "npm test"}) | {
+    *("make", "mypy", "ruff check")
+}
+"""Commands among those with harmless options that run code of the workspace, or write caches there."""
+
+
+def only_shows(command: Command) -> bool:
+    """Return whether a command does no more than read and show: it is known for that, and all its options are harmless."""
+    if not command or command[0] is None:
+        return False
+    program = name_of(command[0])
+    place = subcommand_at(command) if program in PROGRAMS and program not in SEVERAL else 1
+    if place is None:
+        return False
+    words = [program] if place == 1 and program not in PROGRAMS else [program, *(word or "" for word in command[place : place + 2])]
+    keys = (" ".join(words[:count]) for count in range(len(words), 0, -1))
+    key = next((key for key in keys if key in _SHOWN and key not in _RUN_CODE), None)
+    if key is None or (key == program and program in PROGRAMS):
+        return False
+    never = _NEVER.get(program, "")
+    front, rest = _read(_SHOWN.get(program, "") if program in PROGRAMS else "", never), _read(_SHOWN[key], never)
+    return all(map(front.covers, command[1:place])) and all(map(rest.covers, _without_actions(command)[place:]))
+
+
+def _without_actions(command: Command) -> Command:
+    """Return a `find` without what it runs, which are commands of their own."""
+    return tuple(word for word in without_run_by_find(command) if word not in ("-exec", "-execdir"))
 
 
 def _read(told: str, never: str) -> Harmless:

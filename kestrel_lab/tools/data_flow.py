@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
-from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger, Effect
+from kestrel_lab.core.calls import HELD, IN_KERNEL, PREVIEWED, Danger, Effect
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import Json
 
@@ -19,9 +19,6 @@ Shows = Literal["", "lines", "names"]
 Reach = Literal["nothing", "workspace", "address", "others", "anything"]
 """What a call may change or tell: nothing outside the run; files of the workspace; whoever answers at an address in its
 arguments; others, to whom it sends or with whom it changes things; or all of these."""
-
-HELD = frozenset({"S1", "S2", "S3"})
-"""Sandbox levels, as calls name them, at which a command reaches no network."""
 
 
 @dataclass(frozen=True, slots=True)

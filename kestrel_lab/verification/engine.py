@@ -8,10 +8,12 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final, Literal
 
-from kestrel_lab.verification.deeds import deeds_were_done, outcomes_are_right
+from kestrel_lab.verification.deeds import deeds_were_done
 from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.outcomes import outcomes_are_right
 from kestrel_lab.verification.places import citations_resolve, files_exist
 from kestrel_lab.verification.quotes import quotes_are_exact
+from kestrel_lab.verification.refused_calls import refused_calls_did_nothing
 from kestrel_lab.verification.subject import Subject
 from kestrel_lab.verification.workspace_files import WorkSpent
 
@@ -23,7 +25,7 @@ CHECKS: Final[Mapping[Kind, tuple[Check, ...]]] = MappingProxyType(
         "files": (files_exist,),
         "citations": (citations_resolve,),
         "quotes": (quotes_are_exact,),
-        "deeds": (deeds_were_done, outcomes_are_right),
+        "deeds": (deeds_were_done, refused_calls_did_nothing, outcomes_are_right),
     }
 )
 """The checks, by what they look at; each is named after what it holds true."""

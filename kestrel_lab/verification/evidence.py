@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, cast
 from kestrel_lab.core.citations import Citation, Span, Standing, citations_in, is_current, resolve_citation
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.quotes import contains_code, contains_quote, inexact_quotes, operator_changed_in
 from kestrel_lab.verification.subject import Subject
@@ -116,6 +117,13 @@ def _check_citation(subject: Subject, cited: Citation, quote: str = "") -> Check
     return CheckedCitation(citation=cited, quote=quote, span=span, state=cast("State", state), why=why, standing=stands)
 
 
+def span_as_now(subject: Subject, one: CheckedCitation) -> Span | None:
+    """Return what a citation points at as it is now: lines that changed since the run read them are read anew; `None` where they are gone."""
+    if one.span is None or not one.span.path or one.standing == "current":
+        return one.span
+    return resolve_citation(one.citation, (), subject.files.read)
+
+
 def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> tuple[str, str]:
     """The state of a cited place by the file as it is now; what the run read before decides only whether it has changed."""
     files, name = subject.files, cited.path
@@ -133,7 +141,7 @@ def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> 
         return "cited", ""
     if span is not None and _contains_quote(quote, span.text, subject):
         return "changed", f"{cited.text} is not as it was when it was read"
-    longest = max(len(text.splitlines()) for text in texts.values())
+    longest = max(len(split_lines(text)) for text in texts.values())
     if all(part is None for part in parts):
         return "wrong", f"{cited.text} is not there: the file has {longest} line{'s' * (longest != 1)}"
     at = next((f"{path}:{line}" for path, text in texts.items() if (line := _line_of(quote, text, subject))), "")
@@ -142,7 +150,7 @@ def _place(subject: Subject, cited: Citation, quote: str, span: Span | None) -> 
 
 def _lines(cited: Citation, text: str) -> str | None:
     """The cited lines, all of the text where none are named; `None` where they are not there."""
-    lines = text.splitlines()
+    lines = split_lines(text)
     if not cited.first:
         return text
     return "\n".join(lines[cited.first - 1 : cited.last]) if 1 <= cited.first <= cited.last <= len(lines) else None
@@ -163,8 +171,8 @@ def _contains_quote(quote: str, text: str, subject: Subject) -> bool:
 
 
 def _line_of(quote: str, text: str, subject: Subject) -> int:
-    first = quote.strip().splitlines()[0] if quote.strip() else ""
-    return next((number for number, line in enumerate(text.splitlines(), 1) if first and _contains_quote(first, line, subject)), 0)
+    first = split_lines(quote.strip())[0] if quote.strip() else ""
+    return next((number for number, line in enumerate(split_lines(text), 1) if first and _contains_quote(first, line, subject)), 0)
 
 
 def wrong_citations(backed: Iterable[CitedClaim]) -> Iterator[Issue]:

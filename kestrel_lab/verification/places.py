@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from kestrel_lab.core.citations import Citation, citations_in
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.language.python_ast import tree_of
 from kestrel_lab.verification.claims import Mention, Statement, files_in, folders_in, names_in, preceding_name
 from kestrel_lab.verification.issues import Issue, make_issue
@@ -48,7 +49,10 @@ def files_exist(subject: Subject) -> Iterator[Issue]:
     for said in subject.paid():
         cited = {one.path for one in citations_in(said.text) if one.path}
         for name in (*files_in(said), *folders_in(said)):
-            if _is_missing(subject, said, name, cited=name.text in cited):
+            missing = _is_missing(subject, said, name, cited=name.text in cited)
+            if missing or subject.files.exists(name.text):
+                subject.checked.add(name.text)
+            if missing:
                 fix = f"name a file that exists{_similar_path(subject, name.text)}"
                 yield make_issue("critical", said.text, f"{name.text} does not exist", fix)
 
@@ -117,7 +121,9 @@ def citations_resolve(subject: Subject) -> Iterator[Issue]:
         for cited in found:
             if cited.path and (wrong := _wrong_lines(subject, said, cited, others=cited.path in right)):
                 yield make_issue("critical", said.text, wrong, "read the file and cite the right lines")
-            elif cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
+            if cited.call and subject.calls is not None:
+                subject.checked.add(cited.call)
+            if cited.call and subject.calls is not None and cited.call not in {made.call for made in subject.calls}:
                 what = f"there was no tool call {cited.call}"
                 yield make_issue("critical", said.text, what, "cite a call of this run, or say where it is from")
 
@@ -131,7 +137,8 @@ def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: 
     if not texts:
         return ""  # `files_exist` speaks of it
     where = f"{cited.path}:{cited.first}" + (f"-{cited.last}" if cited.last != cited.first else "")
-    counts = {path: len(text.splitlines()) for path, text in texts.items()}
+    subject.checked.add(where)
+    counts = {path: len(split_lines(text)) for path, text in texts.items()}
     longest = max(counts.values())
     if cited.first > longest:
         return f"{where} is not there: the file has {longest} lines"

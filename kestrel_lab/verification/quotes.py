@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final
 
 from kestrel_lab.core.citations import Citation, citations_in
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.verification.claims import MOST_CHARS, Statement, code_in, files_in
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.subject import Subject
@@ -39,6 +40,8 @@ _RAISED: Final = re.compile(r"^[A-Z][A-Za-z]+(?:Error|Exception|Warning): ")
 _ROLE: Final = re.compile(r":[a-z][\w:+-]{0,60}:`(?:~[\w.]*\.(?=\w))?")
 _ON: Final = re.compile(r"[\"'][ \t\r]*(?:#[^\n]*)?\\?\n[ \t]*(?:\+[ \t]*)?[fbruFBRU]{0,2}[\"']")
 """Where a string goes on in the next line."""
+_ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
+"""A character as JSON and strings of code write it."""
 _PUT_IN: Final = re.compile(r"[\"'] ?\+ ?[\w.()\[\]]{1,60} ?\+ ?[fbruFBRU]{0,2}[\"']")
 """Where something is put into a string by `+`."""
 
@@ -51,6 +54,7 @@ def quote_words(text: str) -> list[str]:
 @lru_cache(maxsize=128)
 def words_of_text(text: str) -> str:
     """The words of a file's text, strings and comments that go on over lines put together."""
+    text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
     text = re.sub(r"\n[ \t]*(?:#+|//+|\*|>|\.\.)[ \t]?", " ", text)
     text = _HOLE.sub(f" {_FILLED} ", re.sub(r"\\[nrt]", " ", _PUT_IN.sub("{}", _ON.sub("", text))))
     return f" {' '.join(quote_words(text))} "
@@ -196,7 +200,7 @@ _VALUE: Final = re.compile(r".*[\"']|-*\d.*|True|False|None|and|or|is|in|not|[^\
 
 def with_context_lines(cited: Citation, text: str) -> str:
     """Return the cited lines with those near them."""
-    return "\n".join(text.splitlines()[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
+    return "\n".join(split_lines(text)[max(0, cited.first - 1 - SLACK) : cited.last + SLACK])
 
 
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][\w.]* = \S")
@@ -242,6 +246,7 @@ def inexact_quotes(subject: Subject, said: Statement) -> Iterator[Issue]:
         every = [*_named_texts(subject, said), *_span_texts(subject)]
         known = [*every, *_own_texts(subject)]
         if contains_quote(quote, subject.through(known)) or contains_code(quote, subject.through(known)):
+            subject.checked.add(quote)
             continue
         cost = len(quote_words(quote))
         if not changed_quote(quote, subject.through(_own_texts(subject), cost)) and (
@@ -287,6 +292,7 @@ def _block(subject: Subject, said: Statement) -> Iterator[Issue]:
                 yield make_issue("critical", literal, f"the text “{literal}” is not exact; the source reads: {found}", _FIX)
         if len(there) < 2 or 2 * len(there) < len(body):
             continue
+        subject.checked.add(said.text)
         for line in body:
             if line not in there and (found := changed_code(line, subject.through([text]), _known_names(line, [text]))):
                 yield make_issue("critical", line, f"the line is not exact; the source reads: {found}", "read the source and copy the line")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -47,6 +47,8 @@ class Subject:
     """What the run did; `None` where that is not known."""
     ground: Files | None = None
     """`None` where there is no workspace."""
+    checked: set[str] = field(default_factory=set, compare=False)
+    """What the checks could compare so far: places, quotes and actions that are right or wrong for certain."""
 
     @cached_property
     def claims(self) -> tuple[Statement, ...]:
@@ -96,6 +98,13 @@ class Subject:
     def files(self) -> Files:
         """The workspace; without one nothing can be said to be missing."""
         return Files(Path("/nonexistent"), known=False) if self.ground is None else self.ground
+
+    @cached_property
+    def acts(self) -> tuple[Deed, ...] | None:
+        """The calls that act, those that a rule denied with the arguments that the model asked for; `None` where they are not known."""
+        asked = {made.call: made.args for made in self.calls or ()}
+        every = self.deeds
+        return None if every is None else tuple(one if one.args else replace(one, args=asked.get(one.call, {})) for one in every)
 
     @cached_property
     def whole_spans(self) -> tuple[Span, ...]:

@@ -12,7 +12,7 @@ from kestrel_lab.core.sanitize import one_line, sanitize_text
 from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.elements import template_macros
 
-Word = Literal["wrong", "checked", "partly checked", "unchecked"]
+Word = Literal["wrong", "checked", "partly checked", "unchecked", "nothing to check"]
 _CERTAIN: Final = frozenset({"facts", "citations", "form"})
 """The verifiers that ask no model."""
 _UNFINISHED: Final = "unfinished"
@@ -24,7 +24,8 @@ class Badge:
     """What is certain or measured about an answer, and nothing else."""
 
     word: Word
-    """`wrong` with a concern that is not minor, `partly checked` where the checks stopped early, `unchecked` where nobody looked."""
+    """`wrong` with a concern that is not minor, `partly checked` where the checks stopped early, `unchecked` where nobody looked, `nothing to check`
+    where the answer names nothing that the checks could compare."""
     concerns: int = 0
     """Concerns that are not minor."""
     stopped: str = ""
@@ -46,9 +47,11 @@ class Badge:
     suite: str = ""
 
     def __str__(self) -> str:
-        told = {"wrong": f"{format_count(self.concerns, 'concern')}", "unchecked": "not checked"}.get(
-            self.word, "no error found by the checks"
-        )
+        told = {
+            "wrong": f"{format_count(self.concerns, 'concern')}",
+            "unchecked": "not checked",
+            "nothing to check": "not checked: it names no place, quote or action that can be compared",
+        }.get(self.word, "no error found by the checks")
         parts = [told, f"the checks stopped early: {sanitize_text(self.stopped)}" if self.stopped else ""]
         parts.append("" if self.claims is None else f"{self.cited} of {format_count(self.claims, 'claim')} cited")
         parts.append(f"{format_count(self.deeds, 'deed')} confirmed by the log" if self.deeds else "")
@@ -76,6 +79,12 @@ class Badge:
         )
 
 
+def _looked_word(end: RunFinished) -> Word:
+    if not end.looked:
+        return "unchecked"
+    return "checked" if end.checked != 0 else "nothing to check"
+
+
 def badge_of(events: Iterable[Event]) -> Badge:
     """Return the badge of a run's answer, made of verdicts and the end of the run alone."""
     told = [event for event in events if isinstance(event, VerifierFinished | RunFinished)]
@@ -86,7 +95,7 @@ def badge_of(events: Iterable[Event]) -> Badge:
     wrong = sum(one.get("severity") != "minor" for one in end.concerns)
     stopped = next((one_line(str(one.get("what", "")), 200) for one in end.concerns if one.get("check") == _UNFINISHED), "")
     return Badge(
-        word="wrong" if wrong else "partly checked" if stopped else "checked" if end.looked else "unchecked",
+        word="wrong" if wrong else "partly checked" if stopped else _looked_word(end),
         concerns=wrong,
         stopped=stopped.rpartition("end: ")[2],
         claims=len(end.claims) if end.claims else None,

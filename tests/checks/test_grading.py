@@ -51,7 +51,8 @@ def test_the_grader_sees_everything_as_json(tmp_path):
     [
         ("fine", "there is no object with a score in it"),
         ('{"score": 2, "why": ""}', "the score is a number from 0 to 1, not 2"),
-        ('{"score": "1"}', "the score is a number from 0 to 1, not '1'"),
+        ('{"score": "high"}', "the score is a number from 0 to 1, not 'high'"),
+        ('{"score": "11"}', "the score is a number from 0 to 1, not 11"),
         ('{"score": true}', "the score is a number from 0 to 1, not True"),
         ('It says {"score": 1} but {"score": 0}', "there are 2 objects with a score in it"),
     ],

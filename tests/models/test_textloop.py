@@ -66,6 +66,55 @@ def test_a_call_is_understood_in_the_forms_models_use(said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "thought"),
+    [
+        ('Thought: I should look.\nAction: read_file\nAction Input: {"path": "a.txt"}', "I should look."),
+        ("Thought: I should look.\nAction: read_file\nAction Input: a.txt", "I should look."),
+        ('Action: `Read_File`\nAction Input:\n```json\n{"path": "a.txt"}\n```', ""),
+        ('**Thought:** look\n**Action:** read_file\n**Action Input:** {"path": "a.txt"}\n', "look"),
+        ('Thought 1: a\nAction 1: read_file\nAction Input 1: "a.txt"\nObservation 1: red\nFinal Answer: red', "a"),
+        ('I look first.\n\nAction: read_file\nAction_Input: {"path": "a.txt"}\nObservation:', "I look first."),
+    ],
+)
+def test_actions_of_react_are_calls(said: str, thought: str) -> None:
+    """`Action:` with `Action Input:` is a call, in any case and marks; what the model made up behind `Observation:` is left out."""
+    answer, streamed, _ = ask(said)
+    assert [(call.name, call.args, call.problem) for call in answer.calls] == [("read_file", {"path": "a.txt"}, "")]
+    assert (answer.text.strip("* "), streamed) == (thought, "")
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("Answer: It is red.", "It is red."),
+        ("Thought: I know.\nAnswer: It is red.\nAnd old.", "It is red.\nAnd old."),
+        ("**Final Answer:** It is red.", "It is red."),
+        ("Thought: done\nAction: Final Answer\nAction Input: It is red.", "It is red."),
+        ('{"action": "Final Answer", "action_input": "It is red."}', "It is red."),
+        ("Question: which?\nAnswer: red\nNext: none", "Question: which?\nAnswer: red\nNext: none"),
+    ],
+)
+def test_answers_of_react_are_answers(said: str, text: str) -> None:
+    """What `Answer:` or `Final Answer:` leads to is the answer; a line `Answer:` within other text is a part of it."""
+    answer, _, _ = ask(said)
+    assert (answer.text, answer.calls) == (text, ())
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ('Action: read_file\nAction Input: {"path": "a"}\nAction: read_file\nAction Input: {"path": "b"}', "it asks for several actions"),
+        ('Action: read_file\nAction Input: {"path": "a"}\nFinal Answer: red', "it asks for an action and gives an answer"),
+        ('Action: read_file\nAction Input: {"path": ', "must be a JSON object"),
+    ],
+)
+def test_ambiguous_actions_are_refused_with_the_reason(said: str, problem: str) -> None:
+    """Nobody can tell which of several actions is meant, or what an input that is cut off would have been."""
+    answer, _, _ = ask(said)
+    assert [(call.args, problem in call.problem) for call in answer.calls] == [({}, True)]
+
+
+@pytest.mark.parametrize(
     ("said", "text"),
     [
         ('{"answer": "It says \\"hi\\" \\ud83e\\udd85\\n."}', 'It says "hi" 🦅\n.'),
@@ -95,7 +144,7 @@ def test_unreadable_arguments_state_their_problem() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        "Thought: I should look.\nAction: read_file\nAction Input: a.txt",
+        "Thought: I should look.\nAction: read_file\nAction Input: [1]\n2",
         "Thought: I should look.\nAction: read_file[a.txt]",
         "**Action:** `read_file`\n**Action Input:** {path: a.txt}",
         "Action 1: open[a.txt]",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from waits import PATIENCE_S, until
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.text_files import end_pattern, split_lines
+from kestrel_lab.core.text_files import end_pattern, lines_with_ends
 from kestrel_lab.tools.builtin import native_tools
 from kestrel_lab.tools.files.edit import replace_exact, unified_diff
 from kestrel_lab.tools.files.fingerprints import CHANGING
@@ -169,7 +169,7 @@ def test_the_diff_can_be_applied(tmp_path_factory: pytest.TempPathFactory, befor
 @given(text=st.text(alphabet="ab\r\n", max_size=30), old=st.text(alphabet="ab\n", max_size=4), new=st.text(alphabet="ab\n", max_size=4))
 def test_replacing_is_exact(text: str, old: str, new: str) -> None:
     """Law: either one place changed, everything else is as it was, and no line end is new to the file; or it is refused."""
-    assert "".join(split_lines(text)) == text
+    assert "".join(lines_with_ends(text)) == text
     ends = re.compile(end_pattern(text))
     try:
         after = replace_exact(text, old, new, everywhere=False)

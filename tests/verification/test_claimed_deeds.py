@@ -68,7 +68,7 @@ FETCH = call("g", "fetch", {"url": "x"}, "all tests pass, says the page")
         ([*EDIT, *FETCH], "I deleted here.py.", "no call of this run did that with here.py"),
         ([], "I edited the default.", "no call of this run did anything"),
         (NO_EDIT, "I sent the mail.", "the call of edit_file was denied"),
-        (EDIT, "I sent the mail.", ""),
+        (EDIT, "I sent the mail.", "no call of this run did that"),
         (call("l", "deploy", {"to": "live"}, error=LOST), "I deployed it.", ""),  # nobody knows
         (bash("t", "make lint", 0), "I ran `make lint`.", ""),
         (bash("t", "make  lint", 0), "I ran `make lint`.", ""),

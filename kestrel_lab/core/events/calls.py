@@ -193,6 +193,9 @@ class ToolAnswered(Event, frozen=True, kw_only=True):
     """Versions of files, by path, that the step knows by it: hashes of what they hold, empty for what is missing."""
     changed: list[str] = field(default_factory=list)
     """Files that the call changed, as far as the tool says so."""
+    touched: list[str] | None = None
+    """Files of the workspace that were other ones when it ended than when it began, of a call that names none and may change any; `None`
+    where nobody compared them. Something else may have changed them meanwhile."""
     before: dict[str, Json] = field(default_factory=dict)
     """By changed file, what undoes the change: `{blob, existed, after}` or, of a deletion, `{trash, after}`. What the file held is kept beside
     the log under the name `blob`, empty where it held nothing; `after` is the version that the call left."""

@@ -1,7 +1,7 @@
 """What a run really did, folded from its log: files it changed, commands it ran, other calls that act, what was denied or is unknown.
 
 Nothing here reads prose. A call counts by what its tool declares: a pure call does nothing, and one that is SAFE changes nothing of anybody's. A file counts as changed where
-the tool says so; what a command changed shows in its command line only.
+the tool says so; of a command it is known which files were touched while it ran, where somebody compared them.
 """
 
 from __future__ import annotations
@@ -9,16 +9,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
-from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event, ToolAnswered, ToolCalled
+from kestrel_lab.core.events.union import (
+    ApprovalAsked,
+    ApprovalGiven,
+    CellsChanged,
+    Event,
+    KernelChanged,
+    RunForked,
+    RunStarted,
+    ToolAnswered,
+    ToolCalled,
+)
 from kestrel_lab.core.json_types import Json, readable
 from kestrel_lab.core.sanitize import one_line, sanitize_text
 
 Outcome = Literal["done", "failed", "denied", "unknown", "open"]
 Kind = Literal["change", "command", "other"]
-TYPES: Final = tuple(kind.type for kind in (ToolCalled, ToolAnswered, ApprovalAsked, ApprovalGiven))
-"""The types of the events that are folded."""
+TYPES: Final = tuple(kind.type for kind in (ToolCalled, ToolAnswered, ApprovalAsked, ApprovalGiven, KernelChanged, CellsChanged))
+"""The types of the events that are folded, beside those that say which tools are offered."""
 _EXIT_CODE: Final = re.compile(r"\bexit_code\b[\"']?\s*[:=]\s*(-?\d+)")
 _DIFF_LINE: Final = re.compile(r"^([+-])(?!\+\+ |-- )", re.MULTILINE)
 _DIFF: Final = re.compile(r"^--- [^\n]*\n\+\+\+ [^\n]*\n@@.*", re.MULTILINE | re.DOTALL)
@@ -43,6 +53,16 @@ class Deed:
     """Of a command that ended."""
     output: str = ""
     """What the call answered, or its error."""
+    touched: tuple[str, ...] | None = None
+    """Files that were other ones when it ended; `None` where nobody compared them."""
+    variables: tuple[str, ...] | None = None
+    """Variables of a kernel that it changed; `None` where none were compared."""
+    cells: bool = False
+    """Whether it changed cells of a notebook."""
+    sandbox: str = ""
+    """The level that its commands were held in at."""
+    reaches: str = ""
+    """How far its tool reaches, as its author says; empty where nobody does."""
 
     def __str__(self) -> str:
         what = self.what
@@ -79,6 +99,9 @@ class DeedLog:
     _ends: dict[str, ToolAnswered] = field(default_factory=dict)
     _denied: set[str] = field(default_factory=set)
     _order: dict[str, None] = field(default_factory=dict)
+    _reaches: dict[str, str] = field(default_factory=dict)
+    _variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    _cells: set[str] = field(default_factory=set)
 
     def take(self, event: Event) -> None:
         """Take one event in."""
@@ -97,6 +120,22 @@ class DeedLog:
                 self._denied.discard(event.call)
             else:
                 self._denied.add(event.call)
+        else:
+            self._take_effects(event)
+
+    def _take_effects(self, event: Event) -> None:
+        if isinstance(event, RunStarted | RunForked):
+            # Of a tool that is SAFE it is supposed, as of all tools of a run that was recorded elsewhere: it excludes nothing.
+            self._reaches |= {
+                str(tool.get("name")): str(tool.get("reaches") or "")
+                for tool in event.tools
+                if tool.get("danger") != "SAFE" and "reaches" not in cast("list[str]", tool.get("unsaid") or [])
+            }
+        elif isinstance(event, KernelChanged):
+            names = tuple(str(change.get("name")) for change in event.changes)
+            self._variables[event.call] = (*self._variables.get(event.call, ()), *names)
+        elif isinstance(event, CellsChanged):
+            self._cells.add(event.call)
 
     @property
     def deeds(self) -> tuple[Deed, ...]:
@@ -118,6 +157,8 @@ class DeedLog:
         return Deed(
             call=call, tool=tool, args=args, outcome=self._outcome(call, end), kind=kind, files=files, added=added, removed=removed,
             exit_code=int(code[1]) if code else None, output=text,
+            touched=None if end is None or end.touched is None else tuple(end.touched), variables=self._variables.get(call),
+            cells=call in self._cells, sandbox="" if begun is None else begun.sandbox, reaches=self._reaches.get(tool, ""),
         )  # fmt: skip
 
     def _outcome(self, call: str, end: ToolAnswered | None) -> Outcome:

@@ -181,6 +181,8 @@ class RunFinished(Event, frozen=True, kw_only=True):
     """Of an answer that was asked for as claims with citations: `text`, `state`, `citations` of each, as they were when it was given."""
     confirmed: int = 0
     """Deeds that the answer claims in the first person and the log has."""
+    checked: int | None = None
+    """How many places, quotes and actions that the answer names the checks could compare; `None` in logs of earlier versions."""
     calibrated: dict[str, Json] = field(default_factory=dict)
     """What confidences like this answer's were worth in trials of the same model: `share` that was right, `trials`, `suite`."""
     actions: list[dict[str, Json]] = field(default_factory=list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, get_args
@@ -68,7 +69,7 @@ def split_guidance(text: str, unit: str = "paragraph") -> DividedFile:
 
     if unit not in get_args(Unit):
         raise UsageError(f"the unit is paragraph, section or item, not {unit!r}; {did_you_mean(unit, get_args(Unit))}")
-    lines = text.splitlines(keepends=True)
+    lines = [*io.StringIO(text, newline="")]
     tokens = MarkdownIt("commonmark").enable("table").use(front_matter_plugin).parse(text)
     blocks = [token for token in tokens if token.level == 0 and token.map is not None and token.nesting >= 0]
     matter = bool(blocks) and blocks[0].type == "front_matter"

@@ -16,6 +16,7 @@ from kestrel_lab.checks.llm_judge import ModelEntailment
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.protocols import Model, Reporter
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.evals.stats.intervals_and_tests import NOTHING, Interval, wilson_proportion
 from kestrel_lab.evals.summaries.result_table import label_kind
 from kestrel_lab.views.dataframes import unit_frame
@@ -116,7 +117,7 @@ def read_labelled(path: Path) -> list[LabelledClaim]:
     if not path.is_file():
         raise UsageError(f"there is no file {str(path)!r} of labelled claims")
     found: list[LabelledClaim] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), 1):
         try:
             row: Any = loads(line)
             fits = isinstance(row["claim"], str) and isinstance(row["evidence"], list) and isinstance(row["supported"], bool)

@@ -16,6 +16,7 @@ from typing import Any, Literal, cast
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json, dumps, loads
 from kestrel_lab.core.sanitize import one_line, sanitize_text
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.tools.tool_search import ToolDescription
 
 Kind = Literal["pypi", "npm"]
@@ -165,7 +166,7 @@ def read_catalogue(path: Path | None = None) -> list[Entry]:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"the catalogue of MCP servers {where} cannot be read: {error}") from error
     entries: dict[str, Entry] = {}
-    for number, line in enumerate(text.splitlines()[:_MOST_ENTRIES], 1):
+    for number, line in enumerate(split_lines(text)[:_MOST_ENTRIES], 1):
         if not line.strip():
             continue
         try:

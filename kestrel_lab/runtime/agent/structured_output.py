@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from importlib import import_module
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
+from kestrel_lab.answers.lenient_json import fit_to_schema
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.events.union import Prompted
 from kestrel_lab.core.json_types import Json, dumps, loads, values_in
@@ -66,7 +67,8 @@ class Dialogue:
 def read_json(text: str, schema: dict[str, Json] | None = None) -> Json:
     """Return the JSON value in a model's answer, alone or in a fence or among words; raises `UsageError` if there is none or it does not fit.
 
-    A value that is no object may be that of the key `value`, as providers want it; a text may be the answer as it stands.
+    It is read leniently, see `answers.lenient_json`; several values that fit and differ are refused. A value that is no object may be that of
+    the key `value`, as providers want it; a text may be the answer as it stands.
     """
     if schema is None:
         return _largest_json(text)
@@ -75,13 +77,24 @@ def read_json(text: str, schema: dict[str, Json] | None = None) -> Json:
     fits = jsonschema.Draft202012Validator(schema)
     if fits.is_valid(text.strip()):
         return text.strip()
-    value = _largest_json(text)
-    if isinstance(value, dict) and value.keys() == {"value"} and not fits.is_valid(value):
+    values = [_as_asked(value, schema, fits) for value in _json_values(text)]
+    fitting = [value for value in values if fits.is_valid(value)]
+    if any(value != fitting[0] for value in fitting):
+        raise UsageError(f"there are {len(fitting)} different answers in it: give one")
+    if fitting:
+        return fitting[0]
+    value = _largest(values)
+    problems = sorted(fits.iter_errors(value), key=lambda error: list(map(str, error.absolute_path)))
+    raise UsageError("; ".join(f"{_place(error.absolute_path)}{error.message[:300]}" for error in problems[:5]))
+
+
+def _as_asked(value: Json, schema: dict[str, Json], fits: Any) -> Json:
+    """The value as it is where it fits, else that of the key `value`, else as the schema has it."""
+    if fits.is_valid(value):
+        return value
+    if isinstance(value, dict) and value.keys() == {"value"} and "value" not in cast("dict[str, Json]", schema.get("properties") or {}):
         value = value["value"]
-    if problems := sorted(fits.iter_errors(value), key=lambda error: list(map(str, error.absolute_path))):
-        told = "; ".join(f"{_place(error.absolute_path)}{error.message[:300]}" for error in problems[:5])
-        raise UsageError(told)
-    return value
+    return value if fits.is_valid(value) else fit_to_schema(value, schema)
 
 
 def read_typed(text: str, schema: dict[str, Json] | None, fits: Callable[[Json], object] | None) -> Json:
@@ -97,11 +110,20 @@ def _place(path: object) -> str:
     return f"{where}: " if where else ""
 
 
-def _largest_json(text: str) -> Json:
+def _json_values(text: str) -> list[Json]:
+    """The JSON values in an answer; raises `UsageError` where there is none."""
     try:
-        return loads(text.strip())
+        return [loads(text.strip())]
     except ValueError:
         found = list(values_in(text, "{["))
     if not found:
         raise UsageError("there is no JSON in it")
-    return max(found, key=lambda value: len(dumps(value)))
+    return found
+
+
+def _largest_json(text: str) -> Json:
+    return _largest(_json_values(text))
+
+
+def _largest(values: list[Json]) -> Json:
+    return max(values, key=lambda value: len(dumps(value)))

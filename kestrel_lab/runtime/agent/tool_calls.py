@@ -38,6 +38,7 @@ from kestrel_lab.middleware.record_events import RecordAnswer, RecordIntent
 from kestrel_lab.runtime.agent.file_trace import FileTrace
 from kestrel_lab.runtime.agent.macro_calls import MacroCalls
 from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, stored_result
+from kestrel_lab.runtime.agent.touched_files import TouchedFiles
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.preview import code_context, versions_of, with_dry_run
 from kestrel_lab.runtime.context.run_context import RunContext
@@ -111,6 +112,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         *((order,) if order.matters else ()),
         *((Approval(desk.confirm),) if state.shows or [tool for tool in tools if tool.preview or tool.dry_run] else ()),
         FileTrace(ctx, calls),
+        *((TouchedFiles(ctx),) if ctx.ports.look else ()),
         # In its place: a call that may not be made is not answered either, and a read sees the write before it.
         *(_cache(ctx) if any(map(is_cacheable, tools)) else ()),
         *((_timeout(toolbox),) if {tool.timeout_s for tool in tools} != {None} else ()),

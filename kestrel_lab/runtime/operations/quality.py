@@ -2,19 +2,19 @@
 
 It has no tools, whatever its step names, and grows no steps: others act on the report, which is never the run's answer
 while there is another (`Plan.ends`). Deterministic checks come first; a model is asked only where the step says so, and an
-issue of the model counts only if its place is in the answer.
+issue of the model counts only if its place is in the answer: one that is not is left out by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from kestrel_lab.core.citations import Span
 from kestrel_lab.core.errors import ModelError, UsageError
-from kestrel_lab.core.expressions.templates import escape_template
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.plan import REPORTS
 from kestrel_lab.core.sanitize import one_line
@@ -27,6 +27,7 @@ from kestrel_lab.runtime.review.evidence_table import check_claims, spans_for_mo
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.views.dataframes import unit_frame
+from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import Part, PartsView, Table
 from kestrel_lab.views.notices import COLUMNS, quality_line, quality_rows
 
@@ -84,7 +85,7 @@ async def quality(scope: Scope) -> Done:
     backed = await asyncio.to_thread(evidence_of, subject) if answer else ()
     missing = [one.text for one in backed if one.state != "cited"]
     if asked and answer:
-        said, more = await _ask_model(scope, goal, answer, spans_for_model(subject, backed))
+        said, more = await _ask_model(scope, goal, answer, spans_for_model(subject, backed, ctx.state.writers))
         found += [{**entry, "step": entry["step"] or maker} for entry in said]
         missing += [text for text in more if text not in missing]
     found.sort(key=lambda one: SEVERITIES.index(str(one["severity"])))
@@ -112,7 +113,12 @@ async def _ask_model(scope: Scope, goal: str, answer: str, spans: Sequence[Span]
         for entry in said["issues"][:MOST]
     )
     missing = [make_issue("minor", "", text, "").what for text in said["missing_evidence"][:MOST]]
-    return [_entry(one, name if name in steps else "") for one, name in issues], missing
+    found = [_entry(one, name if name in steps else "") for one, name in issues]
+    if strange := said["strange"]:
+        places = ", ".join(f"“{one_line(place, 60)}”" for place in strange[:3])
+        what = f"{format_count(len(strange), 'issue')} of a model {'was' if len(strange) == 1 else 'were'} left out: the answer does not have {places}"
+        found.append(_entry(make_issue("minor", "", what, "report again, with another model", check="model")))
+    return found, missing
 
 
 def _entry(one: Issue, step: str = "") -> dict[str, Json]:
@@ -125,12 +131,23 @@ def _maker(scope: Scope) -> str:
 
 
 def _report(text: str, answer: str) -> dict[str, Any]:
-    """Return a model's report; raises `UsageError` for one with places that are not in the answer."""
+    """Return a model's report, its issues about words that the answer does not have apart, as `strange`; raises `UsageError` for none."""
     report = cast("dict[str, Any]", read_json(text, REPORT))
-    plain = " ".join(answer.split())
-    if strange := [entry["place"] for entry in report["issues"] if entry["place"] and " ".join(entry["place"].split()) not in plain]:
-        raise UsageError(f"a place must be quoted from the answer exactly: {escape_template(strange[0][:100])!r} is none")
-    return report
+    plain = _plain(answer)
+    there = [all(part in plain for part in map(_plain, _GAP.split(entry["place"]))) for entry in report["issues"]]
+    return {
+        "issues": [entry for entry, has in zip(report["issues"], there, strict=True) if has],
+        "strange": [entry["place"] for entry, has in zip(report["issues"], there, strict=True) if not has],
+        "missing_evidence": report["missing_evidence"],
+    }
+
+
+_GAP: Final = re.compile(r"\.{3}|…")
+
+
+def _plain(text: str) -> str:
+    """A text without what a model changes when it quotes: case, white space, marks of emphasis and quotation, a stop at its end."""
+    return " ".join(re.sub(r"[*_`\"“”'’]", "", text).casefold().split()).strip(" .,;:")
 
 
 _NONE: Final = "no step of this run reports on quality: kestrel run GOAL --verify quality, or a step with `operation: quality`"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any, cast
 from kestrel_lab.answers.claim_markdown import as_markdown, asks_for_claims, claims_given
 from kestrel_lab.answers.contracts import contract_named, is_abstention
 from kestrel_lab.checks.llm_judge import SCHEMA, judge_prompt, verdict_of
+from kestrel_lab.core.citations import Span, is_current
 from kestrel_lab.core.errors import UnmetError, UsageError
 from kestrel_lab.core.events.union import ModelEscalated, StepFinished, VerifierFinished, VerifierStarted
 from kestrel_lab.core.expressions.templates import escape_template
@@ -25,8 +26,9 @@ from kestrel_lab.runtime.execution.artifacts import as_text
 from kestrel_lab.runtime.execution.operation import Done, Scope
 from kestrel_lab.runtime.operations.arguments import Arguments, step_dialogue, temperature_of
 from kestrel_lab.runtime.operations.verifiers import VERDICT, Cites, Formed, Grounded, ModelVerifier, Vote
-from kestrel_lab.runtime.review.evidence_table import answer_subject, cited_spans
-from kestrel_lab.verification.evidence import cited_share, evidence_of
+from kestrel_lab.runtime.review.evidence_table import changed_spans, cited_spans
+from kestrel_lab.verification.evidence import cited_share, evidence_of, span_as_now
+from kestrel_lab.verification.subject import Subject
 
 ROUNDS = 2
 """Repairs, unless a step says otherwise."""
@@ -231,25 +233,39 @@ def tool_evidence(state: RunState, *, but: str = "") -> tuple[Evidence, ...]:
 
 
 async def evidence_for(scope: Scope, answer: str, goal: str) -> tuple[Evidence, ...]:
-    """Return the evidence for judging an answer: the spans it cites or that match it; without any, all results of tools."""
-    spans = await asyncio.to_thread(cited_spans, scope.subject(answer, goal))
-    cited = tuple(
-        Evidence(call=span.call, tool=span.found if span.call else "the workspace", text=span.text, span=span.id if span.path else "")
+    """Return the evidence for judging an answer: the spans it cites, without any all results of tools; then the files that the run changed.
+
+    All of it is as it is now: a result of before the run changed its file says so.
+    """
+    state, subject = scope.ctx.state, scope.subject(answer, goal)
+    cited = await asyncio.to_thread(lambda: _as_evidence(cited_spans(subject)))
+    changed = await asyncio.to_thread(lambda: _as_evidence(changed_spans(subject, state.writers)))
+    return (*(cited or _dated(tool_evidence(state, but=scope.step.id), subject)), *changed)
+
+
+def _as_evidence(spans: Iterable[Span]) -> tuple[Evidence, ...]:
+    return tuple(
+        Evidence(
+            call=span.call,
+            tool=span.found if span.call or not span.first else "the workspace",
+            text=span.text,
+            span=span.id if span.path else "",
+        )
         for span in spans
     )
-    return cited or tool_evidence(scope.ctx.state, but=scope.step.id)
+
+
+def _dated(found: Iterable[Evidence], subject: Subject) -> tuple[Evidence, ...]:
+    """The results of tools, those that show lines of files as they are no more marked as old."""
+    old = {span.call: span.path for span in subject.spans if span.path and is_current(span, subject.files.read) != "current"}
+    return tuple(replace(one, tool=f"{one.tool}, before {old[one.call]} was changed") if one.call in old else one for one in found)
 
 
 def _model_judge(scope: Scope, order: _Order, number: int, model: str) -> Verifier:
     """Return the n-th judge; each but the first has a conversation of its own, so that none is influenced by another."""
     own = scope.step.id if number == 1 else f"{scope.step.id}/judge#{number}"
-    known = {
-        span.id
-        for span in (
-            *answer_subject(scope.ctx.state, scope.ctx.workspace.root, "").spans,
-            *cited_spans(scope.subject(order.text, order.goal)),
-        )
-    }
+    subject = scope.subject(order.text, order.goal)
+    known = {span.id for span in (*subject.spans, *cited_spans(subject, scope.ctx.state.writers))}
 
     def knows(name: str) -> bool:
         return any(name in (item.call, item.span) for item in tool_evidence(scope.ctx.state)) or name in known
@@ -281,7 +297,8 @@ class _ClaimJudge:
     async def __call__(self, claim: Claim) -> Verification:
         """Judge; raises `ModelError` where the model comes to no verdict."""
         scope = self.scope
-        backed = await asyncio.to_thread(evidence_of, scope.subject(claim.answer, claim.goal), self.claims)
+        subject = scope.subject(claim.answer, claim.goal)
+        backed = await asyncio.to_thread(evidence_of, subject, self.claims)
         issues: list[str] = []
         asked = [one for one in backed if one.state == "cited"][:MOST_JUDGED]
         for number, one in enumerate(asked, 1):
@@ -290,7 +307,9 @@ class _ClaimJudge:
                 scope, id=own, schema=SCHEMA, temperature=temperature_of(scope), model=self.model or scope.step.model, tools=()
             )
             with _end_conversation(scope, own):
-                said = await talk.ask(judge_prompt(one.text, [cited.span.text for cited in one.cited if cited.span]), verdict_of)
+                said = await talk.ask(
+                    judge_prompt(one.text, [span.text for cited in one.cited if (span := span_as_now(subject, cited))]), verdict_of
+                )
             if said.verdict != "entailed":
                 what = "contradicts it" if said.verdict == "contradicted" else "does not show it"
                 issues.append(f"what it cites {what}, says a model: {one_line(one.text, 160)}")

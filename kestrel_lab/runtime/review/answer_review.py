@@ -18,7 +18,15 @@ from kestrel_lab.core.events.deeds import Deed
 from kestrel_lab.core.events.union import RunFinished
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibration_for, known_models
-from kestrel_lab.runtime.review.evidence_table import answer_issues, answer_subject, calls_made, claims_in, deeds_done
+from kestrel_lab.runtime.review.evidence_table import (
+    answer_issues,
+    answer_subject,
+    calls_made,
+    claims_in,
+    deeds_done,
+    deeds_of_chat,
+    speaks_of_earlier,
+)
 from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.verification.evidence import evidence_of
 from kestrel_lab.verification.issues import Issue, make_issue
@@ -45,11 +53,14 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
         return end
     deeds = await deeds_done(ctx, answer)
 
-    def look() -> tuple[RunFinished, bool]:
+    def look() -> tuple[RunFinished, tuple[Issue, ...], bool]:
         ordered = ctx.containment != "off" and ctx.flow.answers_hold(may_contain_order)
-        return _with_review(end, ctx.state, Path(ctx.workspace.root), deeds), ordered
+        return *_with_review(end, ctx.state, Path(ctx.workspace.root), deeds), ordered
 
-    looked, ordered = await asyncio.to_thread(look)
+    looked, found, ordered = await asyncio.to_thread(look)
+    if speaks_of_earlier(ctx, found):
+        deeds = await deeds_of_chat(ctx, deeds or ())
+        looked, _, _ = await asyncio.to_thread(look)
     # Whose words they are is folded from the log only where some answer orders anything.
     orders = await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now()) if ordered else ()
     concerns = [*looked.concerns, *(one.as_json() for one in orders)]
@@ -88,8 +99,8 @@ async def _with_calibration(ctx: RunContext, end: RunFinished) -> RunFinished:
     return end if said is None else replace(end, calibrated=await asyncio.to_thread(calibration_for, home, model, said))
 
 
-def _with_review(end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None) -> RunFinished:
-    """Return the end of a run with the concerns, the claims, the confirmed deeds and the next actions of its answer."""
+def _with_review(end: RunFinished, state: RunState, root: Path, deeds: Sequence[Deed] | None) -> tuple[RunFinished, tuple[Issue, ...]]:
+    """Return the end of a run with the concerns, the claims, the confirmed deeds and the next actions of its answer; and the concerns."""
     from kestrel_lab.verification.deeds import count_confirmed  # with all its rules: only where an answer is checked
     from kestrel_lab.verification.engine import UNFINISHED, unfinished_issue  # with all its rules: only where an answer is checked
 
@@ -98,14 +109,18 @@ def _with_review(end: RunFinished, state: RunState, root: Path, deeds: Sequence[
     claims = evidence_of(subject, given) if (given := claims_in(state)) else ()
     if subject.unseen and not any(one.check == UNFINISHED for one in found):
         found = (*found, unfinished_issue(subject.unseen))
-    return replace(
+    confirmed = count_confirmed(subject)
+    cited = sum(one.span is not None or one.state in ("wrong", "changed") for claim in claims for one in claim.cited)
+    ended = replace(
         end,
         looked=True,
         concerns=[one.as_json() for one in found],
         claims=[one.as_json() for one in claims],
-        confirmed=count_confirmed(subject),
+        confirmed=confirmed,
+        checked=len(subject.checked) + cited,
         actions=[{"kind": one.kind, "text": one.text, "why": one.why} for one in actions],
     )
+    return ended, found
 
 
 def propose_actions(state: RunState, files: Files, answer: str) -> tuple[NextAction, ...]:

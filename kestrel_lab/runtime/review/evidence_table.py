@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +11,11 @@ from kestrel_lab.answers.claim_markdown import TITLE, asks_for_claims, claims_gi
 from kestrel_lab.core.citations import Span, answer_spans
 from kestrel_lab.core.errors import KestrelError, RunError, error_boundary
 from kestrel_lab.core.events.deeds import TYPES, Deed, deeds_of
-from kestrel_lab.core.events.union import Record
+from kestrel_lab.core.events.union import Record, RunStarted
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.text_files import split_lines
 from kestrel_lab.eventlog.run_state import RunState
-from kestrel_lab.verification.evidence import CitedClaim, evidence_of, states_summary
+from kestrel_lab.verification.evidence import CitedClaim, evidence_of, span_as_now, states_summary
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.subject import AnsweredCall, Subject, subject_of
 from kestrel_lab.verification.workspace_files import Files
@@ -126,19 +127,50 @@ def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str,
 
 
 async def deeds_done(ctx: RunContext, answer: str) -> tuple[Deed, ...] | None:
-    """Return what the run did so far, read from its log; `None` where the answer speaks of no deed."""
+    """Return what the run did so far, read from its log; `None` where the answer speaks of no deed and no call was refused or failed."""
     from kestrel_lab.verification.deeds import mentions_deeds  # only where an answer is checked
 
-    if not mentions_deeds(answer):
+    failed = any(text.startswith("error: ") for _, _, text in calls_made(ctx.state))
+    if not mentions_deeds(answer) and not failed:
         return None
     await ctx.on_disk()
-    return deeds_of(record.event for record in await asyncio.to_thread(ctx.store.records, ctx.run_id, types=TYPES))
+    return await asyncio.to_thread(_deeds_in, ctx, ctx.run_id)
+
+
+def _deeds_in(ctx: RunContext, run: str) -> tuple[Deed, ...]:
+    offers = () if ctx.state.started is None else (ctx.state.started,)  # how far each tool reaches
+    return deeds_of((*offers, *(record.event for record in ctx.store.records(run, types=TYPES))))
+
+
+async def deeds_of_chat(ctx: RunContext, deeds: Sequence[Deed]) -> tuple[Deed, ...]:
+    """Return `deeds` behind those of the runs whose conversation this one goes on with, the nearest of them."""
+    found, run = list[tuple[Deed, ...]](), "" if ctx.state.started is None else ctx.state.started.follows
+    while run and len(found) < MOST_EARLIER:
+        found.append(await asyncio.to_thread(_deeds_in, ctx, run))
+        first = next(iter(await asyncio.to_thread(ctx.store.records, run, types=(RunStarted.type,))), None)
+        run = first.event.follows if first is not None and isinstance(first.event, RunStarted) else ""
+    return (*(deed for one in reversed(found) for deed in one), *deeds)
+
+
+def speaks_of_earlier(ctx: RunContext, found: Iterable[Issue]) -> bool:
+    """Return whether an issue is about actions, which an earlier run of the same conversation may have done."""
+    return ctx.state.started is not None and bool(ctx.state.started.follows) and any(one.check in _ACTION_CHECKS for one in found)
+
+
+_ACTION_CHECKS = frozenset({"deeds_were_done", "outcomes_are_right", "refused_calls_did_nothing"})
+MOST_EARLIER = 20
+"""Earlier runs of a conversation whose calls are read."""
 
 
 async def check_claims(ctx: RunContext, answer: str, *, goal: str = "", but: str = "") -> tuple[Issue, ...]:
     """What the deterministic checks find wrong with an answer; raises `RunError` where one of them breaks: then nothing is known of it."""
-    subject = answer_subject(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=await deeds_done(ctx, answer))
-    return await asyncio.to_thread(_check_subject, subject)
+    deeds = await deeds_done(ctx, answer)
+
+    def found(deeds: Sequence[Deed] | None) -> tuple[Issue, ...]:
+        return _check_subject(answer_subject(ctx.state, Path(ctx.workspace.root), answer, goal=goal, but=but, deeds=deeds))
+
+    issues = await asyncio.to_thread(found, deeds)
+    return await asyncio.to_thread(found, await deeds_of_chat(ctx, deeds or ())) if speaks_of_earlier(ctx, issues) else issues
 
 
 def answer_issues(subject: Subject) -> tuple[Issue, ...]:
@@ -156,13 +188,41 @@ def _check_subject(subject: Subject) -> tuple[Issue, ...]:
         return check_answer(subject)
 
 
-def cited_spans(subject: Subject) -> tuple[Span, ...]:
-    """Return the spans that an answer cites, each once."""
-    cited = (one.span for claim in evidence_of(subject) for one in claim.cited)
-    return tuple({span.id: span for span in cited if span is not None}.values())
+def cited_spans(subject: Subject, changed: Iterable[str] = ()) -> tuple[Span, ...]:
+    """Return the spans that an answer cites, each once and as they are now, then the files that the run `changed`."""
+    return (*_spans_now(subject, evidence_of(subject)), *changed_spans(subject, changed))
 
 
-def spans_for_model(subject: Subject, backed: Sequence[CitedClaim]) -> tuple[Span, ...]:
-    """Return what a model is shown of an answer's evidence: the spans that it cites, else the answers of tools."""
-    cited = {one.span.id: one.span for claim in backed for one in claim.cited if one.span is not None}
-    return tuple(cited.values()) or subject.whole_spans
+def spans_for_model(subject: Subject, backed: Sequence[CitedClaim], changed: Iterable[str] = ()) -> tuple[Span, ...]:
+    """Return what a model is shown of an answer's evidence: the spans that it cites, else the answers of tools; then the files that the run `changed`."""
+    return (*(_spans_now(subject, backed) or subject.whole_spans), *changed_spans(subject, changed))
+
+
+def _spans_now(subject: Subject, backed: Sequence[CitedClaim]) -> tuple[Span, ...]:
+    found = (span_as_now(subject, one) for claim in backed for one in claim.cited)
+    return tuple({span.id: span for span in found if span is not None}.values())
+
+
+MOST_OF_FILE = 4_000
+"""Characters of a changed file that a model is shown."""
+_HEAD, _AROUND = 1_200, 15
+"""Of a longer file: characters at its beginning, and lines around each changed one."""
+
+
+def changed_spans(subject: Subject, changed: Iterable[str]) -> Iterator[Span]:
+    """Yield each file that the run changed as it is now; of a long one its beginning and what is around the changed lines."""
+    added = {line[1:].strip() for span in subject.whole_spans for line in span.text.splitlines() if line.startswith("+")} - {""}
+    for path in changed:
+        if (text := subject.files.read(path)) is None:
+            continue
+        shown = text if len(text) <= MOST_OF_FILE else _around_changes(text, added)
+        yield Span(id=path, source=path, text=shown, path=path, found="the file as it is now", trust="workspace")
+
+
+def _around_changes(text: str, added: Collection[str]) -> str:
+    lines = split_lines(text)
+    near = {place + off for place, line in enumerate(lines) if line.strip() in added for off in range(-_AROUND, _AROUND + 1)}
+    head = text[:_HEAD].count("\n")
+    kept = [place for place in range(len(lines)) if place < head or place in near]
+    parts = [f"…\n{lines[place]}" if place and place - 1 not in kept[:number] else lines[place] for number, place in enumerate(kept)]
+    return "\n".join(parts)[:MOST_OF_FILE]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.text_files import end_pattern, line_end, split_lines, with_line_ends
+from kestrel_lab.core.text_files import end_pattern, line_end, lines_with_ends, split_lines, with_line_ends
 
 _CONTEXT = 3
 _NO_NEWLINE = "\n\\ No newline at end of file"
@@ -100,7 +100,7 @@ def replace_in_order(text: str, edits: Sequence[Edit]) -> str:
 
 def unified_diff(before: str, after: str, name: str) -> str:
     """Return what changed, in unified format; equal beginnings and ends are not compared, so a large file costs little."""
-    a, b = split_lines(before), split_lines(after)
+    a, b = lines_with_ends(before), lines_with_ends(after)
     start = _common(a, b, 0)
     end = _common(a[::-1], b[::-1], start)
     skipped = max(start - _CONTEXT, 0)
@@ -150,8 +150,8 @@ def _line_numbers(text: str, places: Sequence[re.Match[str]]) -> str:
 
 def _closest_line(text: str, old: str) -> str:
     """Return a clause about the line of `text` that is most like the first line of `old`."""
-    lines = text.splitlines()[:_MOST_COMPARED]
-    wanted = next((line for line in old.splitlines() if line.strip()), "")
+    lines = split_lines(text)[:_MOST_COMPARED]
+    wanted = next((line for line in split_lines(old) if line.strip()), "")
     stripped = wanted.strip()
     if not stripped:
         return ""

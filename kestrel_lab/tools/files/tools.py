@@ -12,7 +12,7 @@ from typing import Any, Final
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail
-from kestrel_lab.core.text_files import Text, decode_text, replace_text, split_lines
+from kestrel_lab.core.text_files import Text, decode_text, lines_with_ends, replace_text
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, unified_diff
 from kestrel_lab.tools.files.fingerprints import (
@@ -352,7 +352,7 @@ def _read(ctx: ToolContext, path: str, offset: int, limit: int, chars: int) -> s
     relative = ctx.workspace.relative(path)
     if (version := ctx.workspace.noted(relative)) is not None:
         ctx.versions.knows[relative] = version
-    lines = split_lines(content.text)
+    lines = lines_with_ends(content.text)
     if not lines:
         return f"[{path} is empty]"
     if offset > len(lines):

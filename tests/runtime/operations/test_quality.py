@@ -226,6 +226,30 @@ def test_a_model_may_add_to_the_report(tmp_path: Path, workspace: Path) -> None:
     assert (found["pass"], found["issues"], found["fixes"]) == (True, [{**entry, "check": "model"}], {"write": ["say which"]})
 
 
+WRONG = {"severity": "critical", "place": "is blue", "what": "it is not", "fix": "say green", "step": "write"}
+RIGHT = {"severity": "minor", "place": "is red", "what": "which red?", "fix": "say which", "step": "write"}
+
+
+@pytest.mark.parametrize("place", ["the roof IS red", "“is red”", "is  red.", "The … red"])
+def test_a_place_may_be_quoted_loosely(tmp_path: Path, workspace: Path, place: str) -> None:
+    """Case, marks around it and what is left out of a quoted place make no difference."""
+    said = json.dumps({"issues": [{**RIGHT, "place": place}], "missing_evidence": []})
+    found = report(tmp_path, workspace, answers("The roof is red.", said), model=True)
+    assert [(one["what"], one["place"]) for one in found["issues"]] == [("which red?", " ".join(place.split()))]
+
+
+def test_one_wrong_place_drops_its_issue_alone(tmp_path: Path, workspace: Path) -> None:
+    """An issue whose place the answer does not have is left out, and it is said that it was; the rest of the report is kept, at the first answer."""
+    said = json.dumps({"issues": [WRONG, RIGHT, {**WRONG, "place": "green"}], "missing_evidence": ["Nobody saw it."]})
+    found = report(tmp_path, workspace, answers("The roof is red.", said), model=True)
+    assert found["pass"] is True
+    assert [one["what"] for one in found["issues"]] == [
+        "which red?",
+        "2 issues of a model were left out: the answer does not have “is blue”, “green”",
+    ]
+    assert "Nobody saw it." in found["missing_evidence"]
+
+
 NEW = '{"issues": [], "missing_evidence": [], "answer": "The roof is blue."}'
 WRITES = [("write_file", {"path": "roof.txt", "content": "The roof is blue.\n"})]
 
@@ -247,7 +271,8 @@ def test_a_report_cannot_make_work(tmp_path: Path, workspace: Path, said: list[A
     run = carry_out(tmp_path, workspace, ScriptedModel(says), plan=plan, approve="auto")
     assert (run.status, run.answer, (workspace / "roof.txt").read_text()) == (RunStatus.COMPLETE, "The roof is red.", "The roof is red.\n")
     assert ([step.id for step in run.plan.steps], run.usage.tool_calls - sum(turn is WRITES for turn in said)) == (["write", "look"], 0)
-    assert [(one["severity"], one["check"]) for one in run.report.quality.issues] == [("minor", "model")]
+    unusable = [] if NEW in said else [("minor", "model")]  # the key that a report does not have is left out
+    assert [(one["severity"], one["check"]) for one in run.report.quality.issues] == unusable
     assert "blue" not in str(run.report.quality.fixes)
 
 

@@ -1,0 +1,123 @@
+"""Hold reports of changes against calls that were denied or failed: of variables, cells and messages, and that the task is done."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Final
+
+from kestrel_lab.core.events.deeds import Deed
+from kestrel_lab.language.python_ast import tree_of
+from kestrel_lab.verification.claims import Statement, files_in
+from kestrel_lab.verification.deeds import CELL, DO_IT, SUPPOSED, TOOLS, VERBS, ClaimedDeed, failure_text, may_have_done
+from kestrel_lab.verification.effects import changes_cells, code_of, may_change_anything, may_change_cell, may_change_variable
+from kestrel_lab.verification.issues import Issue, make_issue
+from kestrel_lab.verification.subject import Subject
+
+
+def refused_calls_did_nothing(subject: Subject) -> Iterator[Issue]:
+    """What only calls could have done that were denied or failed is not reported as done: of variables, cells, messages, of the whole task.
+
+    Nothing is said where the answer tells of a refusal or a failure itself.
+    """
+    acts = subject.acts or ()
+    refused = [
+        deed for deed in acts if deed.outcome == "denied" or (deed.outcome == "failed" and deed.kind != "command" and not code_of(deed))
+    ]
+    if not refused or _ADMITS.search(subject.answer):
+        return
+    done = [deed for deed in acts if deed not in refused]
+    if (found := _COMPLETED.match(subject.answer)) and not any(map(may_change_anything, done)):
+        subject.checked.add(found[0])
+        yield make_issue("critical", found[0], f"the answer says “{found[0].strip()}”, but {failure_text(refused)}", DO_IT)
+    for said in subject.paid():
+        if said.kind == "code" or SUPPOSED.search(said.text) or said.text.rstrip().endswith("?"):
+            continue
+        if (claimed := _claimed_change(said)) and (by := _only_refused(said, claimed, refused, done)):
+            subject.checked.add(said.text)
+            yield make_issue("critical", said.text, f"the answer says “{claimed}”, but {failure_text(by)}", DO_IT)
+
+
+_ADMITS: Final = re.compile(
+    r"\b(?:not|never|nothing|none|neither|nobody|cannot|unable|den(?:y|ied|ies|ial)|refus\w+|declin\w+|reject\w+|block\w+|fail\w*|errors?|unchanged|"
+    r"permissions?|approv\w+|allowed|skipped|cancel\w+|without|instead|no (?:change|row|file|cell|call|effect)s?)\b|n['’]t\b",
+    re.IGNORECASE,
+)
+"""An answer that tells of a refusal, a failure, or of what was not done."""
+_COMPLETED: Final = re.compile(
+    r"\W*(?:(?:it(?:'|’)?s|it is|that(?:'|’)s|that is|everything is|(?:the|your) (?:task|request|change|work|job)s? (?:is|are|has been|have been))\s+)?"
+    r"(?:all\s+|now\s+)*(?:done|finished|complete|completed)\s*(?:[.!:,;–—-]|$)",
+    re.IGNORECASE,
+)
+"""An answer that begins with the report that the task is done."""
+_IRREGULAR: Final = (
+    "written|rewritten|sent|put|set|cut|split|made|built|run|taken|reset|paid|given|lost|got|became|shrank|grew|shrunk|grown"
+)
+_READS: Final = (
+    "used|named|called|based|needed|required|expected|located|supposed|designed|documented|described|defined|contained|remained|stayed|existed|"
+    "included|consisted|seemed|appeared|loaded|imported|inspected|checked|looked|listed|displayed|printed|showed|shown|analy[sz]ed|reviewed|examined|"
+    "mentioned|asked|explained|reported|noted|observed|noticed|discussed|suggested|proposed|planned|intended|tried|attempted|wanted|red|shared|"
+    "indexed|typed|stored|held|related|limited|interested|detailed|provided|requested|attached|embedded|unused|nested|measured|counted"
+)
+"""Words in -ed that tell of no change."""
+_CHANGE: Final = re.compile(
+    rf"\b(?:was|were|has been|have been|is now|are now|got)\s+(?:\w+ly\s+|now\s+|also\s+)*(?!(?:{_READS})\b)(?:\w+ed|{_IRREGULAR})\b"
+    rf"|\b(?!(?:{_READS})\b)(?:\w{{2,}}ed|lost|became|shrank|grew)\b|\b(?:is|are) (?:now )?gone\b|\b(?:now|no longer)\s+(?:has|have|is|are|contains?|holds?)\b"
+    r"|\b(?:has|is|contains?|holds?) now\b",
+    re.IGNORECASE,
+)
+"""A report of a change, whoever is said to have made it."""
+
+
+def _claimed_change(said: Statement) -> str:
+    """The words by which a sentence reports a change; empty where it reports none."""
+    found = _CHANGE.search(re.sub(r"`[^`\n]*`", lambda match: "x" * len(match[0]), said.text))
+    return said.text[found.start() : found.end()] if found else ""
+
+
+def _only_refused(said: Statement, claimed: str, refused: Sequence[Deed], done: Sequence[Deed]) -> list[Deed]:
+    """The refused calls that would have made the change, where no other call can have made it."""
+    for name in _variables_in(said, refused):
+        if not any(may_change_variable(deed, name) or deed.files or deed.touched for deed in done):
+            return [deed for deed in refused if name in variables_of(deed)]
+    cells = [deed for deed in refused if changes_cells(deed)]
+    if cells and CELL.search(said.text) and not any(may_change_cell(deed) for deed in done):
+        return cells
+    verb = claimed.rsplit(maxsplit=1)[-1].lower()
+    kind = next((kind for kind, verbs in VERBS.items() if verb in verbs.split("|")), "")
+    if not kind or claimed.lower() == verb or kind == "run":  # only what was, or has been, done
+        return []
+    one = ClaimedDeed(kind=kind, words=f"{verb} {said.text}", files=(), command="")
+    alike = [deed for deed in refused if TOOLS[kind].search(deed.tool)]
+    return alike if not list(files_in(said)) and not any(may_have_done(one, deed) for deed in done) else []
+
+
+def _variables_in(said: Statement, refused: Sequence[Deed]) -> Iterator[str]:
+    known = {name for deed in refused for name in variables_of(deed)}
+    yield from (name for name in dict.fromkeys(re.findall(r"[^\W\d]\w*", said.text)) if name in known)
+
+
+@lru_cache(maxsize=64)
+def _names_changed(code: str) -> frozenset[str]:
+    """The variables that a piece of code assigns, deletes or calls a method of; empty for what is not Python."""
+    try:
+        nodes = [*ast.walk(tree_of(code))]
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset()
+    imported = {
+        (alias.asname or alias.name).partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    held = {node.value.id for node in nodes if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name)}
+    made = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    return frozenset((held | made) - imported)
+
+
+def variables_of(deed: Deed) -> frozenset[str]:
+    """Return the variables that the code of a call would change."""
+    code = code_of(deed)
+    return frozenset() if code is None else _names_changed(code)
