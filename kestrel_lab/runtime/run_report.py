@@ -238,7 +238,7 @@ class RunReport:
 
     @property
     def _workspace(self) -> str:
-        return "" if self._state.started is None else self._state.started.workspace
+        return self._state.folder
 
     def _records(self) -> list[Record]:
         return records_of(self._store, self._id, self._damage)

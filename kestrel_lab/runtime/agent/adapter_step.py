@@ -49,7 +49,8 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         await work.ask_to_begin()
     work.keep_decisions()
     work.close_calls("the program was stopped while this call ran or waited; it may have taken effect")
-    resumes = bool(talk.session) and (not talk.borrowed or adapter.capabilities.resume == "any")
+    moved = talk.borrowed and bool(ctx.state.copy)  # programs look for a session in the folder where it was begun
+    resumes = bool(talk.session) and not moved and (not talk.borrowed or adapter.capabilities.resume == "any")
     messages = with_images(await with_note_texts(talk.sent, ctx), ctx.store)
     last = messages[-1] if messages[-1].role == "user" else Message(role="user", text=GO_ON)
     form = "" if step.schema is None else f"\n\nAnswer with nothing but JSON that fits this JSON Schema:\n{json.dumps(step.schema)}"

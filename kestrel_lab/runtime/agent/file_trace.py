@@ -127,6 +127,26 @@ class FileTrace(Struct, frozen=True):
         return call_label(call.target, call.args) if "untrusted" in flow.reads else ""
 
 
+class KeepFiles(Struct, frozen=True):
+    """A layer around the calls that may change files: what these hold before and afterwards is kept, see `FileHistory`."""
+
+    ctx: RunContext
+
+    async def __call__(self, call: Call, proceed: Handler) -> Result:
+        """Proceed; record before the call what others changed, and before its answer what it changed."""
+        history, tool = self.ctx.history, self.ctx.tools.find(call.target)
+        if history is None or tool is None or tool.parts is not None or not may_write(tool.flow.at(call.sandbox), call):
+            return await proceed(call)
+        await history.note(call.id, "before", self.ctx.emit)
+        try:
+            result = await proceed(call)
+            await history.note(call.id, "after", self.ctx.emit)
+        except BaseException:  # cancelled, say: what it did until now is kept all the same
+            history.note_now(call.id, "after", self.ctx.emit)
+            raise
+        return result
+
+
 def may_write(flow: Flow, call: Call) -> bool:
     """Return whether the call may change files of the workspace."""
     return flow.reaches in {"workspace", "anything"} or ("files" in flow.unsaid and call.effect != "pure")

@@ -1,0 +1,342 @@
+"""What a fork changed in its private copy, and taking that over into the workspace.
+
+A path is taken over only where the workspace still has what the fork began with. Otherwise nothing at all is written. Each file is
+replaced in one step; where one cannot be, those before it are put back. An apply that was killed is finished by another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import secrets
+import stat
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import FilesApplied
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.core.sanitize import decode_text, sanitize_text
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.runtime.fork_files import in_git, names_of
+from kestrel_lab.tools.files.directory_walk import closing_fd
+from kestrel_lab.tools.files.edit import unified_diff
+from kestrel_lab.tools.files.lock import lock_directory, stat_entry
+from kestrel_lab.tools.files.snapshots import Entry, Snapshot, SnapshotStore, entries_from_json, read_snapshot
+from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.views.html.table_view import TextView
+
+_MOST_SHOWN: Final = 200_000
+"""Characters of differences that are shown."""
+
+
+@dataclass(frozen=True, repr=False, slots=True)
+class RunFiles(TextView):
+    """Where a run has its files, and what they are."""
+
+    workspace: Path
+    """The folder that the run is about."""
+    folder: Path
+    """Where it works: the workspace itself, or the private copy of a fork."""
+    source: str = ""
+    """What the copy was made of."""
+    exact: bool = True
+    """Whether the copy certainly began with the files of its event."""
+    notes: tuple[str, ...] = ()
+    """What in the copy is not as it was in the workspace."""
+
+    def __repr__(self) -> str:
+        if self.folder == self.workspace:
+            return f"files: {sanitize_text(str(self.workspace))}, the workspace itself"
+        sure = "" if self.exact else " (not certainly those of that moment)"
+        lines = [f"files: {self.folder}, a private copy of {self.workspace}, made of {self.source}{sure}", *self.notes]
+        return "\n  ".join(map(sanitize_text, lines))
+
+
+def files_of(state: RunState) -> RunFiles:
+    """Return where a run has its files."""
+    workspace = Path("" if state.started is None else state.started.workspace)
+    copy = state.copy
+    if not copy:
+        return RunFiles(workspace, workspace)
+    notes = copy.get("notes")
+    shown = tuple(map(str, notes)) if isinstance(notes, list) else ()
+    return RunFiles(workspace, Path(state.folder), str(copy.get("source", "")), bool(copy.get("exact")), shown)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileChange:
+    """One path that a fork changed."""
+
+    path: str
+    before: Entry | None
+    """As the fork began; `None` for what it made."""
+    after: Entry | None
+    """`None` for what it deleted."""
+    conflict: str = ""
+    """Why it cannot be taken over."""
+
+    @property
+    def word(self) -> str:
+        """`new`, `deleted` or `changed`."""
+        return "new" if self.before is None else "deleted" if self.after is None else "changed"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, slots=True)
+class ForkChanges(TextView):
+    """What a fork changed in its private copy since it began, or since that was applied last."""
+
+    run: str
+    workspace: Path
+    changes: tuple[FileChange, ...]
+    diff: str
+    """The changes of text files in unified format."""
+    applied: bool = False
+
+    @property
+    def conflicts(self) -> tuple[str, ...]:
+        """The paths that cannot be taken over, with the reasons."""
+        return tuple(f"{one.path}: {one.conflict}" for one in self.changes if one.conflict)
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+    def __repr__(self) -> str:
+        count = f"{len(self.changes)} path{'' if len(self.changes) == 1 else 's'}"
+        if not self.changes:
+            head = f"run {self.run} has changed no file of its copy that {self.workspace} does not have"
+        elif self.applied:
+            head = f"applied to {self.workspace}: {count}"
+        else:
+            head = f"run {self.run} changed {count} in its private copy; kestrel apply {self.run} takes them over into {self.workspace}"
+        lines = [f"{one.word:8} {one.path}{f'  (conflict: {one.conflict})' if one.conflict else ''}" for one in self.changes]
+        return "\n".join(map(sanitize_text, [head, *lines, *([self.diff] if self.diff else [])]))
+
+
+def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence[str]) -> ForkChanges:
+    """Return what a fork changed in its copy; `runs` are those of its conversation, which work in the same copy.
+
+    Raises `UsageError` for a run without a copy, and where the copy or what it was made of is gone.
+    """
+    if not state.copy or state.started is None:
+        raise UsageError(f"run {run_id} works in the workspace itself: there is nothing to apply")
+    snapshots = SnapshotStore(store.path.parent)
+    copy, workspace = Path(state.folder), Path(state.started.workspace)
+    if not copy.is_dir():
+        raise UsageError(f"the private copy of run {run_id} is gone: {copy} was removed")
+    if not workspace.is_dir():
+        raise UsageError(f"the workspace {workspace} is gone: what the run made is in {copy}")
+    if (base := snapshots.index(str(state.copy["whole"]))) is None:
+        raise UsageError(f"what the copy of run {run_id} began with is not kept any more: compare {copy} with {workspace} by hand")
+    base = _with_applied(base, store, runs)
+    try:
+        now = read_snapshot(copy, snapshots)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the private copy of run {run_id} cannot be read: {error}") from error
+    place, found = Workspace(workspace), list[FileChange]()
+    for path in sorted(path for path in base.keys() | now.keys() if not in_git(path)):
+        if not _same(base.get(path), now.get(path)):
+            old, new = (_led_back(one.get(path), copy, workspace) for one in (base, now))
+            if not _same(live := _entry_at(place, path), new, workspace / path):  # else it is there already
+                conflict = "" if _same(live, old, workspace / path) else _conflict(live, old)
+                found.append(FileChange(path=path, before=old, after=new, conflict=conflict or _refused(place, path, new, snapshots)))
+    return ForkChanges(run=run_id, workspace=workspace, changes=tuple(found), diff=_diff(found, snapshots))
+
+
+def _with_applied(base: Snapshot, store: SessionStore, runs: Sequence[str]) -> Snapshot:
+    """Return what the copy began with, as it is since its changes were applied last."""
+    for event in (record.event for run in runs for record in store.records(run, types=(FilesApplied.type,))):
+        if isinstance(event, FilesApplied):
+            there = {path: entry for path, entry in event.changed.items() if entry is not None}
+            base = {path: entry for path, entry in base.items() if path not in event.changed} | entries_from_json(there)
+    return base
+
+
+def apply_changes(store: SessionStore, changes: ForkChanges, by: str, only: Collection[str] = ()) -> tuple[ForkChanges, FilesApplied]:
+    """Take changes of a fork over into the workspace, all or those of the paths `only`; returns what was done and its event.
+
+    Raises `UsageError`, with nothing written, where the workspace has not what the fork began with.
+    """
+    snapshots = SnapshotStore(store.path.parent)
+    chosen = [one for one in changes.changes if not only or one.path in only or any(one.path.startswith(f"{path}/") for path in only)]
+    known = {one.path for one in chosen}
+    if unknown := [path for path in only if path not in known and not any(one.startswith(f"{path}/") for one in known)]:
+        raise UsageError(
+            f"run {changes.run} did not change {names_of(unknown)}: it changed {names_of([one.path for one in changes.changes])}"
+        )
+    if conflicts := [f"{one.path}: {one.conflict}" for one in chosen if one.conflict]:
+        raise UsageError(f"nothing was applied: {'; '.join(conflicts)}. Take over the rest by naming its paths")
+    _Application(Workspace(changes.workspace), snapshots)(chosen)
+    made: dict[str, Json] = {one.path: None if one.after is None else [*one.after] for one in chosen}
+    before: dict[str, Json] = {one.path: None if one.before is None else [*one.before] for one in chosen}
+    event = FilesApplied(by=by, folder=str(changes.workspace), changed=made, before=before)
+    return replace(changes, changes=tuple(chosen), diff=_diff(chosen, snapshots), applied=True), event
+
+
+def _same(a: Entry | None, b: Entry | None, place: Path | None = None) -> bool:
+    if a is None or b is None or a.kind != b.kind:
+        return a is b
+    if a.kind == "d":
+        return True
+    if a.kind == "l" and place is not None:
+        return os.path.normpath(place.parent / a.content) == os.path.normpath(place.parent / b.content)
+    if a.kind == "f" and not (a.content and b.content):
+        return (a.size, a.mtime) == (b.size, b.mtime)
+    return a.same == b.same
+
+
+def _led_back(entry: Entry | None, copy: Path, workspace: Path) -> Entry | None:
+    """Return an entry of the copy as it is meant in the workspace: a link into the copy leads there."""
+    if entry is None or entry.kind != "l" or not entry.content.startswith(f"{copy}/"):
+        return entry
+    return entry._replace(content=str(workspace) + entry.content.removeprefix(str(copy)))
+
+
+def _conflict(live: Entry | None, old: Entry | None) -> str:
+    if live is None:
+        return "it was deleted in the workspace since the fork began"
+    return "it was made in the workspace since the fork began" if old is None else "it was changed in the workspace since the fork began"
+
+
+def _refused(place: Workspace, path: str, new: Entry | None, snapshots: SnapshotStore) -> str:
+    """Return why a path may not be written, or its new content is not there; empty where it may."""
+    try:
+        place.check_writable(path)
+        if new is not None and new.kind == "f":
+            if not new.content or (kept := snapshots.path(new.content)) is None:
+                return "it is too large to be taken over: copy it by hand"
+            if posixpath.basename(path).casefold() == "pyproject.toml":
+                place.check_settings(path, kept.read_bytes())
+    except OSError as error:
+        return str(error)
+    return ""
+
+
+def _entry_at(place: Workspace, path: str) -> Entry | None:
+    """Return what the workspace has at a path now; nothing behind a symlink counts."""
+    try:
+        with place.directory(posixpath.dirname(path), make=False) as folder:
+            return _entry(folder, posixpath.basename(path))
+    except OSError:
+        return None
+
+
+def _entry(folder: int, name: str) -> Entry | None:
+    status = stat_entry(name, folder)
+    if status is None:
+        return None
+    mode = stat.S_IMODE(status.st_mode)
+    if stat.S_ISDIR(status.st_mode):
+        return Entry("d", mode)
+    if stat.S_ISLNK(status.st_mode):
+        return Entry("l", 0o777, os.readlink(name, dir_fd=folder))
+    if not stat.S_ISREG(status.st_mode):
+        return Entry("other")
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(fd, "rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()[:32]
+    return Entry("f", mode, content, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _diff(changes: Sequence[FileChange], snapshots: SnapshotStore) -> str:
+    parts, length = list[str](), 0
+    for one in changes:
+        before, after = _text(one.before, snapshots), _text(one.after, snapshots)
+        if before is None or after is None or before == after:
+            continue
+        parts.append(unified_diff(before, after, one.path))
+        length += len(parts[-1])
+        if length > _MOST_SHOWN:
+            parts.append("(more differences are not shown)")
+            break
+    return "\n".join(parts)
+
+
+def _text(entry: Entry | None, snapshots: SnapshotStore) -> str | None:
+    """Return the text of an entry, empty for none; `None` for what is no text or not kept."""
+    if entry is None:
+        return ""
+    path = snapshots.path(entry.content) if entry.kind == "f" and entry.content else None
+    with suppress(OSError, ValueError):
+        return None if path is None else decode_text(path.read_bytes(), entry.content).text
+    return None
+
+
+@dataclass(slots=True)
+class _Application:
+    """Writes changes into a workspace, all or none."""
+
+    place: Workspace
+    snapshots: SnapshotStore
+
+    def __call__(self, changes: Sequence[FileChange]) -> None:
+        """Write them; raises `UsageError` when what was written was put back."""
+        folders = [one for one in changes if _kind(one.after) == "d" or (_kind(one.before) == "d" and one.after is None)]
+        rest = [one for one in changes if one not in folders]
+        removed = [one for one in rest if one.after is None]
+        made = [one for one in rest if one.after is not None]
+        order = [
+            *removed,
+            *sorted((one for one in folders if one.after is None), key=lambda one: one.path, reverse=True),
+            *sorted((one for one in folders if one.after is not None), key=lambda one: one.path),
+            *made,
+        ]
+        done: list[FileChange] = []
+        try:
+            for one in order:
+                self._write(one.path, one.before, one.after)
+                done.append(one)
+        except OSError as error:
+            for written in reversed(done):
+                with suppress(OSError):
+                    self._write(written.path, written.after, written.before)
+            raise UsageError(f"nothing was applied, {one.path} could not be written: {error}") from error
+
+    def _write(self, path: str, before: Entry | None, after: Entry | None) -> None:
+        """Put `after` in the place of `before`; raises `OSError` where something else is there."""
+        parent, name = posixpath.split(path)
+        with self.place.directory(parent) as folder, lock_directory(folder, path):
+            if not _same(_entry(folder, name), before, self.place.root / path):
+                raise FileExistsError("it was changed just now")
+            if before is not None and _kind(before) == "d" and _kind(after) != "d":
+                with suppress(FileNotFoundError):
+                    os.rmdir(name, dir_fd=folder)
+            if after is None:
+                if before is not None and before.kind != "d":
+                    os.unlink(name, dir_fd=folder)
+            elif after.kind == "d":
+                if before is not None:
+                    os.unlink(name, dir_fd=folder)
+                os.mkdir(name, after.mode & 0o777 or 0o755, dir_fd=folder)
+            else:
+                self._put(folder, name, after)
+
+    def _put(self, folder: int, name: str, entry: Entry) -> None:
+        temporary = f".kestrel-{secrets.token_hex(8)}.tmp"
+        try:
+            if entry.kind == "l":
+                os.symlink(entry.content, temporary, dir_fd=folder)
+            else:
+                if (kept := self.snapshots.path(entry.content)) is None:
+                    raise FileNotFoundError("what it should hold is not kept any more")
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                with closing_fd(os.open(temporary, flags, 0o600, dir_fd=folder)) as fd:
+                    view = memoryview(kept.read_bytes())
+                    while view:
+                        view = view[os.write(fd, view) :]
+                    os.fchmod(fd, entry.mode & 0o777)
+                    os.fsync(fd)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=folder)
+            raise
+
+
+def _kind(entry: Entry | None) -> str:
+    return "" if entry is None else entry.kind
