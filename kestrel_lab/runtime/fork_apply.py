@@ -11,9 +11,10 @@ import os
 import posixpath
 import secrets
 import stat
+import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +27,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.fork_files import in_git, names_of
 from kestrel_lab.tools.files.directory_walk import closing_fd
 from kestrel_lab.tools.files.edit import unified_diff
-from kestrel_lab.tools.files.lock import lock_directory, stat_entry
+from kestrel_lab.tools.files.lock import lock_directory, stat_entry, version_of
 from kestrel_lab.tools.files.snapshots import Entry, Snapshot, SnapshotStore, entries_from_json, read_snapshot
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.views.html.table_view import TextView
@@ -93,6 +94,7 @@ class ForkChanges(TextView):
 
     run: str
     workspace: Path
+    copy: Path
     changes: tuple[FileChange, ...]
     diff: str
     """The changes of text files in unified format."""
@@ -125,7 +127,7 @@ def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence
     """
     if not state.copy or state.started is None:
         raise UsageError(f"run {run_id} works in the workspace itself: there is nothing to apply")
-    snapshots = SnapshotStore(store.path.parent)
+    snapshots = SnapshotStore(store.path.parent, writes=False)
     copy, workspace = Path(state.folder), Path(state.started.workspace)
     if not copy.is_dir():
         raise UsageError(f"the private copy of run {run_id} is gone: {copy} was removed")
@@ -144,8 +146,8 @@ def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence
             old, new = (_led_back(one.get(path), copy, workspace) for one in (base, now))
             if not _same(live := _entry_at(place, path), new, workspace / path):  # else it is there already
                 conflict = "" if _same(live, old, workspace / path) else _conflict(live, old)
-                found.append(FileChange(path=path, before=old, after=new, conflict=conflict or _refused(place, path, new, snapshots)))
-    return ForkChanges(run=run_id, workspace=workspace, changes=tuple(found), diff=_diff(found, snapshots))
+                found.append(FileChange(path=path, before=old, after=new, conflict=conflict or _refused(place, path, new, copy / path)))
+    return ForkChanges(run=run_id, workspace=workspace, copy=copy, changes=tuple(found), diff=_diff(found, copy, workspace))
 
 
 def _with_applied(base: Snapshot, store: SessionStore, runs: Sequence[str]) -> Snapshot:
@@ -157,12 +159,11 @@ def _with_applied(base: Snapshot, store: SessionStore, runs: Sequence[str]) -> S
     return base
 
 
-def apply_changes(store: SessionStore, changes: ForkChanges, by: str, only: Collection[str] = ()) -> tuple[ForkChanges, FilesApplied]:
+def apply_changes(changes: ForkChanges, by: str, only: Collection[str] = ()) -> tuple[ForkChanges, FilesApplied]:
     """Take changes of a fork over into the workspace, all or those of the paths `only`; returns what was done and its event.
 
     Raises `UsageError`, with nothing written, where the workspace has not what the fork began with.
     """
-    snapshots = SnapshotStore(store.path.parent)
     chosen = [one for one in changes.changes if not only or one.path in only or any(one.path.startswith(f"{path}/") for path in only)]
     known = {one.path for one in chosen}
     if unknown := [path for path in only if path not in known and not any(one.startswith(f"{path}/") for one in known)]:
@@ -171,11 +172,12 @@ def apply_changes(store: SessionStore, changes: ForkChanges, by: str, only: Coll
         )
     if conflicts := [f"{one.path}: {one.conflict}" for one in chosen if one.conflict]:
         raise UsageError(f"nothing was applied: {'; '.join(conflicts)}. Take over the rest by naming its paths")
-    _Application(Workspace(changes.workspace), snapshots)(chosen)
+    diff = _diff(chosen, changes.copy, changes.workspace)
+    _Application(Workspace(changes.workspace), changes.copy)(chosen)
     made: dict[str, Json] = {one.path: None if one.after is None else [*one.after] for one in chosen}
     before: dict[str, Json] = {one.path: None if one.before is None else [*one.before] for one in chosen}
     event = FilesApplied(by=by, folder=str(changes.workspace), changed=made, before=before)
-    return replace(changes, changes=tuple(chosen), diff=_diff(chosen, snapshots), applied=True), event
+    return replace(changes, changes=tuple(chosen), diff=diff, applied=True), event
 
 
 def _same(a: Entry | None, b: Entry | None, place: Path | None = None) -> bool:
@@ -203,15 +205,14 @@ def _conflict(live: Entry | None, old: Entry | None) -> str:
     return "it was made in the workspace since the fork began" if old is None else "it was changed in the workspace since the fork began"
 
 
-def _refused(place: Workspace, path: str, new: Entry | None, snapshots: SnapshotStore) -> str:
+def _refused(place: Workspace, path: str, new: Entry | None, source: Path) -> str:
     """Return why a path may not be written, or its new content is not there; empty where it may."""
     try:
         place.check_writable(path)
         if new is not None and new.kind == "f":
-            if not new.content or (kept := snapshots.path(new.content)) is None:
+            if not new.content:
                 return "it is too large to be taken over: copy it by hand"
-            if posixpath.basename(path).casefold() == "pyproject.toml":
-                place.check_settings(path, kept.read_bytes())
+            place.check_settings(path, source.read_bytes())
     except OSError as error:
         return str(error)
     return ""
@@ -243,10 +244,10 @@ def _entry(folder: int, name: str) -> Entry | None:
     return Entry("f", mode, content, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-def _diff(changes: Sequence[FileChange], snapshots: SnapshotStore) -> str:
+def _diff(changes: Sequence[FileChange], copy: Path, workspace: Path) -> str:
     parts, length = list[str](), 0
     for one in changes:
-        before, after = _text(one.before, snapshots), _text(one.after, snapshots)
+        before, after = _text(one.before, workspace / one.path), _text(one.after, copy / one.path)
         if before is None or after is None or before == after:
             continue
         parts.append(unified_diff(before, after, one.path))
@@ -257,13 +258,13 @@ def _diff(changes: Sequence[FileChange], snapshots: SnapshotStore) -> str:
     return "\n".join(parts)
 
 
-def _text(entry: Entry | None, snapshots: SnapshotStore) -> str | None:
-    """Return the text of an entry, empty for none; `None` for what is no text or not kept."""
+def _text(entry: Entry | None, place: Path) -> str | None:
+    """Return the text at a place that has an entry, empty for none; `None` for what is no text."""
     if entry is None:
         return ""
-    path = snapshots.path(entry.content) if entry.kind == "f" and entry.content else None
     with suppress(OSError, ValueError):
-        return None if path is None else decode_text(path.read_bytes(), entry.content).text
+        if entry.kind == "f" and entry.content and not place.is_symlink():
+            return decode_text(place.read_bytes(), place.name).text
     return None
 
 
@@ -272,7 +273,9 @@ class _Application:
     """Writes changes into a workspace, all or none."""
 
     place: Workspace
-    snapshots: SnapshotStore
+    copy: Path
+    _held: dict[str, bytes] = field(default_factory=dict)
+    """By path, what was replaced."""
 
     def __call__(self, changes: Sequence[FileChange]) -> None:
         """Write them; raises `UsageError` when what was written was put back."""
@@ -294,15 +297,17 @@ class _Application:
         except OSError as error:
             for written in reversed(done):
                 with suppress(OSError):
-                    self._write(written.path, written.after, written.before)
+                    self._write(written.path, written.after, written.before, back=True)
             raise UsageError(f"nothing was applied, {one.path} could not be written: {error}") from error
 
-    def _write(self, path: str, before: Entry | None, after: Entry | None) -> None:
-        """Put `after` in the place of `before`; raises `OSError` where something else is there."""
+    def _write(self, path: str, before: Entry | None, after: Entry | None, *, back: bool = False) -> None:
+        """Put `after` in the place of `before`, or `back` what was replaced; raises `OSError` where something else is there."""
         parent, name = posixpath.split(path)
         with self.place.directory(parent) as folder, lock_directory(folder, path):
             if not _same(_entry(folder, name), before, self.place.root / path):
                 raise FileExistsError("it was changed just now")
+            if before is not None and before.kind == "f" and not back:
+                self._held[path] = self.place.read_bytes(path, sys.maxsize)
             if before is not None and _kind(before) == "d" and _kind(after) != "d":
                 with suppress(FileNotFoundError):
                     os.rmdir(name, dir_fd=folder)
@@ -314,19 +319,24 @@ class _Application:
                     os.unlink(name, dir_fd=folder)
                 os.mkdir(name, after.mode & 0o777 or 0o755, dir_fd=folder)
             else:
-                self._put(folder, name, after)
+                content = b"" if after.kind == "l" else self._held[path] if back else self._content(path, after)
+                self._put(folder, name, after, content)
 
-    def _put(self, folder: int, name: str, entry: Entry) -> None:
+    def _content(self, path: str, entry: Entry) -> bytes:
+        content = (self.copy / path).read_bytes()
+        if version_of(content) != entry.content:
+            raise FileExistsError("it was changed in the copy just now")
+        return content
+
+    def _put(self, folder: int, name: str, entry: Entry, content: bytes) -> None:
         temporary = f".kestrel-{secrets.token_hex(8)}.tmp"
         try:
             if entry.kind == "l":
                 os.symlink(entry.content, temporary, dir_fd=folder)
             else:
-                if (kept := self.snapshots.path(entry.content)) is None:
-                    raise FileNotFoundError("what it should hold is not kept any more")
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 with closing_fd(os.open(temporary, flags, 0o600, dir_fd=folder)) as fd:
-                    view = memoryview(kept.read_bytes())
+                    view = memoryview(content)
                     while view:
                         view = view[os.write(fd, view) :]
                     os.fchmod(fd, entry.mode & 0o777)

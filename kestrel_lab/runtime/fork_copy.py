@@ -128,9 +128,9 @@ class _Copy:
         return True
 
     def _file(self, path: str, entry: Entry, target: Path) -> bool:
-        source = self.snapshots.path(entry.content) if entry.content else None
-        if source is not None:
-            _copy_file(source, target)
+        content = self.snapshots.read(entry.content) if entry.content else None
+        if content is not None:
+            target.write_bytes(content)
         elif not self._copy_live(path, entry, target):
             return False
         target.chmod(entry.mode & 0o777)
@@ -230,11 +230,6 @@ def _sizes(folder: Path) -> Iterator[int]:
         for name in names:
             with suppress(OSError):
                 yield (Path(place) / name).lstat().st_size
-
-
-def _copy_file(source: Path, target: Path) -> None:
-    if not _clone(source, target):
-        shutil.copyfile(source, target, follow_symlinks=False)
 
 
 def _copy_with_times(source: str, target: str) -> None:

@@ -341,7 +341,7 @@ class Run(Generic[T]):
         """
         if self._working:
             raise UsageError(f"run {self.id} is still working: apply its changes when it has ended or is interrupted")
-        done, event = apply_changes(self._store, self.changes, process_name(), paths)
+        done, event = apply_changes(self.changes, process_name(), paths)
         if done.changes:
             self._store.decide(self.id, event)
             self._state = self._store.state(self.id)

@@ -166,7 +166,8 @@ class Session:
         self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=options.abstain)
         """Memory, search, clock and retry budget of runs that bring none of their own."""
         self.files = FileTaint(lambda: self.store)
-        self.recorders = Recorders(self.home)
+        self.recorders = Recorders(self.home, self.redactor)
+        self._opened.append("recorders")
         self.history = RunHistory(self.store)
         self.launcher = Launcher(self)
         self.history.run = self.run

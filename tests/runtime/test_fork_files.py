@@ -551,7 +551,9 @@ def test_apply_takes_over_what_the_fork_changed(session: Session, folder: Path) 
     """The difference is shown, and applied: new, changed and deleted files, modes, links and folders; a second apply has nothing to do."""
     (folder / "run.sh").write_text("#!/bin/sh\n")
     run = start(session, folder, calls(("read_file", {"path": "a.txt"})))
-    command = "echo fork > a.txt; rm b.txt; mkdir -p new/deep; echo n > new/n.txt; ln -s a.txt link; chmod +x run.sh; mkdir .git; touch .git/x"
+    command = (
+        "echo fork > a.txt; rm b.txt; mkdir -p new/deep; echo n > new/n.txt; ln -s a.txt link; chmod +x run.sh; mkdir .git; touch .git/x"
+    )
     child = fork(session, run, number(run, ToolAnswered), asks_again(("bash", {"command": command})))
 
     shown = child.changes
@@ -611,10 +613,10 @@ def test_an_apply_that_fails_puts_everything_back(session: Session, folder: Path
     child = fork(session, run, number(run, ToolAnswered), asks_again(("bash", {"command": "rm a.txt; echo x > b.txt; echo y > z.txt"})))
     before, real = files(folder), fork_apply._Application._put
 
-    def fails(self: Any, directory: int, name: str, entry: Any) -> None:
+    def fails(self: Any, directory: int, name: str, entry: Any, content: bytes) -> None:
         if name == "z.txt":
             raise OSError("no room")
-        real(self, directory, name, entry)
+        real(self, directory, name, entry, content)
 
     monkeypatch.setattr(fork_apply._Application, "_put", fails)
     with pytest.raises(UsageError, match=r"nothing was applied.*z\.txt"):

@@ -71,10 +71,14 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         cost_usd=None if ctx.limits.cost_usd is None else max(0.01, ctx.limits.cost_usd - ctx.state.usage.cost_usd),
     )
     try:
+        await work.keep_files(step.id, "before")
         work.ask_model()
         async with aclosing(adapter.work(task)) as telling:  # type: ignore[type-var]  # every adapter's is a generator
             async for told in telling:
+                if isinstance(told, ToolDone):
+                    await work.keep_files(told.call, "after")
                 await work.take(told)
+        await work.keep_files(step.id, "after")
     except (RunError, asyncio.CancelledError) as error:
         work.broke(error)
         raise
@@ -116,6 +120,11 @@ class _Work:
     @property
     def _level(self) -> str:
         return f"{self._choice}{' with network' if self._choice.level else ''}"
+
+    async def keep_files(self, call: str, when: str) -> None:
+        """Keep what files hold, see `FileHistory`: the program changes them itself."""
+        if self._ctx.history is not None:
+            await self._ctx.history.note(call, when, self._ctx.emit)
 
     def ask_model(self) -> None:
         """Record that the program's model is asked. Raises `LimitError` when no further turn is left."""

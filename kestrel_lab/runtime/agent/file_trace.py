@@ -1,4 +1,4 @@
-"""File taint of tool calls: record which tainted files a call read, and which files it tainted.
+"""Files of tool calls: keep what they hold before and after, see `FileHistory`, and trace taint: record which tainted files a call read, and which files it tainted.
 
 The tool decides how the files that a call read are found: by its arguments (`workspace` with a `path`), by the paths in its answer
 (`lines`, `names`), or, for commands and other tools that may open any file, by the files that the kernel reports as opened. A call
@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -46,23 +46,44 @@ class FileTrace(Struct, frozen=True):
     """By author, what calls share that begin before the event loop turns over."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed; record before the answer what went through files."""
-        files, tool = self.ctx.files, self.ctx.tools.find(call.target)
-        if files is None or tool is None:
+        """Proceed; record before the answer what went through files, and what these hold before and after a call that may change them."""
+        history, tool = self.ctx.history, self.ctx.tools.find(call.target)
+        if tool is None:
             return await proceed(call)
         flow = tool.flow.at(call.sandbox)
-        author, way = self._author(call, flow), detection_of(tool, flow, call)
+        writes = may_write(flow, call)
+        keeps = writes and history is not None and tool.parts is None
+        if keeps and history.changed(0):
+            await history.note(call.id, "before", self.ctx.emit)
+        try:
+            result = await self._way(call, proceed, tool, flow, writes)
+            if keeps and history.changed(0):
+                await history.note(call.id, "after", self.ctx.emit)
+        except BaseException:  # cancelled, say: what it did until now is kept all the same
+            if keeps:
+                history.note_now(call.id, "after", self.ctx.emit)
+            raise
+        return result
+
+    def _way(self, call: Call, proceed: Handler, tool: Tool, flow: Flow, writes: bool) -> Awaitable[Result]:
+        """Proceed in the way that the call needs."""
+        files = self.ctx.files
+        if files is None:
+            return proceed(call)
+        author, way = self._author(call, flow) if writes else "", detection_of(tool, flow, call)
         if not author and not (way and files.known()):
-            return await proceed(call)
+            return proceed(call)
         trace = _Trace(self.ctx, files, call, tool, flow, way, author)
-        if trace.compares:
-            return await self._compared(files, trace, proceed)
+        return self._compared(files, trace, proceed) if trace.compares else self._watched(files, trace, proceed)
+
+    async def _watched(self, files: FileTaint, trace: _Trace, proceed: Handler) -> Result:
+        """Proceed with a call of which it matters what it reads."""
         files.refresh()
         await asyncio.to_thread(trace.begin)
         trace.tell_begin()
         result: Result | None = None
         try:
-            result = await proceed(call)
+            result = await proceed(trace.call)
         finally:
             if result is None:  # cancelled: what it did until now is recorded all the same
                 trace.end("")
@@ -119,32 +140,10 @@ class FileTrace(Struct, frozen=True):
             trace.tell_so_far()
 
     def _author(self, call: Call, flow: Flow) -> str:
-        """Return the untrusted source that may flow into what the call writes; empty if there is none."""
-        if not may_write(flow, call):
-            return ""
+        """Return the untrusted source that may flow into what a call writes that may write; empty if there is none."""
         if foreign := self.ctx.flow.now().context(call).untrusted:
             return foreign[-1]
         return call_label(call.target, call.args) if "untrusted" in flow.reads else ""
-
-
-class KeepFiles(Struct, frozen=True):
-    """A layer around the calls that may change files: what these hold before and afterwards is kept, see `FileHistory`."""
-
-    ctx: RunContext
-
-    async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed; record before the call what others changed, and before its answer what it changed."""
-        history, tool = self.ctx.history, self.ctx.tools.find(call.target)
-        if history is None or tool is None or tool.parts is not None or not may_write(tool.flow.at(call.sandbox), call):
-            return await proceed(call)
-        await history.note(call.id, "before", self.ctx.emit)
-        try:
-            result = await proceed(call)
-            await history.note(call.id, "after", self.ctx.emit)
-        except BaseException:  # cancelled, say: what it did until now is kept all the same
-            history.note_now(call.id, "after", self.ctx.emit)
-            raise
-        return result
 
 
 def may_write(flow: Flow, call: Call) -> bool:

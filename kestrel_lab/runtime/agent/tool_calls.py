@@ -24,7 +24,7 @@ from kestrel_lab.eventlog.large_results import Spool
 from kestrel_lab.middleware.cache import ToolCache
 from kestrel_lab.middleware.layers import Approval, Timeout, TurnOrder, compose_layers
 from kestrel_lab.middleware.record_events import RecordAnswer, RecordIntent
-from kestrel_lab.runtime.agent.file_trace import FileTrace, KeepFiles
+from kestrel_lab.runtime.agent.file_trace import FileTrace
 from kestrel_lab.runtime.agent.macro_calls import MacroCalls
 from kestrel_lab.runtime.agent.result_spool import begin_spool, end_spools, stored_result
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
@@ -99,7 +99,6 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         Approval(desk.decide),
         *((order,) if order.matters else ()),
         *((Approval(desk.confirm),) if state.shows or [tool for tool in tools if tool.preview or tool.dry_run] else ()),
-        *((KeepFiles(ctx),) if ctx.history is not None else ()),
         FileTrace(ctx, calls),
         # In its place: a call that may not be made is not answered either, and a read sees the write before it.
         *(_cache(ctx) if any(map(is_cacheable, tools)) else ()),

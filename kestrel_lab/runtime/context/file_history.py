@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kestrel_lab.core.events.union import Event, FilesKept
+from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.tools.files.snapshots import Recorder, SnapshotStore, entries_as_json
 from kestrel_lab.tools.files.workspace import Workspace
 
@@ -17,30 +18,50 @@ _MOST_NAMED = 500
 """Changed paths that one event names; of more a whole index is kept."""
 
 
+_MOST_IDLE = 4
+"""Recorders that are kept between runs: each costs as many watches as its workspace has folders."""
+
+
 class Recorders:
     """The recorders of a session, one for each workspace that a run works in; safe to use from any thread."""
 
-    def __init__(self, home: Path) -> None:
-        self.store = SnapshotStore(home)
+    def __init__(self, home: Path, redactor: Redactor) -> None:
+        self.store = SnapshotStore(home, lambda text: redactor.text(text) != text)
         self._open: dict[Path, Recorder] = {}
         self._lock = threading.Lock()
 
     def open(self, root: Path) -> Recorder:
         """Return the recorder of a workspace; whoever opened it closes it."""
         with self._lock:
-            recorder = self._open.get(root)
-            if recorder is None:
-                recorder = self._open[root] = Recorder(root, self.store)
+            recorder = self._open.pop(root, None)
+            if recorder is None or not recorder.current:
+                if recorder is not None and not recorder.runs:
+                    recorder.close()
+                recorder = Recorder(root, self.store)
+            self._open[root] = recorder
             recorder.runs += 1
             return recorder
 
-    def close(self, recorder: Recorder) -> None:
-        """Close a recorder that was opened."""
+    def release(self, recorder: Recorder) -> None:
+        """Give back a recorder that was opened; the last few are kept open for the next run."""
         with self._lock:
             recorder.runs -= 1
-            if not recorder.runs:
-                del self._open[recorder.root]
+            if not recorder.runs and self._open.get(recorder.root) is not recorder:
                 recorder.close()
+            idle = [one for one in self._open.values() if not one.runs]
+            for one in idle[: max(len(idle) - _MOST_IDLE, 0)]:
+                del self._open[one.root]
+                one.close()
+
+    def close(self) -> None:
+        """Close them all."""
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+
+def _always(_: int) -> bool:
+    return True
 
 
 class FileHistory:
@@ -54,6 +75,8 @@ class FileHistory:
         self._failed = False
         self._found: deque[FilesKept] = deque()
         """What is not recorded yet."""
+        self.changed: Callable[[int], object] = _always
+        """Called with 0: whether there may be something to `note`. Each call asks twice, so it is a function written in C."""
         self._turn = asyncio.Lock()
         self._lock = threading.Lock()
 
@@ -65,6 +88,8 @@ class FileHistory:
             if not self._nothing_new:
                 await asyncio.to_thread(self._look, call, when)
                 self._tell(emit)
+                if self._recorder is not None and self._place == len(self._recorder.journal):
+                    self.changed = self._recorder.poll
 
     def note_now(self, call: str, when: str, emit: Callable[[Event], Any]) -> None:
         """The same without waiting, for a call that was cancelled."""
@@ -78,8 +103,13 @@ class FileHistory:
         with self._lock:
             self._failed = True
             if self._recorder is not None:
-                self._recorders.close(self._recorder)
+                self._recorder.listeners.remove(self._wake)
+                self._recorders.release(self._recorder)
                 self._recorder = None
+
+    def _wake(self) -> None:
+        """Another run has taken what the kernel told."""
+        self.changed = _always
 
     def _tell(self, emit: Callable[[Event], Any]) -> None:
         while self._found:
@@ -99,6 +129,7 @@ class FileHistory:
         """Return the event of what changed; `None` for nothing."""
         if self._recorder is None:
             self._recorder = self._recorders.open(self._workspace.root)
+            self._recorder.listeners.append(self._wake)
         recorder, first = self._recorder, self._place < 0
         with recorder.lock:
             recorder.refresh()

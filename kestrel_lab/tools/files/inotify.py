@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,11 @@ class ChangeWatch:
         self._fd = -1 if libc is None else libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._folders: dict[int, str] = {}
         """By the number of a watch, the name given to its folder."""
+        poller = select.poll() if self._fd >= 0 else None
+        if poller is not None:
+            poller.register(self._fd, select.POLLIN)
+            self.poll: Callable[[int], object] = poller.poll
+            """Called with 0, returns something true where there is anything to be told; a function written in C."""
         self.reliable = self._fd >= 0
         """False where changes may go unnoticed: no inotify here, or no more watches."""
 

@@ -16,7 +16,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -53,7 +53,12 @@ _OURS: Final = frozenset({"results", "snapshots", "forks", "cache", "trials", "c
 """Folders of a home, which are left out where the workspace is the home."""
 _TEMPORARY: Final = (".kestrel-", ".tmp")
 """How names of files begin and end that file tools are writing."""
-_PIECE: Final = 1 << 20
+_SMALL: Final = 1 << 16
+"""Bytes of a content that may lie in a bundle."""
+_FEW: Final = 8
+"""Contents for which a bundle is not worth while."""
+_BATCH_BYTES: Final = 32_000_000
+_BUNDLE: Final = "bundle-"
 
 
 class Entry(NamedTuple):
@@ -90,36 +95,75 @@ def entries_as_json(entries: Mapping[str, Entry]) -> dict[str, Json]:
     return {path: [*one] for path, one in entries.items()}
 
 
+Batch = dict[str, bytes]
+"""Contents that are to be kept together, by name."""
+
+
 class SnapshotStore:
-    """The contents and the indexes of the snapshots of a home; safe to use from any thread and by several processes."""
+    """The contents and the indexes of the snapshots of a home; safe to use from any thread and by several processes.
 
-    def __init__(self, home: Path) -> None:
+    Small contents that are kept together lie in one file, a bundle: a file for each would cost a workspace of thousands seconds.
+    """
+
+    def __init__(self, home: Path, is_secret: Callable[[str], bool] = lambda _: False, *, writes: bool = True) -> None:
+        """`is_secret` tells contents that the home must not have; unless it `writes`, contents are named and not kept."""
         self.home = home.resolve()
+        self._is_secret, self._writes = is_secret, writes
         self.contents = ResultStore(self.home / "snapshots", room_bytes=ROOM_BYTES)
+        self._places: dict[str, tuple[str, int, int]] = {}
+        """By name of a content, the bundle it is in, where it begins there, and its length."""
+        self._bundles: set[str] = set()
+        self._used: set[str] = set()
+        """Files that were marked as used, so that they are not those that go first."""
+        self._lock = threading.RLock()
 
-    def keep(self, content: bytes) -> str:
-        """Keep a content; returns its name. Raises `OSError` where it cannot be kept."""
+    def keep(self, content: bytes, batch: Batch | None = None) -> str:
+        """Keep a content; returns its name, empty for one with a secret. In a `batch` it is kept once that is.
+
+        Raises `OSError` where it cannot be kept.
+        """
         name = hashlib.sha256(content).hexdigest()[:32]
-        if not self._known(name):
-            self._write(name, [content])
+        if self._writes and not self.has(name):
+            if self._is_secret(content.decode("utf-8", "replace")):
+                return ""
+            if batch is not None and len(content) <= _SMALL:
+                batch[name] = content
+            else:
+                self._write(name, [content])
         return name
 
-    def keep_file(self, fd: int, size: int) -> str:
-        """Keep what an open file holds; returns its name. Raises `OSError` where it cannot be kept."""
-        if size <= _PIECE:
-            with os.fdopen(os.dup(fd), "rb") as file:
-                return self.keep(file.read())
-        digest = hashlib.sha256()
-        for piece in _pieces(fd):
-            digest.update(piece)
-        name = digest.hexdigest()[:32]
-        return name if self._known(name) else self._write("", _pieces(fd))
+    def keep_batch(self, batch: Batch) -> None:
+        """Keep the contents of a batch, and empty it."""
+        if len(batch) < _FEW:
+            for name, content in batch.items():
+                self._write(name, [content])
+        else:
+            places, begin = dict[str, tuple[int, int]](), 0
+            for name, content in batch.items():
+                places[name] = (begin, len(content))
+                begin += len(content)
+            head = json.dumps(places, separators=(",", ":")).encode() + b"\n"
+            bundle = f"{_BUNDLE}{secrets.token_hex(12)}"
+            self._write(bundle, [head, *batch.values()])
+            with self._lock:
+                self._bundles.add(bundle)
+                self._places |= {name: (bundle, len(head) + at, length) for name, (at, length) in places.items()}
+        batch.clear()
 
-    def path(self, name: str) -> Path | None:
-        """The file of a content; `None` where it is not kept any more, or is not what was kept."""
-        with suppress(Exception):  # damaged: as good as gone, whoever needs it says so
-            return self.contents.path(name)
-        return None
+    def read(self, name: str) -> bytes | None:
+        """Return a content; `None` where it is not kept any more, or is not what was kept."""
+        with self._lock:
+            place = self._find(name)
+        try:
+            if place is None:
+                content = self._file(name).read_bytes()
+            else:
+                with self._file(place[0]).open("rb") as file:
+                    file.seek(place[1])
+                    content = file.read(place[2])
+        except OSError:
+            return None
+        return content if hashlib.sha256(content).hexdigest()[:32] == name else None
 
     def keep_index(self, entries: Mapping[str, Entry]) -> str:
         """Keep a whole snapshot; returns its name."""
@@ -127,41 +171,56 @@ class SnapshotStore:
 
     def index(self, name: str) -> Snapshot | None:
         """Return a whole snapshot; `None` where it is not kept any more."""
-        path = self.path(name)
-        return None if path is None else entries_from_json(json.loads(path.read_bytes()))
+        content = self.read(name)
+        return None if content is None else entries_from_json(json.loads(content))
 
-    def _known(self, name: str) -> bool:
-        try:
-            os.utime(self.contents.folder / f"{name}.txt")
-        except OSError:
-            return False
-        return True
+    def has(self, name: str) -> bool:
+        """Return whether a content is kept; it counts as used."""
+        with self._lock:
+            place = self._find(name)
+            file = name if place is None else place[0]
+            if file in self._used:
+                return True
+            try:
+                os.utime(self._file(file))
+            except OSError:
+                self._places = {one: found for one, found in self._places.items() if found[0] != file}
+                return False
+            self._used.add(file)
+            return True
 
-    def _write(self, name: str, pieces: Iterable[bytes]) -> str:
+    def _file(self, name: str) -> Path:
+        return self.contents.folder / f"{name}.txt"
+
+    def _find(self, name: str) -> tuple[str, int, int] | None:
+        if name not in self._places and not self._file(name).exists():
+            self._read_bundles()
+        return self._places.get(name)
+
+    def _read_bundles(self) -> None:
+        """Take up bundles that another process has written."""
+        with suppress(OSError):
+            for file in os.listdir(self.contents.folder):
+                bundle = file.removesuffix(".txt")
+                if bundle.startswith(_BUNDLE) and bundle not in self._bundles:
+                    self._bundles.add(bundle)
+                    with suppress(OSError, ValueError), self._file(bundle).open("rb") as opened:
+                        head = opened.readline()
+                        self._places |= {name: (bundle, len(head) + at, length) for name, (at, length) in json.loads(head).items()}
+
+    def _write(self, name: str, pieces: Iterable[bytes]) -> None:
         private_folder(self.contents.folder)
-        temporary = self.contents.folder / f".{secrets.token_hex(8)}.part"
-        digest, size = hashlib.sha256(), 0
+        temporary, size = self.contents.folder / f".{secrets.token_hex(8)}.part", 0
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(fd, "wb") as file:
                 for piece in pieces:
                     file.write(piece)
                     size += len(piece)
-                    if not name:
-                        digest.update(piece)
-            name = name or digest.hexdigest()[:32]
             self.contents.settle(temporary, name, size)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        return name
-
-
-def _pieces(fd: int) -> Iterator[bytes]:
-    place = 0
-    while piece := os.pread(fd, _PIECE, place):
-        yield piece
-        place += len(piece)
 
 
 class Recorder:
@@ -180,15 +239,32 @@ class Recorder:
         """How many runs use it."""
         self.journal: list[set[str]] = []
         """The paths that changed, for each time that something had."""
+        self.listeners: list[Callable[[], object]] = []
+        """Called when the journal has grown."""
         self._stamps: dict[str, tuple[tuple[int, ...], str]] = {}
         self._began = False
         self._watch = ChangeWatch() if watch else None
         self._home = _identity(store.home)
         self._linked: LinkedRepository | None = None
         self._bytes = 0
+        self._batch: Batch = {}
+        self._batch_bytes = 0
         self._fd = -1
         self.lock = threading.RLock()
         """Held while `entries` and `journal` are read or changed."""
+
+    @property
+    def poll(self) -> Callable[[int], object]:
+        """A function that is called with 0 and returns something false while nothing has changed, as cheap as can be."""
+        return _always if self._watch is None or not self._watch.reliable else self._watch.poll
+
+    @property
+    def current(self) -> bool:
+        """Whether it can be used still: the folder is the one that it began with, and it has no problem."""
+        if self.problem or not self._began or self._fd < 0:
+            return not (self.problem or self._began)
+        found = os.fstat(self._fd)
+        return (found.st_dev, found.st_ino) == _identity(self.root)
 
     @property
     def quiet(self) -> bool:
@@ -244,6 +320,7 @@ class Recorder:
         else:
             dirty, self._dirty = self._dirty, {}
             changed = self._update(dirty)
+        self._keep_batch()
         self._began = True
         if len(self.entries) > MOST_ENTRIES:
             self.problem = f"the workspace has more than {MOST_ENTRIES:,} files and folders"
@@ -252,6 +329,8 @@ class Recorder:
             _keep_stamps(self.store, self.root, self._stamps)
         elif changed:
             self.journal.append(changed)
+            for listener in self.listeners:
+                listener()
 
     def _update(self, dirty: Mapping[str, set[str]]) -> set[str]:
         changed: set[str] = set()
@@ -285,21 +364,30 @@ class Recorder:
         with closing_fd(fd):
             if self._watch is not None:  # before it is listed: what comes later is told
                 self._watch.add(f"/proc/self/fd/{fd}/." if folder else str(self.root), folder)
-            names = sorted(os.listdir(fd))
-        if folder and _LOG in names:  # another home
+            found: dict[str, os.stat_result] = {}
+            with os.scandir(fd) as listed:
+                for item in listed:
+                    with suppress(FileNotFoundError):  # removed since it was listed
+                        found[item.name] = item.stat(follow_symlinks=False)
+        if folder and _LOG in found:  # another home
             return
-        for name in names:
+        for name in sorted(found):
             if len(self.entries) > MOST_ENTRIES:
                 return
             if not self._left_out(folder, name):
-                self._add(f"{folder}/{name}" if folder else name)
+                self._take(f"{folder}/{name}" if folder else name, found[name])
 
     def _add(self, path: str) -> None:
+        """Take in what is at a path now."""
         try:
             status = self._status(path)
         except OSError:
             self._add_linked(path)
-            return
+        else:
+            self._take(path, status)
+
+    def _take(self, path: str, status: os.stat_result) -> None:
+        """Take in one path, and what is below it."""
         if stat.S_ISDIR(status.st_mode):
             if (status.st_dev, status.st_ino) != self._home:
                 self.entries[path] = Entry("d", stat.S_IMODE(status.st_mode))
@@ -335,12 +423,19 @@ class Recorder:
             except OSError:  # closed to us, or another thing since
                 content = ""
             else:
-                with closing_fd(fd):
-                    content = self.store.keep_file(fd, status.st_size)
-                    status = os.fstat(fd)
+                with os.fdopen(fd, "rb") as file:
+                    content = self.store.keep(file.read(MOST_FILE), self._batch)
+                    status = os.fstat(file.fileno())
+        self._batch_bytes += status.st_size if content in self._batch else 0
+        if self._batch_bytes > _BATCH_BYTES:
+            self._keep_batch()
         self._bytes += status.st_size if content else 0
         self._stamps[path] = (stamp_of(status), content)
         return Entry("f", stat.S_IMODE(status.st_mode), content, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    def _keep_batch(self) -> None:
+        self.store.keep_batch(self._batch)
+        self._batch_bytes = 0
 
     def _left_out(self, folder: str, name: str) -> bool:
         if name in REMADE or (name.startswith(_TEMPORARY[0]) and name.endswith(_TEMPORARY[1])):
@@ -382,6 +477,10 @@ class Recorder:
             return os.readlink(path.rpartition("/")[2], dir_fd=fd)
 
 
+def _always(_: int) -> bool:
+    return True
+
+
 def _differ(a: Entry | None, b: Entry | None) -> bool:
     return (a and a.same) != (b and b.same)
 
@@ -416,8 +515,7 @@ def _stamps_file(store: SnapshotStore, root: Path) -> Path:
 def _known_stamps(store: SnapshotStore, root: Path) -> dict[str, tuple[tuple[int, ...], str]]:
     with suppress(OSError, ValueError, TypeError):
         kept = json.loads(_stamps_file(store, root).read_bytes())
-        names = set(os.listdir(store.contents.folder))
-        return {path: (tuple(stamp), name) for path, (stamp, name) in kept.items() if not name or f"{name}.txt" in names}
+        return {path: (tuple(stamp), name) for path, (stamp, name) in kept.items() if not name or store.has(name)}
     return {}
 
 
