@@ -50,7 +50,7 @@ from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.runtime.approvals.undo import newest_run
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
 from kestrel_lab.runtime.diff import RunDiff
-from kestrel_lab.runtime.fork_apply import ForkChanges
+from kestrel_lab.runtime.forks.copy_changes import ForkChanges
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Toolbox
@@ -283,7 +283,7 @@ def apply(
 ) -> ForkChanges:
     """Take what a fork changed in its private copy over into your files, as far as they are what the fork began with."""
     run = frontend_of(ctx).lab().get(run_id)
-    return run.changes if dry_run else run.apply(*(paths or ()))
+    return run.files.changes if dry_run else run.apply(*(paths or ()))
 
 
 @app.command()

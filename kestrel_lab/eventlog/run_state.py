@@ -140,9 +140,14 @@ class RunState:
     events: int = 0
 
     @property
+    def project(self) -> str:
+        """The workspace, by which memory, macros and approvals know the run."""
+        return "" if self.started is None else self.started.workspace
+
+    @property
     def folder(self) -> str:
-        """Where the files of the run are: the workspace, or the private copy of a fork."""
-        return str(self.copy["folder"]) if self.copy else "" if self.started is None else self.started.workspace
+        """Where its files are: the workspace, or the private copy of a fork."""
+        return str(self.copy["folder"]) if self.copy else self.project
 
     @property
     def usage(self) -> Usage:
@@ -414,18 +419,7 @@ class RunState:
                 conversation.problem = str(event.error.get("kind", ""))
                 conversation.passing = bool(event.error.get("transient"))
         if conversation.requests and len(conversation.answers) >= len(conversation.requests) and not conversation.open_requests:
-            conversation.messages += [
-                Message(
-                    role="tool",
-                    text=conversation.answers[request.id],
-                    call_id=request.id,
-                    name=request.name,
-                    images=conversation.images.get(request.id, ()) if conversation.images else (),
-                )
-                for request in conversation.requests
-            ]
-            conversation.requests = ()
-            conversation.begin_turn()
+            conversation.end_turn()
 
     def _decided(self, event: ApprovalGiven) -> None:
         question = event.question or event.call

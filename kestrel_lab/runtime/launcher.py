@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import BudgetWarned, Event, FilesTainted, HealthChanged, RunForked, RunResumed, RunStarted
+from kestrel_lab.core.events.union import BudgetWarned, Event, HealthChanged, RunForked, RunResumed, RunStarted
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ModelParams
 from kestrel_lab.core.plan import Plan
@@ -41,9 +40,8 @@ from kestrel_lab.runtime.context.tool_selection import MCP_INSTALL, Growth
 from kestrel_lab.runtime.context.toolboxes import Tools, tools_for_event
 from kestrel_lab.runtime.conversation import inherited_history
 from kestrel_lab.runtime.execution.steps import check_steps, steps_without
-from kestrel_lab.runtime.fork import Branch, branch_of, records_to_fork
-from kestrel_lab.runtime.fork_copy import make_copy, remove_copy
-from kestrel_lab.runtime.fork_files import files_at
+from kestrel_lab.runtime.fork import branch_of, records_to_fork
+from kestrel_lab.runtime.forks.private_copy import carry_taint, copy_for_fork, remove_copy
 from kestrel_lab.runtime.lifecycle import carry_out, record_stop
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, with_output_type, with_verification
@@ -70,10 +68,6 @@ if TYPE_CHECKING:
 
 def _id_of(run: str | FollowableRun) -> str:
     return run if isinstance(run, str) else run.id
-
-
-_NO_VARIABLES = "variables: none; the kernel of a fork is empty, whatever the shared calls had made in theirs"
-_VARIABLES_OF_NOW = "variables: those of the notebook as they are now; there is no copy of them, and code of the fork changes them"
 
 
 def _folder_of(workspace: str, copy: Mapping[str, Json]) -> str:
@@ -240,8 +234,7 @@ class Launcher:
         fork_id = new_run_id()
         live, copy = branch.state.folder, branch.state.copy
         if not in_place:
-            copy = self._copy(fork_id, run_id, branch)
-            branch.state.copy = copy
+            branch.state.copy = copy = copy_for_fork(store, session.recorders.store, fork_id, run_id, branch.state, branch.at)
         try:
             ctx = self._again(fork_id, run_id, branch.began, branch.state, options)
         except BaseException:
@@ -267,34 +260,8 @@ class Launcher:
             ctx.state.apply(event, now)
         run = self._launch(ctx, ctx.state.planned, opening=opening)
         if not in_place:
-            self._carry_taint(ctx, live)
+            carry_taint(ctx, live)
         return run
-
-    def _carry_taint(self, ctx: RunContext, live: str) -> None:
-        """Record which files of the copy hold words of others because those of the folder `live` do."""
-        files, place = self._session.files, ctx.workspace
-        there = (entry.path for entry in place.walk(skip=(".git",)) if entry.kind == "file")
-        for number, (path, source, name) in enumerate(files.carried(live, place.root, there)):
-            told = FilesTainted(
-                call=f"fork.{number}",
-                step="",
-                began=time.time(),
-                ended=True,
-                source=source,
-                files=[files.described(place, path, name=name)],
-            )
-            files.take(ctx.run_id, str(place.root), told)
-            ctx.emit(told)
-
-    def _copy(self, fork_id: str, run_id: str, branch: Branch) -> dict[str, Json]:
-        """Make the private copy of the workspace, as it was at that point, in which a fork works; returns `RunForked.copy`."""
-        live, snapshots = Path(branch.state.folder), self._session.recorders.store
-        then = files_at(self._session.store, snapshots, run_id, branch.at, live)
-        copy = make_copy(then, Path(branch.began.workspace), live, fork_id, snapshots)
-        if branch.state.kernels:
-            variables = _NO_VARIABLES if live_shell() is None else _VARIABLES_OF_NOW
-            copy["notes"] = [*cast("list[Json]", copy["notes"]), variables]
-        return copy
 
     async def stop(self) -> None:
         """Interrupt the runs that this session works on and wait until each has written that down; they can be resumed."""

@@ -17,7 +17,6 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Listener
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import escape_surrogates, one_line
-from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.notify import wait_until
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.run_status import at_work, cancel_in_log
@@ -26,7 +25,7 @@ from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.undo import undo_calls
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
-from kestrel_lab.runtime.fork_apply import ForkChanges, RunFiles, apply_changes, changes_of, files_of
+from kestrel_lab.runtime.forks.run_files import RunFiles
 from kestrel_lab.runtime.run_report import Answers, RunReport, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.dataframes import unit_frame
@@ -163,6 +162,10 @@ class Run(Generic[T]):
         """Set when its events, from number `damage.seq` on, are not those that were written: only what came before is shown."""
         self.live: LiveRun | None = None
         """Set by the session that works on the run."""
+        self.files = RunFiles(self)
+        """Where it has its files, and what a fork changed in its private copy: `run.files.changes`."""
+        self.apply = self.files.apply
+        """Takes what a fork changed over into the workspace, see `RunFiles.apply`."""
         self._store, self._run = store, run
         self._state = state if state is not None else store.state(run_id)
         self._output = output
@@ -318,34 +321,6 @@ class Run(Generic[T]):
         if not self._working:
             self._state = self._store.state(self.id)
         return undone
-
-    @property
-    def files(self) -> RunFiles:
-        """Where the run has its files: in the workspace, or a fork in a private copy, with what that was made of."""
-        return files_of(self._state)
-
-    @property
-    def changes(self) -> ForkChanges:
-        """What a fork has changed in its private copy that the workspace does not have, as a difference. Raises as `apply` does."""
-        from kestrel_lab.runtime.conversation import conversation_runs  # which is about runs, so it cannot be imported above
-
-        self._store.flush()
-        return changes_of(self._store, self.id, self._state, conversation_runs(self._store, self.id))
-
-    def apply(self, *paths: str) -> ForkChanges:
-        """Take what a fork changed in its private copy over into the workspace, all or the given paths; returns the difference.
-
-        The workspace has to have what the fork began with in these places: where something else has changed one, `UsageError` names it
-        and nothing is written. The git folder of the copy is not taken over. It is an event of the run. Raises `UsageError` also for a
-        run that is still working or has no copy.
-        """
-        if self._working:
-            raise UsageError(f"run {self.id} is still working: apply its changes when it has ended or is interrupted")
-        done, event = apply_changes(self.changes, process_name(), paths)
-        if done.changes:
-            self._store.decide(self.id, event)
-            self._state = self._store.state(self.id)
-        return done
 
     def decide(self, given: ApprovalGiven) -> None:
         """Answer a waiting call; from any thread.

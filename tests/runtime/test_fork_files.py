@@ -20,7 +20,7 @@ from kestrel_lab.core.events.union import FilesKept, ModelCalled, ToolAnswered, 
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.context.file_history import FileHistory
-from kestrel_lab.runtime.fork_copy import remove_copy
+from kestrel_lab.runtime.forks.private_copy import remove_copy
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
@@ -481,12 +481,12 @@ def test_a_linked_worktree_has_its_branch_in_a_fork(session: Session, folder: Pa
 
 def test_a_folder_with_too_many_files_is_not_copied_in_silence(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no copy can be made the fork is refused before it begins, and the error names the way in place."""
-    from kestrel_lab.tools.files import snapshots
+    from kestrel_lab.tools.files import workspace_recorder
 
     run = start(session, folder, calls(("read_file", {"path": "a.txt"})))
     for place in range(30):
         (folder / f"{place}.txt").touch()
-    monkeypatch.setattr(snapshots, "MOST_ENTRIES", 20)
+    monkeypatch.setattr(workspace_recorder, "MOST_ENTRIES", 20)
 
     with pytest.raises(UsageError, match="in_place=True"):
         fork(session, run, number(run, ToolAnswered))
@@ -495,9 +495,9 @@ def test_a_folder_with_too_many_files_is_not_copied_in_silence(session: Session,
 
 def test_a_large_file_is_copied_where_it_is_the_same(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file beyond what is kept is copied while it is untouched; once it was changed it is absent, and that is said."""
-    from kestrel_lab.tools.files import snapshots
+    from kestrel_lab.tools.files import workspace_recorder
 
-    monkeypatch.setattr(snapshots, "MOST_FILE", 1_000)
+    monkeypatch.setattr(workspace_recorder, "MOST_FILE", 1_000)
     (folder / "big.bin").write_bytes(b"x" * 5_000)
     run = start(session, folder, calls(("bash", {"command": "echo new > a.txt"})))
 
@@ -556,7 +556,7 @@ def test_apply_takes_over_what_the_fork_changed(session: Session, folder: Path) 
     )
     child = fork(session, run, number(run, ToolAnswered), asks_again(("bash", {"command": command})))
 
-    shown = child.changes
+    shown = child.files.changes
     assert [(one.word, one.path) for one in shown.changes] == [
         ("changed", "a.txt"),
         ("deleted", "b.txt"),
@@ -576,7 +576,7 @@ def test_apply_takes_over_what_the_fork_changed(session: Session, folder: Path) 
     held = {path: one for path, one in files(copy_of(child)).items() if not path.startswith(".git")}
     assert files(folder) == held
     assert not (folder / ".git").exists()
-    assert len(child.changes) == 0
+    assert len(child.files.changes) == 0
     assert len(child.apply()) == 0
     (event,) = [event for event in session.get(child.id).events() if event.type == "files_applied"]
     assert event.folder == str(folder)
@@ -598,7 +598,7 @@ def test_apply_refuses_what_changed_since_by_name(session: Session, folder: Path
 
     assert every_byte(folder) == before
     assert all(f"{name}: it was" in str(caught.value) for name in ("a.txt", "b.txt", "new.txt"))
-    assert len(child.changes.conflicts) == 3
+    assert len(child.files.changes.conflicts) == 3
     with pytest.raises(UsageError, match=r"did not change nothing\.txt"):
         child.apply("nothing.txt")
     child.apply("c.txt")
@@ -607,18 +607,18 @@ def test_apply_refuses_what_changed_since_by_name(session: Session, folder: Path
 
 def test_an_apply_that_fails_puts_everything_back(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """When one file cannot be written, those before it are what they were."""
-    from kestrel_lab.runtime import fork_apply
+    from kestrel_lab.runtime.forks import copy_changes
 
     run = start(session, folder, calls(("read_file", {"path": "a.txt"})))
     child = fork(session, run, number(run, ToolAnswered), asks_again(("bash", {"command": "rm a.txt; echo x > b.txt; echo y > z.txt"})))
-    before, real = files(folder), fork_apply._Application._put
+    before, real = files(folder), copy_changes._Application._put
 
     def fails(self: Any, directory: int, name: str, entry: Any, content: bytes) -> None:
         if name == "z.txt":
             raise OSError("no room")
         real(self, directory, name, entry, content)
 
-    monkeypatch.setattr(fork_apply._Application, "_put", fails)
+    monkeypatch.setattr(copy_changes._Application, "_put", fails)
     with pytest.raises(UsageError, match=r"nothing was applied.*z\.txt"):
         child.apply()
     assert files(folder) == before

@@ -248,4 +248,4 @@ def test_a_decision_is_bound_to_tool_version_arguments_folder_and_sandbox(tmp_pa
         decision_binding(bash(sandbox="S3"), box, place),
     ]
     assert len({key, *others}) == 6
-    assert decision_binding(replace(one, id="d", step="s", danger=Danger.SAFE, attempt=2), box, place) == key
+    assert decision_binding(replace(one, id="d", step="s", danger=Danger.SAFE, attempt=2), box, str(place.root)) == key

@@ -11,8 +11,9 @@ from typing import Any
 
 from kestrel_lab.core.events.union import Event, FilesKept
 from kestrel_lab.core.redaction import Redactor
-from kestrel_lab.tools.files.snapshots import Recorder, SnapshotStore, entries_as_json
+from kestrel_lab.tools.files.snapshots import SnapshotStore, entries_as_json
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.files.workspace_recorder import Recorder
 
 _MOST_NAMED = 500
 """Changed paths that one event names; of more a whole index is kept."""

@@ -166,11 +166,6 @@ class RunContext:
             self.nested = NestedGuidance(self.workspace, self.guidance_files)
 
     @property
-    def project(self) -> str:
-        """The workspace by which memory and macros are known, also where a fork works in a copy of it."""
-        return str(self.workspace.root) if not self.state.copy or self.state.started is None else self.state.started.workspace
-
-    @property
     def began(self) -> Mapping[str, Json]:
         """What the run was told of the time at its beginning; empty in a log of an earlier version."""
         return {} if self.state.started is None else self.state.started.time

@@ -24,50 +24,17 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import decode_text, sanitize_text
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
-from kestrel_lab.runtime.fork_files import in_git, names_of
+from kestrel_lab.runtime.forks.past_files import in_git, names_of
 from kestrel_lab.tools.files.directory_walk import closing_fd
 from kestrel_lab.tools.files.edit import unified_diff
 from kestrel_lab.tools.files.lock import lock_directory, stat_entry, version_of
-from kestrel_lab.tools.files.snapshots import Entry, Snapshot, SnapshotStore, entries_from_json, read_snapshot
+from kestrel_lab.tools.files.snapshots import Entry, Snapshot, SnapshotStore, entries_from_json
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.files.workspace_recorder import read_snapshot
 from kestrel_lab.views.html.table_view import TextView
 
 _MOST_SHOWN: Final = 200_000
 """Characters of differences that are shown."""
-
-
-@dataclass(frozen=True, repr=False, slots=True)
-class RunFiles(TextView):
-    """Where a run has its files, and what they are."""
-
-    workspace: Path
-    """The folder that the run is about."""
-    folder: Path
-    """Where it works: the workspace itself, or the private copy of a fork."""
-    source: str = ""
-    """What the copy was made of."""
-    exact: bool = True
-    """Whether the copy certainly began with the files of its event."""
-    notes: tuple[str, ...] = ()
-    """What in the copy is not as it was in the workspace."""
-
-    def __repr__(self) -> str:
-        if self.folder == self.workspace:
-            return f"files: {sanitize_text(str(self.workspace))}, the workspace itself"
-        sure = "" if self.exact else " (not certainly those of that moment)"
-        lines = [f"files: {self.folder}, a private copy of {self.workspace}, made of {self.source}{sure}", *self.notes]
-        return "\n  ".join(map(sanitize_text, lines))
-
-
-def files_of(state: RunState) -> RunFiles:
-    """Return where a run has its files."""
-    workspace = Path("" if state.started is None else state.started.workspace)
-    copy = state.copy
-    if not copy:
-        return RunFiles(workspace, workspace)
-    notes = copy.get("notes")
-    shown = tuple(map(str, notes)) if isinstance(notes, list) else ()
-    return RunFiles(workspace, Path(state.folder), str(copy.get("source", "")), bool(copy.get("exact")), shown)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

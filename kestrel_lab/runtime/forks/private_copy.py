@@ -10,18 +10,25 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, cast
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import FilesTainted
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.filesystem import private_folder
 from kestrel_lab.host.git import Repository, private_settings
-from kestrel_lab.runtime.fork_files import FilesThen, in_git, names_of
-from kestrel_lab.tools.files.snapshots import DEPENDENCIES, Entry, Snapshot, SnapshotStore
+from kestrel_lab.runtime.context.run_context import RunContext
+from kestrel_lab.runtime.forks.past_files import FilesThen, files_at, in_git, names_of
+from kestrel_lab.tools.files.snapshots import Entry, Snapshot, SnapshotStore
+from kestrel_lab.tools.files.workspace_recorder import DEPENDENCIES
+from kestrel_lab.tools.kernel.live_kernel import live_shell
 from kestrel_lab.tools.sandbox.private_gitdir import remove_tree
 
 FOLDER: Final = "forks"
@@ -51,6 +58,43 @@ def remove_copy(home: Path, run_id: str) -> bool:
             Path(place).chmod(0o700)
     remove_tree(str(folder))
     return True
+
+
+_NO_VARIABLES: Final = "variables: none; the kernel of a fork is empty, whatever the shared calls had made in theirs"
+_VARIABLES_OF_NOW: Final = "variables: those of the notebook as they are now; there is no copy of them, and code of the fork changes them"
+
+
+def copy_for_fork(store: SessionStore, snapshots: SnapshotStore, fork_id: str, run_id: str, state: RunState, at: int) -> dict[str, Json]:
+    """Make the private copy for a fork of `run_id` at event `at`, behind which that was in `state`; returns `RunForked.copy`.
+
+    Raises `UsageError` where nothing is known of the files, or the copy cannot be made.
+    """
+    live = Path(state.folder)
+    then = files_at(store, snapshots, run_id, at, live)
+    copy = make_copy(then, Path(state.project), live, fork_id, snapshots)
+    if state.kernels:
+        variables = _NO_VARIABLES if live_shell() is None else _VARIABLES_OF_NOW
+        copy["notes"] = [*cast("list[Json]", copy["notes"]), variables]
+    return copy
+
+
+def carry_taint(ctx: RunContext, live: str) -> None:
+    """Record which files of a fork's copy hold words of others because those of the folder `live` do."""
+    files, place = ctx.files, ctx.workspace
+    if files is None:
+        return
+    there = (entry.path for entry in place.walk(skip=(".git",)) if entry.kind == "file")
+    for number, (path, source, name) in enumerate(files.carried(live, place.root, there)):
+        told = FilesTainted(
+            call=f"fork.{number}",
+            step="",
+            began=time.time(),
+            ended=True,
+            source=source,
+            files=[files.described(place, path, name=name)],
+        )
+        files.take(ctx.run_id, str(place.root), told)
+        ctx.emit(told)
 
 
 def make_copy(then: FilesThen, workspace: Path, live: Path, run_id: str, snapshots: SnapshotStore) -> dict[str, Json]:

@@ -18,8 +18,9 @@ from kestrel_lab.core.events.union import FilesKept, Record, RunForked, RunStart
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.approvals.undo import effects_of
-from kestrel_lab.tools.files.snapshots import MOST_FILE, Entry, Snapshot, SnapshotStore, entries_from_json, read_snapshot
+from kestrel_lab.tools.files.snapshots import Entry, Snapshot, SnapshotStore, entries_from_json
 from kestrel_lab.tools.files.workspace import Workspace
+from kestrel_lab.tools.files.workspace_recorder import MOST_FILE, read_snapshot
 
 _NAMED: Final = 8
 
