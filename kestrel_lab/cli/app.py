@@ -280,10 +280,11 @@ def apply(
     paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...", help="Only these files and folders.")] = None,
     *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference and change nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Take over also what something else has changed in your files since.")] = False,
 ) -> ForkChanges:
     """Take what a fork changed in its private copy over into your files, as far as they are what the fork began with."""
     run = frontend_of(ctx).lab().get(run_id)
-    return run.files.changes if dry_run else run.apply(*(paths or ()))
+    return run.files.changes if dry_run else run.apply(*(paths or ()), force=force)
 
 
 @app.command()

@@ -602,6 +602,10 @@ def test_apply_refuses_what_changed_since_by_name(session: Session, folder: Path
     with pytest.raises(UsageError, match=r"did not change nothing\.txt"):
         child.apply("nothing.txt")
     child.apply("c.txt")
+    assert (folder / "c.txt").read_text() == "fork\n"
+    child.apply("a.txt", "new.txt", force=True)
+    assert ((folder / "new.txt").read_text(), (folder / "b.txt").exists()) == ("fork\n", False)
+    (folder / "a.txt").write_text("by hand\n")
     assert ((folder / "c.txt").read_text(), (folder / "a.txt").read_text()) == ("fork\n", "by hand\n")
 
 

@@ -245,7 +245,7 @@ def test_a_decision_is_bound_to_tool_version_arguments_folder_and_sandbox(tmp_pa
         decision_binding(one, Toolbox([]), str(place.root)),
         decision_binding(bash("ls"), box, str(place.root)),
         decision_binding(one, box, str(tmp_path / "in")),
-        decision_binding(bash(sandbox="S3"), box, place),
+        decision_binding(bash(sandbox="S3"), box, str(place.root)),
     ]
     assert len({key, *others}) == 6
     assert decision_binding(replace(one, id="d", step="s", danger=Danger.SAFE, attempt=2), box, str(place.root)) == key

@@ -47,20 +47,20 @@ class FileTrace(Struct, frozen=True):
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
         """Proceed; record before the answer what went through files, and what these hold before and after a call that may change them."""
-        history, tool = self.ctx.history, self.ctx.tools.find(call.target)
+        tool = self.ctx.tools.find(call.target)
         if tool is None:
             return await proceed(call)
         flow = tool.flow.at(call.sandbox)
         writes = may_write(flow, call)
-        keeps = writes and history is not None and tool.parts is None
-        if keeps and history.changed(0):
+        history = self.ctx.history if writes and tool.parts is None else None
+        if history is not None and history.changed(0):
             await history.note(call.id, "before", self.ctx.emit)
         try:
             result = await self._way(call, proceed, tool, flow, writes)
-            if keeps and history.changed(0):
+            if history is not None and history.changed(0):
                 await history.note(call.id, "after", self.ctx.emit)
         except BaseException:  # cancelled, say: what it did until now is kept all the same
-            if keeps:
+            if history is not None:
                 history.note_now(call.id, "after", self.ctx.emit)
             raise
         return result

@@ -46,7 +46,11 @@ class FileChange:
     """As the fork began; `None` for what it made."""
     after: Entry | None
     """`None` for what it deleted."""
+    live: Entry | None = None
+    """As the workspace has it now."""
     conflict: str = ""
+    """Why it is taken over by force only: something else has changed it in the workspace."""
+    refused: str = ""
     """Why it cannot be taken over."""
 
     @property
@@ -69,8 +73,8 @@ class ForkChanges(TextView):
 
     @property
     def conflicts(self) -> tuple[str, ...]:
-        """The paths that cannot be taken over, with the reasons."""
-        return tuple(f"{one.path}: {one.conflict}" for one in self.changes if one.conflict)
+        """The paths that cannot be taken over as they are, with the reasons."""
+        return tuple(f"{one.path}: {one.refused or one.conflict}" for one in self.changes if one.refused or one.conflict)
 
     def __len__(self) -> int:
         return len(self.changes)
@@ -83,8 +87,12 @@ class ForkChanges(TextView):
             head = f"applied to {self.workspace}: {count}"
         else:
             head = f"run {self.run} changed {count} in its private copy; kestrel apply {self.run} takes them over into {self.workspace}"
-        lines = [f"{one.word:8} {one.path}{f'  (conflict: {one.conflict})' if one.conflict else ''}" for one in self.changes]
+        lines = [f"{one.word:8} {one.path}{_reason(one)}" for one in self.changes]
         return "\n".join(map(sanitize_text, [head, *lines, *([self.diff] if self.diff else [])]))
+
+
+def _reason(change: FileChange) -> str:
+    return f"  (refused: {change.refused})" if change.refused else f"  (conflict: {change.conflict})" if change.conflict else ""
 
 
 def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence[str]) -> ForkChanges:
@@ -113,7 +121,8 @@ def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence
             old, new = (_led_back(one.get(path), copy, workspace) for one in (base, now))
             if not _same(live := _entry_at(place, path), new, workspace / path):  # else it is there already
                 conflict = "" if _same(live, old, workspace / path) else _conflict(live, old)
-                found.append(FileChange(path=path, before=old, after=new, conflict=conflict or _refused(place, path, new, copy / path)))
+                refused = _refused(place, path, new, copy / path)
+                found.append(FileChange(path=path, before=old, after=new, live=live, conflict=conflict, refused=refused))
     return ForkChanges(run=run_id, workspace=workspace, copy=copy, changes=tuple(found), diff=_diff(found, copy, workspace))
 
 
@@ -126,10 +135,10 @@ def _with_applied(base: Snapshot, store: SessionStore, runs: Sequence[str]) -> S
     return base
 
 
-def apply_changes(changes: ForkChanges, by: str, only: Collection[str] = ()) -> tuple[ForkChanges, FilesApplied]:
+def apply_changes(changes: ForkChanges, by: str, only: Collection[str] = (), *, force: bool = False) -> tuple[ForkChanges, FilesApplied]:
     """Take changes of a fork over into the workspace, all or those of the paths `only`; returns what was done and its event.
 
-    Raises `UsageError`, with nothing written, where the workspace has not what the fork began with.
+    Raises `UsageError`, with nothing written, where the workspace has not what the fork began with, unless `force`.
     """
     chosen = [one for one in changes.changes if not only or one.path in only or any(one.path.startswith(f"{path}/") for path in only)]
     known = {one.path for one in chosen}
@@ -137,8 +146,12 @@ def apply_changes(changes: ForkChanges, by: str, only: Collection[str] = ()) -> 
         raise UsageError(
             f"run {changes.run} did not change {names_of(unknown)}: it changed {names_of([one.path for one in changes.changes])}"
         )
-    if conflicts := [f"{one.path}: {one.conflict}" for one in chosen if one.conflict]:
-        raise UsageError(f"nothing was applied: {'; '.join(conflicts)}. Take over the rest by naming its paths")
+    if refused := [f"{one.path}: {one.refused}" for one in chosen if one.refused]:
+        raise UsageError(f"nothing was applied: {'; '.join(refused)}. Take over the rest by naming its paths")
+    if not force and (conflicts := [f"{one.path}: {one.conflict}" for one in chosen if one.conflict]):
+        ways = "Take over the rest by naming its paths, or apply with force (--force) if what is there may be lost"
+        raise UsageError(f"nothing was applied: {'; '.join(conflicts)}. {ways}")
+    chosen = [replace(one, before=one.live, conflict="") if one.conflict else one for one in chosen]
     diff = _diff(chosen, changes.copy, changes.workspace)
     _Application(Workspace(changes.workspace), changes.copy)(chosen)
     made: dict[str, Json] = {one.path: None if one.after is None else [*one.after] for one in chosen}

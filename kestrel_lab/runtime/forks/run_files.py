@@ -59,17 +59,17 @@ class RunFiles(TextView):
         run._store.flush()
         return changes_of(run._store, run.id, run._state, conversation_runs(run._store, run.id))
 
-    def apply(self, *paths: str) -> ForkChanges:
+    def apply(self, *paths: str, force: bool = False) -> ForkChanges:
         """Take what a fork changed in its private copy over into the workspace, all or the given paths; returns the difference.
 
-        The workspace has to have what the fork began with in these places: where something else has changed one, `UsageError` names it
-        and nothing is written. The git folder of the copy is not taken over. It is an event of the run. Raises `UsageError` also for a
+        The workspace has to have what the fork began with in these places: where something else has changed one, the run that was forked
+        for example, `UsageError` names it and nothing is written, unless `force` says that what is there may be lost. The git folder of the copy is not taken over. It is an event of the run. Raises `UsageError` also for a
         run that is still working or has no copy.
         """
         run = self._run
         if run._working:
             raise UsageError(f"run {run.id} is still working: apply its changes when it has ended or is interrupted")
-        done, event = apply_changes(self.changes, process_name(), paths)
+        done, event = apply_changes(self.changes, process_name(), paths, force=force)
         if done.changes:
             run._store.decide(run.id, event)
             run._state = run._store.state(run.id)
