@@ -274,6 +274,10 @@ class Launcher:
         """Return the context of a run that goes on behind the events of `earlier`: with what is given anew, else with what it began with."""
         options.check_resumable()
         session, registry = self._session, self._session.registry
+        if state.copy and not Path(state.folder).is_dir():
+            raise UsageError(
+                f"the private copy of run {earlier} is gone ({state.folder} was removed): fork the run that it was forked from again"
+            )
         place = Workspace(Path(state.folder)).also_known_as(Path(began.workspace))
         tools = options.tools if options.tools is not None else self._tools_again(earlier, began, state)
         known, late = registry.known_at_once(tools)

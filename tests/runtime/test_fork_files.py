@@ -20,7 +20,7 @@ from kestrel_lab.core.events.union import FilesKept, ModelCalled, ToolAnswered, 
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.context.file_history import FileHistory
-from kestrel_lab.runtime.forks.private_copy import remove_copy
+from kestrel_lab.runtime.forks.private_copy import remove_copy, runs_with_copies
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedModel, Turn
@@ -655,5 +655,8 @@ def test_a_run_without_a_copy_has_nothing_to_apply(session: Session, folder: Pat
     with pytest.raises(UsageError, match="is gone"):
         child.apply()
     assert (run.files.folder, "private copy" in str(child.files)) == (folder, True)
+    with pytest.raises(UsageError, match="fork the run that it was forked from again"):
+        fork(session, child, number(child, ModelCalled, -1), in_place=True)
+    assert runs_with_copies(session.home) == []
     with pytest.raises(UsageError, match="no id"):
         remove_copy(session.home, "../..")

@@ -46,6 +46,13 @@ def copies_folder(home: Path, run_id: str) -> Path:
     return home.resolve() / FOLDER / run_id
 
 
+def runs_with_copies(home: Path) -> list[str]:
+    """Return the ids of the runs that have a private copy under `home`; one that no log knows was being made when its process was killed."""
+    with suppress(FileNotFoundError):
+        return sorted(folder.name for folder in (home.resolve() / FOLDER).iterdir())
+    return []
+
+
 def remove_copy(home: Path, run_id: str) -> bool:
     """Remove the private copy of a fork with all that it changed there; returns whether there was one."""
     if "/" in run_id or run_id in ("", ".", ".."):
