@@ -51,6 +51,7 @@ from kestrel_lab.core.sanitize import sanitize_text
 from kestrel_lab.runtime.approvals.undo import newest_run
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges
 from kestrel_lab.runtime.diff import RunDiff
+from kestrel_lab.runtime.forks.copy_changes import ForkChanges
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.tools.tool import Toolbox
@@ -252,18 +253,43 @@ def fork(
     answer: Annotated[str | None, typer.Option(help="Use this as the model's answer at event N.")] = None,
     result: Annotated[str | None, typer.Option(help="Use this as the tool's result at event N.")] = None,
     approve: Annotated[str | None, typer.Option(help="The approval policy of the fork.")] = None,
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Work in the folder itself, with its files of now, instead of a private copy.")
+    ] = False,
     limits: LimitOptions,
 ) -> Any:
-    """Start a new run from an event of another run, with something changed; the old run stays as it is."""
+    """Start a new run from an event of another run, with something changed; the old run and your files stay as they are."""
 
     def begin(approver: Approver | None) -> Run:
         lab = frontend_of(ctx).lab()
         raised = _raised(ctx, lab.get(run_id))
         return lab.session.start_fork(
-            run_id, at=at, answer=answer, result=result, model=model, approve=approve, approver=approver, limits=raised
+            run_id,
+            at=at,
+            answer=answer,
+            result=result,
+            in_place=in_place,
+            model=model,
+            approve=approve,
+            approver=approver,
+            limits=raised,
         )
 
     return follow_work(ctx, ShowOptions(), begin)
+
+
+@app.command(epilog="Example: kestrel apply FORK --dry-run, then: kestrel apply FORK")
+def apply(
+    ctx: typer.Context,
+    run_id: RunId,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="[PATH]...", help="Only these files and folders.")] = None,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the difference and change nothing.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Take over also what something else has changed in your files since.")] = False,
+) -> ForkChanges:
+    """Take what a fork changed in its private copy over into your files, as far as they are what the fork began with."""
+    run = frontend_of(ctx).lab().get(run_id)
+    return run.files.changes if dry_run else run.apply(*(paths or ()), force=force)
 
 
 @app.command()

@@ -27,7 +27,7 @@ Begin with [bold]kestrel doctor[/bold]: it shows which models can be used and ho
 Then [bold]kestrel run "Which files define the public API?"[/bold]
 """
 PANELS: Final = {
-    "Run agents": ("run", "chat", "orchestrate", "resume", "cancel", "fork", "websearch", "plans", "plan"),
+    "Run agents": ("run", "chat", "orchestrate", "resume", "cancel", "fork", "apply", "websearch", "plans", "plan"),
     "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
     "Measure": ("eval", "compare", "import", "scenario", "router", "notebook"),
     "What agents may do and know": ("tools", "mcp", "skills", "macros", "memory", "search", "index", "rules", "taint", "trust"),
@@ -68,7 +68,8 @@ COMMANDS: Final = {
     "orchestrate": "Run a goal in stages: bootstrap, gather, plan, execute, verify, repair, commit; the same as `run --plan standard`.",
     "resume": "Continue a run where its log ends; one that failed goes on in a new run, with what it has. The same as `run --resume RUN`.",
     "cancel": "End a run for good, whichever process works on it. A run that was only interrupted can be resumed instead.",
-    "fork": "Start a new run from an event of another run, with something changed; the old run stays as it is.",
+    "fork": "Start a new run from an event of another run, with something changed; the old run and your files stay as they are.",
+    "apply": "Take what a fork changed in its private copy over into your files, as far as they are what the fork began with.",
     "diff": "Show where two runs differ first, and what each did after that.",
     "show": "Show a run: its calls, its answer, what it used and what it waits for.",
     "runs": "List the newest runs.",

@@ -77,6 +77,21 @@ class Conversation:
     borrowed: bool = False
     """Whether that session is of the run that this one was forked from."""
 
+    def end_turn(self) -> None:
+        """Put the answers of all requests of the turn into the conversation."""
+        self.messages += [
+            Message(
+                role="tool",
+                text=self.answers[request.id],
+                call_id=request.id,
+                name=request.name,
+                images=self.images.get(request.id, ()) if self.images else (),
+            )
+            for request in self.requests
+        ]
+        self.requests = ()
+        self.begin_turn()
+
     def begin_turn(self) -> None:
         """Forget the answers of the last turn, which are messages by now."""
         self.answers, self.images, self.values = {}, {}, {}

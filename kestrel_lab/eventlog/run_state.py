@@ -68,6 +68,8 @@ class RunState:
     status: RunStatus = RunStatus.PLANNING
     started: RunStarted | None = None
     """With the model, tools and policy of the fork, in a forked run."""
+    copy: dict[str, Json] = field(default_factory=dict)
+    """The private copy of the workspace that a fork works in, see `RunForked.copy`; empty where it works in the workspace itself."""
     model_kind: str = "real"
     """`real` only if every model that worked on the run so far is."""
     plan: dict[str, Json] = field(default_factory=dict)
@@ -136,6 +138,16 @@ class RunState:
     interrupted: bool = False
     """Whether work on it was broken off and nobody has taken it up since."""
     events: int = 0
+
+    @property
+    def project(self) -> str:
+        """The workspace, by which memory, macros and approvals know the run."""
+        return "" if self.started is None else self.started.workspace
+
+    @property
+    def folder(self) -> str:
+        """Where its files are: the workspace, or the private copy of a fork."""
+        return str(self.copy["folder"]) if self.copy else self.project
 
     @property
     def usage(self) -> Usage:
@@ -215,7 +227,7 @@ class RunState:
             case StateTransition():
                 self.status = RunStatus(event.target)
             case RunStarted():
-                self.started, self.model_kind = event, event.model_kind
+                self.started, self.model_kind, self.copy = event, event.model_kind, event.copy
                 self._take_over(event.earlier)
             case RunResumed():
                 self._resumed(event)
@@ -301,6 +313,7 @@ class RunState:
     def _forked(self, event: RunForked) -> None:
         """Go on without what was asked in the parent and not answered there: the fork asks for itself."""
         self.interrupted = False
+        self.copy = event.copy or self.copy
         self._joined_by(event.model_kind)
         if self.started is not None:
             limits = event.limits or self.started.limits
@@ -406,18 +419,7 @@ class RunState:
                 conversation.problem = str(event.error.get("kind", ""))
                 conversation.passing = bool(event.error.get("transient"))
         if conversation.requests and len(conversation.answers) >= len(conversation.requests) and not conversation.open_requests:
-            conversation.messages += [
-                Message(
-                    role="tool",
-                    text=conversation.answers[request.id],
-                    call_id=request.id,
-                    name=request.name,
-                    images=conversation.images.get(request.id, ()) if conversation.images else (),
-                )
-                for request in conversation.requests
-            ]
-            conversation.requests = ()
-            conversation.begin_turn()
+            conversation.end_turn()
 
     def _decided(self, event: ApprovalGiven) -> None:
         question = event.question or event.call

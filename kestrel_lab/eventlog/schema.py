@@ -302,5 +302,21 @@ PRAGMA application_id = {APPLICATION_ID};
 """
 """A log is known by its header, whatever its name."""
 
-MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH, _NINTH)
+_TENTH = f"""
+DROP TRIGGER events_insert;
+CREATE TRIGGER events_insert BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_SEQ_GAP') WHERE NEW.seq IS NOT (SELECT last_seq + 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_RUN_TERMINAL') WHERE NEW.type NOT IN ('kernel_undone', 'files_applied')
+    AND (SELECT status FROM runs WHERE id = NEW.run_id) IN ({_TERMINAL});
+END;
+DROP TRIGGER events_fence;
+CREATE TRIGGER events_fence BEFORE INSERT ON events BEGIN
+  SELECT RAISE(ABORT, 'E_FENCED') WHERE NEW.epoch IS NOT (SELECT epoch FROM runs WHERE id = NEW.run_id)
+    AND NOT (NEW.epoch IS NULL AND NEW.type IN ('approval_given', 'kernel_undone', 'files_applied'));
+END;
+"""
+"""A person may take over what a fork changed after the run has ended, in any session."""
+
+MIGRATIONS: tuple[str, ...] = (_FIRST, _SECOND, _THIRD, _FOURTH, _FIFTH, _SIXTH, _SEVENTH, _EIGHTH, _NINTH, _TENTH)
 """Scripts that bring a database from version n (its index) to n + 1; never edited once released."""

@@ -22,6 +22,7 @@ from kestrel_lab.core.events.union import (
     ApprovalGiven,
     CheckpointSaved,
     Event,
+    FilesApplied,
     KernelUndone,
     Record,
     RunForked,
@@ -203,8 +204,8 @@ class SessionStore:
         start = source if source is not None else self.run(run_id).status
         return self.append(run_id, StateTransition(source=start, target=target, reason=reason), urgent=True)
 
-    def decide(self, run_id: str, given: ApprovalGiven | KernelUndone) -> None:
-        """Record a decision, or that calls were undone, and wait until it is on disk.
+    def decide(self, run_id: str, given: ApprovalGiven | KernelUndone | FilesApplied) -> None:
+        """Record a decision, that calls were undone or that changes were applied, and wait until it is on disk.
 
         Whoever works on the run, and whether anybody does. Raises `AlreadyDecided` if somebody was faster and
         `StoreError` if nothing was asked.

@@ -111,6 +111,14 @@ async def git_output(folder: Path, *args: str) -> str:
         return await _output(argv, args, folder, env)
 
 
+def private_settings(repository: Repository) -> str:
+    """Return settings for a private copy of a repository: how its files and objects are written, and nothing that starts a program."""
+    try:
+        return _config(repository, git_program(repository.top or repository.common))
+    except UsageError:  # no git here, so nobody reads them before it is installed
+        return "[core]\nrepositoryformatversion = 0\nbare = false\n"
+
+
 async def add_worktree(repository: Path, place: Path, sha: str) -> None:
     """Make `place`, an absolute path, a worktree of a repository, with the files of commit `sha` just as they are stored: no filter changes them."""
     found = Repository.around(repository)

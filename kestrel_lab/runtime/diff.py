@@ -34,7 +34,7 @@ class RunDiff(PartsView):
     Two events are the same when their type and fields are; times and ids of runs and records do not count, nor what a model
     was told of the time at which its run began.
     The order of events counts. Left out is what only says how a run came to go on: changes of its state,
-    `run_resumed`, `run_forked`, and that a step was begun, or a model or a person asked, once more.
+    `run_resumed`, `run_forked`, `files_kept`, and that a step was begun, or a model or a person asked, once more.
     """
 
     a: Run
@@ -107,7 +107,7 @@ def diff_runs(a: Run, b: Run) -> RunDiff:
     return RunDiff(a=a, b=b, rows=tuple(rows), shared=shared)
 
 
-_PASSED_OVER = (e.RunInterrupted, e.RunResumed, e.RunForked, e.StateTransition, e.CheckpointSaved)
+_PASSED_OVER = (e.RunInterrupted, e.RunResumed, e.RunForked, e.StateTransition, e.CheckpointSaved, e.FilesKept)
 
 
 def _deeds(records: Sequence[e.Record]) -> list[e.Record]:

@@ -30,6 +30,7 @@ from kestrel_lab.runtime.agent.system_prompt import citation_instructions, syste
 from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.scope import policy_for, rules_as_json, rules_from_json
 from kestrel_lab.runtime.context.budget import Dearest
+from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import GivenTexts, guidance_texts
 from kestrel_lab.runtime.context.images import store_images
 from kestrel_lab.runtime.context.recorded_tools import RECORDED, recorded_tools
@@ -40,6 +41,7 @@ from kestrel_lab.runtime.context.toolboxes import Tools, tools_for_event
 from kestrel_lab.runtime.conversation import inherited_history
 from kestrel_lab.runtime.execution.steps import check_steps, steps_without
 from kestrel_lab.runtime.fork import branch_of, records_to_fork
+from kestrel_lab.runtime.forks.private_copy import carry_taint, copy_for_fork, remove_copy
 from kestrel_lab.runtime.lifecycle import carry_out, record_stop
 from kestrel_lab.runtime.operations.registry import OPERATIONS
 from kestrel_lab.runtime.operations.verify_plan import NONE, form_for, parse_level, with_output_type, with_verification
@@ -68,6 +70,10 @@ def _id_of(run: str | FollowableRun) -> str:
     return run if isinstance(run, str) else run.id
 
 
+def _folder_of(workspace: str, copy: Mapping[str, Json]) -> str:
+    return str(copy.get("folder") or workspace)
+
+
 class Launcher:
     """Begins the runs of one session, with what the session has at that moment."""
 
@@ -84,8 +90,9 @@ class Launcher:
             raise UsageError("the goal is empty: say what the run should do")
         session, registry, usual = self._session, self._session.registry, self._session.options
         earlier: dict[str, Json] = {}
+        began: RunStarted | None = None
         if options.follow is not None:
-            options, earlier = self._following(options.follow, options)
+            options, earlier, began = self._following(options.follow, options)
         limits, resolve, ports = options.limits or session.limits, options.resolve or registry.resolve_model, options.ports or session.ports
         model = registry.resolve_model(options.model)
         place = options.workspace if isinstance(options.workspace, Workspace) else Workspace(Path(options.workspace))
@@ -105,7 +112,9 @@ class Launcher:
             known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)
         agents = plan is None or any(step.goal and not step.operation for step in steps)  # operations ask models what needs no guidance
         given = self._given(place, trial=bool(options.scenario)) if agents and not is_adapter(model) else GivenTexts()
-        toolbox = offer_macros(with_declarations(known, session.store), session.store, place)
+        copy = {} if began is None or str(place.root) != began.copy.get("folder") else began.copy
+        project = began.workspace if began is not None and copy else str(place.root)
+        toolbox = offer_macros(with_declarations(known, session.store), session.store, project)
         if given.skills:
             toolbox = with_skills(toolbox, given.skills)
         if LOAD_SKILL not in toolbox:
@@ -116,10 +125,11 @@ class Launcher:
         met = session_time(ports.now())
         system = system_prompt(limits, options.instructions, met.line, citation_instructions(level, form, toolbox), given.prompt)
         options = replace(options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"), output=output)
-        ctx = self._context(new_run_id(), RunState(), options, model, toolbox, place, policy, growth, given.skills)
+        ctx = self._context(new_run_id(), RunState(copy=copy), options, model, toolbox, place, policy, growth, given.skills)
         started = RunStarted(
             goal=goal,
-            workspace=str(place.root),
+            workspace=project,
+            copy=copy,
             model=model.name,
             model_kind=model.kind,
             system=system,
@@ -144,17 +154,17 @@ class Launcher:
         missing = missing_servers(session.mcp, but=late) if options.tools is None and len(session.mcp) else ()
         return self._launch(ctx, plan or Plan.single(goal), opening=(started,), missing=missing)
 
-    def _following(self, follow: str | FollowableRun, options: RunOptions) -> tuple[RunOptions, dict[str, Json]]:
-        """Return the options of a run that follows another, with that run's own where none are given, and what it takes over."""
+    def _following(self, follow: str | FollowableRun, options: RunOptions) -> tuple[RunOptions, dict[str, Json], RunStarted]:
+        """Return the options of a run that follows another, with that run's own where none are given, what it takes over, and how that began."""
         began, earlier = inherited_history(self._session.store, _id_of(follow), self._flow_of)
         given = replace(
             options,
             model=self._model_again(began, options.model),
             tools=recorded_tools_of(began) if options.tools is None else options.tools,
-            workspace=began.workspace if options.workspace == "." else options.workspace,
+            workspace=_folder_of(began.workspace, began.copy) if options.workspace == "." else options.workspace,
             rules=rules_from_json(began.rules) if options.rules is None else options.rules,
         )
-        return given, earlier
+        return given, earlier, began
 
     def _given(self, place: Workspace, *, trial: bool) -> GivenTexts:
         """Return the guidance and skills of a workspace as they are now; a `trial` has no skills of whoever runs it."""
@@ -188,7 +198,7 @@ class Launcher:
         check_whole(store, run_id)
         state = store.state(run_id)
         if state.status in (RunStatus.FAILED, RunStatus.CANCELLED) and (found := resume_point(store.records(run_id))) is not None:
-            return self.fork(run_id, options, at=found[0], stage=found[1])
+            return self.fork(run_id, options, at=found[0], stage=found[1], in_place=True)
         output = OutputType.of(options.output)
         if state.started is None or state.status.terminal:
             return Run(store, run_id, state, run=self._session.run, output=output)
@@ -214,14 +224,23 @@ class Launcher:
         answer: str | None = None,
         result: str | None = None,
         stage: str = "",
+        in_place: bool = False,
     ) -> Run:
         """Begin a run that shares events of another; see `Session.start_fork`. `stage` is the last completed stage of a run that is resumed so."""
-        store = self._session.store
+        session, store = self._session, self._session.store
         store.flush()
         store.run(run_id)
         branch = branch_of(run_id, records_to_fork(store, run_id, at), at, answer=answer, result=result)
         fork_id = new_run_id()
-        ctx = self._again(fork_id, run_id, branch.began, branch.state, options)
+        live, copy = branch.state.folder, branch.state.copy
+        if not in_place:
+            branch.state.copy = copy = copy_for_fork(store, session.recorders.store, fork_id, run_id, branch.state, branch.at)
+        try:
+            ctx = self._again(fork_id, run_id, branch.began, branch.state, options)
+        except BaseException:
+            if not in_place:
+                remove_copy(session.home, fork_id)
+            raise
         forked = RunForked(
             parent=store.origin(run_id, branch.at),
             at=branch.at,
@@ -233,12 +252,16 @@ class Launcher:
             by=process_name(),
             stage=stage,
             limits={} if options.limits is None else options.limits.as_json(),
+            copy=copy,
         )
         now = store.fork_run(fork_id, forked, branch.state.status, branch.given)
         opening = (forked,) if branch.given is None else (forked, branch.given)
         for event in opening:
             ctx.state.apply(event, now)
-        return self._launch(ctx, ctx.state.planned, opening=opening)
+        run = self._launch(ctx, ctx.state.planned, opening=opening)
+        if not in_place:
+            carry_taint(ctx, live)
+        return run
 
     async def stop(self) -> None:
         """Interrupt the runs that this session works on and wait until each has written that down; they can be resumed."""
@@ -251,10 +274,14 @@ class Launcher:
         """Return the context of a run that goes on behind the events of `earlier`: with what is given anew, else with what it began with."""
         options.check_resumable()
         session, registry = self._session, self._session.registry
-        place = Workspace(Path(began.workspace))
+        if state.copy and not Path(state.folder).is_dir():
+            raise UsageError(
+                f"the private copy of run {earlier} is gone ({state.folder} was removed): fork the run that it was forked from again"
+            )
+        place = Workspace(Path(state.folder)).also_known_as(Path(began.workspace))
         tools = options.tools if options.tools is not None else self._tools_again(earlier, began, state)
         known, late = registry.known_at_once(tools)
-        toolbox = offer_macros(with_declarations(known, session.store), session.store, place, state)
+        toolbox = offer_macros(with_declarations(known, session.store), session.store, began.workspace, state)
         skills = {}
         if told := {str(one["skill"]) for one in began.guidance if "skill" in one}:  # those that it was told of, as they are now
             skills = {skill.name: skill for skill in self._skills(place, trial=bool(began.scenario)) if skill.name in told}
@@ -327,6 +354,8 @@ class Launcher:
         session, sandbox = self._session, self._session.sandbox
         if own := tuple(skill.root for skill in skills.values() if skill.own):
             sandbox = replace(sandbox, readable=own)
+        if shared := state.copy.get("objects"):
+            sandbox = replace(sandbox, readable=(*sandbox.readable, *(Path(str(one)) for one in cast("list[Json]", shared))))
         return RunContext(
             run_id=run_id,
             store=session.store,
@@ -346,6 +375,7 @@ class Launcher:
             hooks=session.options.hooks,
             supervisor=session.supervisor,
             files=session.files,
+            history=FileHistory(session.recorders, workspace),
             guidance_files=guidance_names(session.options.guidance_files),
             dearest=self._dearest,
             checkpoint_every=session.options.checkpoint_every,
@@ -384,6 +414,8 @@ class Launcher:
         def forget(done: asyncio.Task[None]) -> None:
             unsubscribe()
             session.kernels.end(run_id)
+            if ctx.history is not None:
+                ctx.history.close()
             self._tasks.discard(done)
             session.history.live.pop(run_id, None)
             owner.mark_idle(session.store.session, run_id)

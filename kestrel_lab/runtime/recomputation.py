@@ -265,7 +265,7 @@ def _turn(run: Run, results: ResultStore) -> Turn:
         goal=run.goal,
         answer=run.answer,
         model=f"{started.model}{kind}",
-        workspace=started.workspace,
+        workspace=run._state.folder,
         calls=tuple(calls),
         left_out=tuple((name, left_out[name]) for name in asked if name in left_out),
     )

@@ -25,6 +25,7 @@ from kestrel_lab.runtime.approvals.decide import ApprovalDesk
 from kestrel_lab.runtime.approvals.undo import undo_calls
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
+from kestrel_lab.runtime.forks.run_files import RunFiles
 from kestrel_lab.runtime.run_report import Answers, RunReport, records_of, value_of
 from kestrel_lab.tools.kernel.live_kernel import kernel_of, live_shell
 from kestrel_lab.views.dataframes import unit_frame
@@ -161,6 +162,10 @@ class Run(Generic[T]):
         """Set when its events, from number `damage.seq` on, are not those that were written: only what came before is shown."""
         self.live: LiveRun | None = None
         """Set by the session that works on the run."""
+        self.files = RunFiles(self)
+        """Where it has its files, and what a fork changed in its private copy: `run.files.changes`."""
+        self.apply = self.files.apply
+        """Takes what a fork changed over into the workspace, see `RunFiles.apply`."""
         self._store, self._run = store, run
         self._state = state if state is not None else store.state(run_id)
         self._output = output

@@ -101,7 +101,7 @@ class RunReport:
         if self._state.status in (RunStatus.CANCELLED, RunStatus.FAILED):
             ended = next(record for record in self._records() if isinstance(record.event, RunFinished))
             if self._state.status is RunStatus.CANCELLED:
-                return f"a new run goes on from there: kestrel fork {self._id} --at {ended.seq - 1}"
+                return f"a new run goes on from there: kestrel fork {self._id} --at {ended.seq - 1} --in-place"
             return self._way_on_after(cast("RunFinished", ended.event))
         return RESUME.format(run=self._id) if self.interrupted else ""
 
@@ -238,7 +238,7 @@ class RunReport:
 
     @property
     def _workspace(self) -> str:
-        return "" if self._state.started is None else self._state.started.workspace
+        return self._state.folder
 
     def _records(self) -> list[Record]:
         return records_of(self._store, self._id, self._damage)

@@ -22,6 +22,7 @@ from kestrel_lab.mcp.config import ServerConfig, read_server
 from kestrel_lab.memory.memory import NoteMemory
 from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.context.dependencies import Ports
+from kestrel_lab.runtime.context.file_history import Recorders
 from kestrel_lab.runtime.context.gatherers import FileGatherer, IndexedGatherer
 from kestrel_lab.runtime.context.run_options import ResumeChanges, RunChanges, RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
@@ -168,6 +169,8 @@ class Session:
         self.ports = Ports(memory=NoteMemory(self.store), gatherer=IndexedGatherer(self.indexes, FileGatherer()), abstain=options.abstain)
         """Memory, search, clock and retry budget of runs that bring none of their own."""
         self.files = FileTaint(lambda: self.store)
+        self.recorders = Recorders(self.home, self.redactor)
+        self._opened.append("recorders")
         self.history = RunHistory(self.store)
         self.launcher = Launcher(self)
         self.history.run = self.run
@@ -288,12 +291,14 @@ class Session:
         at: int | None = None,
         answer: str | None = None,
         result: str | None = None,
+        in_place: bool = False,
         output: type[T] | OutputForm | None = None,
         **changes: Unpack[ResumeChanges],
     ) -> Run[T]:
         """Begin a new run that shares the events of another up to number `at`; on the running event loop, returns at once.
 
-        The parent stays as it is, and may still be working. Model, tools, policy and approver may be given anew, as for
+        The fork has the files of its time: it works in a private copy of the workspace as that was at `at`, and `Run.apply` takes over
+        what it changes there. The parent stays as it is, and may still be working. Model, tools, policy and approver may be given anew, as for
         `restart`; `limits` count what the shared events used. A question that was open at `at` is asked again; a tool call that
         had begun is treated as `restart` does.
 
@@ -304,14 +309,15 @@ class Session:
                 `tool_called`. A model that was being asked there is asked again.
             answer: The answer of the model called at `at`, in place of its own.
             result: The result of the tool called at `at`, in place of its own.
+            in_place: Work in the folder of the parent as it is now, and change the files there.
             output: The type that the parent was begun with, for `Run.value`.
 
         Raises:
             UsageError: No such run or event, one after the end, one that an answer or a result cannot follow, a model or tools
-                that cannot be found again.
+                that cannot be found again, files of which nothing is known or no copy can be made.
             Damaged: An event up to `at` is not what was written.
         """
-        return self.launcher.fork(run_id, _merge_options(options, output, changes), at=at, answer=answer, result=result)
+        return self.launcher.fork(run_id, _merge_options(options, output, changes), at=at, answer=answer, result=result, in_place=in_place)
 
     fork = _waiting_twin(start_fork, "fork")
 

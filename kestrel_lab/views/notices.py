@@ -22,6 +22,14 @@ _MOST_DEEDS: Final = 20
 _MARKS = {"todo": "☐", "doing": "▶", "done": "☑", "dropped": "☒"}
 
 
+def copy_row(copy: Mapping[str, Json]) -> NoticeRow:
+    """Return the row that says what the files of a fork are: see `RunForked.copy`."""
+    exact = bool(copy.get("exact"))
+    doubt = "" if exact else "; they may not be those of that moment"
+    notes = cast("Sequence[str]", copy.get("notes") or ())
+    return _row("info" if exact else "warning", f"files: a private copy, made of {copy.get('source')}{doubt}", map(str, notes))
+
+
 def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per event
     """Return the row for `event`, still without an id; `None` for an event that has another row or none."""
     match event:
@@ -29,6 +37,10 @@ def notice_of(event: e.Event) -> NoticeRow | None:  # noqa: C901  # one case per
             return _row("warning", event.message)
         case e.ContextCompacted():
             return _compaction_row(event)
+        case e.FilesKept() if event.problem:
+            return _row("warning", f"what files hold is not kept for forks from here on: {event.problem}")
+        case e.FilesApplied():
+            return _row("info", f"applied to the workspace: {format_count(len(event.changed), 'path')}", [*event.changed][:_MOST_DEEDS])
         case e.StepRetried():
             soon = f" in {event.wait_s:g} s" if event.wait_s else ""
             text = f"failed ({event.error_class}) and is tried again{soon}, attempt {event.attempt}: {event.reason}"

@@ -238,7 +238,9 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     parted = f"forked from {event.parent} at {event.at}"
     if event.stage:
         parted = f"goes on with {event.parent}, which had ended, behind its last completed stage {event.stage!r} (event {event.at})"
-    return [*head, *stopped, *withdrawn, row_builders.notice_row(view, "info", f"{parted}{given}")]
+    notice = row_builders.notice_row(view, "info", f"{parted}{given}")
+    copied = [] if event.stage or not event.copy else [row_builders.added_row(view, notices.copy_row(event.copy))]
+    return [*head, *stopped, *withdrawn, notice, *copied]
 
 
 def _joined_by(view: RunView, model: str, kind: str) -> Change:

@@ -232,27 +232,31 @@ def test_a_decision_that_comes_later_holds_when_the_program_asks_again(place: Pl
     assert heard(place.workspace)[-1]["response"]["response"]["behavior"] == ("allow" if granted else "deny")  # type: ignore[index]
 
 
-@pytest.mark.parametrize("name", ["claude-code", "codex"])
-def test_a_fork_goes_on_from_its_place(place: Place, name: str) -> None:
-    """Claude Code takes up a copy of its session behind the message in question; another program is told the conversation in a new one."""
+@pytest.mark.parametrize(("name", "in_place"), [("claude-code", True), ("claude-code", False), ("codex", False)])
+def test_a_fork_goes_on_from_its_place(place: Place, name: str, in_place: bool) -> None:
+    """Claude Code takes up a copy of its session behind the message in question; another program is told the conversation in a new one.
+
+    So is Claude Code in a private copy of the workspace: it looks for a session in the folder where that was begun.
+    """
     place.plays(name, stream_of(name))
 
-    async def forked() -> list[Any]:
+    async def forked() -> tuple[list[Any], Path]:
         async with place.lab() as lab:
             run = await lab.run(GOAL, runner=name, workspace=place.workspace, approve="auto")
             at = [record.seq for record in run.records() if isinstance(record.event, ModelCalled)][1]
-            again = await lab.fork(run.id, at=at)
-            return list(again.events())
+            again = await lab.fork(run.id, at=at, in_place=in_place)
+            return list(again.events()), again.files.folder
 
-    events = asyncio.run(forked())
+    events, folder = asyncio.run(forked())
     assert len(of(events, RunForked)) == 1
-    argv = [line["argv"] for line in heard(place.workspace) if "argv" in line][-1]  # type: ignore[index,operator]
-    if name == "claude-code":
+    argv = [line["argv"] for line in heard(folder) if "argv" in line][-1]  # type: ignore[index,operator]
+    if in_place:
         assert [word for word in argv if word.startswith(("--resume", "--fork"))] == [
             "--resume=5f0c2a1e-0000-4000-8000-000000000001", "--fork-session", "--resume-session-at=u1",
         ]  # fmt: skip
     else:
-        assert "resume" not in argv and "price = 3" in argv[-1] and GOAL in argv[-1]
+        said = str(heard(folder))  # on the command line or on standard input
+        assert "resume" not in argv and not any(word.startswith("--resume") for word in argv) and "price = 3" in said and GOAL in said
 
 
 def test_a_follow_up_tells_the_conversation(place: Place) -> None:

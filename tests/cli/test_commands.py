@@ -249,11 +249,27 @@ def test_a_cancelled_run_is_not_resumed_and_says_what_can_be_done(kestrel: Kestr
     for words in (("run", "--resume", run), ("resume", run)):
         code, _, told = kestrel(*words)
         assert (code, f"run {run} was cancelled (stopped on request) and is not resumed" in told) == (2, True)
-    hint = re.search(rf"kestrel (fork {run} --at \d+)", told)
+    hint = re.search(rf"kestrel (fork {run} --at \d+ --in-place)", told)
     assert hint is not None and hint[1] in kestrel("show", run)[1]
     assert kestrel("cancel", run)[0] == 2
     assert kestrel(*hint[1].split(), "--approve", "auto:medium")[0] == 0
     assert (folder / "a.txt").read_text() == "hi"
+
+
+def test_a_fork_leaves_the_files_and_apply_takes_its_changes_over(kestrel: Kestrel, folder: Path) -> None:
+    """`kestrel fork` works in a copy; `kestrel apply --dry-run` shows the difference, and `kestrel apply` takes it over; mistakes exit 2."""
+    kestrel("run", "write", "--model", "scripted:script.yaml")  # waits for leave
+    run = newest(folder)
+    kestrel("cancel", run)
+    at = re.search(r"--at (\d+)", kestrel("show", run)[1])
+    assert at is not None
+    assert kestrel("fork", run, "--at", at[1], "--approve", "auto:medium")[0] == 0
+    fork = newest(folder)
+    assert not (folder / "a.txt").exists()
+    for words, there in ((("--dry-run",), False), ((), True)):
+        code, out, _ = kestrel("apply", fork, *words)
+        assert (code, "new      a.txt" in out, "+hi" in out, (folder / "a.txt").exists()) == (0, True, True, there)
+    assert "works in the workspace itself" in kestrel("apply", run)[2]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,16 @@ SIGNS = ["\x0b", "\x0c", "\x1c", "\x1d", "\x85", "\u2028", "\u2029"]
 
 @pytest.mark.parametrize(
     ("text", "lines"),
-    [("", []), ("a", ["a"]), ("a\n", ["a"]), ("a\n\n", ["a", ""]), ("\n", [""]), ("a\r\nb\r\n", ["a", "b"]), ("a\rb\nc", ["a\rb", "c"]), ("a\rb", ["a", "b"])]
+    [
+        ("", []),
+        ("a", ["a"]),
+        ("a\n", ["a"]),
+        ("a\n\n", ["a", ""]),
+        ("\n", [""]),
+        ("a\r\nb\r\n", ["a", "b"]),
+        ("a\rb\nc", ["a\rb", "c"]),
+        ("a\rb", ["a", "b"]),
+    ]
     + [(f"a{sign}b\nc", [f"a{sign}b", "c"]) for sign in SIGNS],
 )
 def test_lines(text: str, lines: list[str]) -> None:

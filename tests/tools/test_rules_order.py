@@ -238,14 +238,14 @@ def test_a_decision_is_bound_to_tool_version_arguments_folder_and_sandbox(tmp_pa
         return command
 
     one, box, place = bash(), Toolbox([run]), Workspace(tmp_path)
-    key = decision_binding(one, box, place)
+    key = decision_binding(one, box, str(place.root))
     (tmp_path / "in").mkdir()
     others = [
-        decision_binding(one, Toolbox([replace(run, version="another")]), place),
-        decision_binding(one, Toolbox([]), place),
-        decision_binding(bash("ls"), box, place),
-        decision_binding(one, box, Workspace(tmp_path / "in")),
-        decision_binding(bash(sandbox="S3"), box, place),
+        decision_binding(one, Toolbox([replace(run, version="another")]), str(place.root)),
+        decision_binding(one, Toolbox([]), str(place.root)),
+        decision_binding(bash("ls"), box, str(place.root)),
+        decision_binding(one, box, str(tmp_path / "in")),
+        decision_binding(bash(sandbox="S3"), box, str(place.root)),
     ]
     assert len({key, *others}) == 6
-    assert decision_binding(replace(one, id="d", step="s", danger=Danger.SAFE, attempt=2), box, place) == key
+    assert decision_binding(replace(one, id="d", step="s", danger=Danger.SAFE, attempt=2), box, str(place.root)) == key

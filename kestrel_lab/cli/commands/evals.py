@@ -125,8 +125,9 @@ def compare_commits(
             chosen = compared or [one.name for one in load_suite(own).configs]
             if len(chosen) < 2:
                 raise UsageError(f"two configurations are compared at least, and there is only {chosen[0]}: name some more")
-            stored = {"reuse": True, "outside_git": True}
-            found = await lab.eval(own, configs=chosen, epochs=epochs, reporter=reporter, **stored, **asdict(parts), **asdict(recordings))
+            found = await lab.eval(
+                own, configs=chosen, epochs=epochs, reporter=reporter, reuse=True, outside_git=True, **asdict(parts), **asdict(recordings)
+            )
             return lab.evals.compare_configs(found, *chosen, margin=margin)
 
         return run_measurement(ctx, tell_apart, reports.write)

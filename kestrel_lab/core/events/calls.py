@@ -165,6 +165,25 @@ class FilesTainted(Event, frozen=True, kw_only=True):
     """Hash of tool and arguments, where the answer may be given again when the files are others."""
 
 
+class FilesKept(Event, frozen=True, kw_only=True):
+    """What the files of the workspace held at this moment is kept beside the log, so that a fork can have them again.
+
+    Recorded before and after a call that may change files; the first one of a session holds all, later ones what has changed since.
+    """
+
+    type: ClassVar[str] = "files_kept"
+    call: str
+    when: str = "before"
+    """`before` or `after` the call; what is found before one was changed by something else."""
+    whole: str = ""
+    """Names the index of all files, which is kept beside the log; empty where only what changed is told."""
+    changed: dict[str, Json] = field(default_factory=dict)
+    """By path, what is there now: see `tools.files.snapshots.Entry`."""
+    gone: list[str] = field(default_factory=list)
+    problem: str = ""
+    """Why nothing is kept from here on."""
+
+
 class ToolAnswered(Event, frozen=True, kw_only=True):
     """A tool call ended. `text` is what the model is shown."""
 

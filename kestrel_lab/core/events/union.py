@@ -13,6 +13,7 @@ from kestrel_lab.core.events.calls import (
     ApprovalGiven,
     CacheHit,
     ContextCompacted,
+    FilesKept,
     FilesTainted,
     FolderChanged,
     MacroFinished,
@@ -52,6 +53,7 @@ from kestrel_lab.core.events.plan import (
 from kestrel_lab.core.events.run import (
     BudgetWarned,
     CheckpointSaved,
+    FilesApplied,
     HealthChanged,
     Progress,
     RunFinished,

@@ -49,7 +49,8 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         await work.ask_to_begin()
     work.keep_decisions()
     work.close_calls("the program was stopped while this call ran or waited; it may have taken effect")
-    resumes = bool(talk.session) and (not talk.borrowed or adapter.capabilities.resume == "any")
+    moved = talk.borrowed and bool(ctx.state.copy)  # programs look for a session in the folder where it was begun
+    resumes = bool(talk.session) and not moved and (not talk.borrowed or adapter.capabilities.resume == "any")
     messages = with_images(await with_note_texts(talk.sent, ctx), ctx.store)
     last = messages[-1] if messages[-1].role == "user" else Message(role="user", text=GO_ON)
     form = "" if step.schema is None else f"\n\nAnswer with nothing but JSON that fits this JSON Schema:\n{json.dumps(step.schema)}"
@@ -70,10 +71,14 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         cost_usd=None if ctx.limits.cost_usd is None else max(0.01, ctx.limits.cost_usd - ctx.state.usage.cost_usd),
     )
     try:
+        await work.keep_files(step.id, "before")
         work.ask_model()
         async with aclosing(adapter.work(task)) as telling:  # type: ignore[type-var]  # every adapter's is a generator
             async for told in telling:
+                if isinstance(told, ToolDone):
+                    await work.keep_files(told.call, "after")
                 await work.take(told)
+        await work.keep_files(step.id, "after")
     except (RunError, asyncio.CancelledError) as error:
         work.broke(error)
         raise
@@ -115,6 +120,11 @@ class _Work:
     @property
     def _level(self) -> str:
         return f"{self._choice}{' with network' if self._choice.level else ''}"
+
+    async def keep_files(self, call: str, when: str) -> None:
+        """Keep what files hold, see `FileHistory`: the program changes them itself."""
+        if self._ctx.history is not None:
+            await self._ctx.history.note(call, when, self._ctx.emit)
 
     def ask_model(self) -> None:
         """Record that the program's model is asked. Raises `LimitError` when no further turn is left."""

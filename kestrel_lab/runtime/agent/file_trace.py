@@ -1,4 +1,4 @@
-"""File taint of tool calls: record which tainted files a call read, and which files it tainted.
+"""Files of tool calls: keep what they hold before and after, see `FileHistory`, and trace taint: record which tainted files a call read, and which files it tainted.
 
 The tool decides how the files that a call read are found: by its arguments (`workspace` with a `path`), by the paths in its answer
 (`lines`, `names`), or, for commands and other tools that may open any file, by the files that the kernel reports as opened. A call
@@ -11,7 +11,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -47,26 +47,47 @@ class FileTrace(Struct, frozen=True):
     """By author, what calls share that begin before the event loop turns over."""
 
     async def __call__(self, call: Call, proceed: Handler) -> Result:
-        """Proceed; record before the answer what went through files."""
-        files, tool = self.ctx.files, self.ctx.tools.find(call.target)
-        if files is None or tool is None:
+        """Proceed; record before the answer what went through files, and what these hold before and after a call that may change them."""
+        tool = self.ctx.tools.find(call.target)
+        if tool is None:
             return await proceed(call)
         flow = tool.flow.at(call.sandbox)
-        author, way = self._author(call, flow), detection_of(tool, flow, call)
+        writes = may_write(flow, call)
+        history = self.ctx.history if writes and tool.parts is None else None
+        if history is not None and history.changed(0):
+            await history.note(call.id, "before", self.ctx.emit)
+        try:
+            result = await self._way(call, proceed, tool, flow, writes)
+            if history is not None and history.changed(0):
+                await history.note(call.id, "after", self.ctx.emit)
+        except BaseException:  # cancelled, say: what it did until now is kept all the same
+            if history is not None:
+                history.note_now(call.id, "after", self.ctx.emit)
+            raise
+        return result
+
+    def _way(self, call: Call, proceed: Handler, tool: Tool, flow: Flow, writes: bool) -> Awaitable[Result]:
+        """Proceed in the way that the call needs."""
+        files = self.ctx.files
+        if files is None:
+            return proceed(call)
+        author, way = self._author(call, flow) if writes else "", detection_of(tool, flow, call)
         kernel = KernelTaint(tool, self.ctx.run_id, in_notebook=in_notebook(self.ctx))
         if kernel.sets:  # before it runs: cancelled or failed, it has left something all the same
             kernel.mark(author or next(reversed(self.ctx.flow.now().context(call).untrusted), ""))
         if not author and not kernel.source and not (way and files.known()):
-            return await proceed(call)
+            return proceed(call)
         trace = _Trace(self.ctx, files, call, tool, flow, way, author, kernel)
-        if trace.compares:
-            return await self._compared(files, trace, proceed)
+        return self._compared(files, trace, proceed) if trace.compares else self._watched(files, trace, proceed)
+
+    async def _watched(self, files: FileTaint, trace: _Trace, proceed: Handler) -> Result:
+        """Proceed with a call of which it matters what it reads."""
         files.refresh()
         await asyncio.to_thread(trace.begin)
         trace.tell_begin()
         result: Result | None = None
         try:
-            result = await proceed(call)
+            result = await proceed(trace.call)
         finally:
             if result is None:  # cancelled: what it did until now is recorded all the same
                 trace.end("")
@@ -124,9 +145,7 @@ class FileTrace(Struct, frozen=True):
             trace.tell_so_far()
 
     def _author(self, call: Call, flow: Flow) -> str:
-        """Return the untrusted source that may flow into what the call writes; empty if there is none."""
-        if not may_write(flow, call):
-            return ""
+        """Return the untrusted source that may flow into what a call writes that may write; empty if there is none."""
         if foreign := self.ctx.flow.now().context(call).untrusted:
             return foreign[-1]
         return call_label(call.target, call.args) if "untrusted" in flow.reads else ""

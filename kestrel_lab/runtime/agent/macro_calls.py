@@ -16,18 +16,17 @@ from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.runtime.context.run_context import RunContext
 from kestrel_lab.runtime.context.tool_selection import FIND_TOOL, MCP_INSTALL
-from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.macros import MACRO_RUN, MacroRegistry, with_macros
 from kestrel_lab.tools.skills import LOAD_SKILL
 from kestrel_lab.tools.tool import Toolbox
 
 
-def offer_macros(toolbox: Toolbox, store: SessionStore, place: Workspace, state: RunState | None = None) -> Toolbox:
+def offer_macros(toolbox: Toolbox, store: SessionStore, project: str, state: RunState | None = None) -> Toolbox:
     """`toolbox` with `macro_run` for the enabled macros of a workspace.
 
     A macro that a resumed run had begun stays in the version it was begun with.
     """
-    registry = MacroRegistry(store, str(place.root))
+    registry = MacroRegistry(store, project)
     macros = {macro.name: macro for macro in registry.list() if macro.enabled}
     for begun in state.macros.values() if state is not None else ():
         try:

@@ -81,7 +81,7 @@ class ApprovalDesk:
         if call.unheld:  # leave that was given for a command in a sandbox is none for one without
             question += "@S0"
         # Most runs ask nobody anything: then nothing was decided that the hash of the call could be compared with.
-        bound = decision_binding(call, self.ctx.tools, self.ctx.workspace) if state.decisions or state.questions else ""
+        bound = decision_binding(call, self.ctx.tools, self.ctx.state.project) if state.decisions or state.questions else ""
         if bound and not decision_applies(state, question, call, bound):  # another call than the one that was decided on
             question += f"@{bound[:8]}"
         if state.questions:
@@ -247,7 +247,7 @@ class ApprovalDesk:
             tool=call.target,
             args=call.args,
             danger=call.danger.name,
-            key=decision_binding(call, self.ctx.tools, self.ctx.workspace),
+            key=decision_binding(call, self.ctx.tools, self.ctx.state.project),
             why=why,
             question=call.id,
             sandbox=call.sandbox,

@@ -32,10 +32,10 @@ def rules_from_json(kept: Sequence[dict[str, Json]]) -> Rulebook:
     return Rulebook(tuple(read_rule(cast("dict[str, Json]", entry["rule"]), str(entry["source"])) for entry in kept))
 
 
-def decision_binding(call: Call, toolbox: Toolbox, place: Workspace) -> str:
+def decision_binding(call: Call, toolbox: Toolbox, project: str) -> str:
     """What a decision on `call` is bound to: tool, its version, arguments, folder, and how its commands are held in."""
     version = toolbox.get(call.target).version if call.target in toolbox else ""
-    return content_key(call.key, version, str(place.root), call.sandbox)
+    return content_key(call.key, version, project, call.sandbox)
 
 
 def decision_applies(state: RunState, question: str, call: Call, bound: str) -> bool:

@@ -76,9 +76,7 @@ def undo_calls(store: SessionStore, run: str, call: str = "", *, force: bool = F
     place = next((place for place, one in enumerate(effects) if one.call == call), len(effects) if call else -1)
     if not (chosen := effects[place:]):
         raise UsageError(f"nothing of call {call!r} of run {run} can be undone" if call else f"no call of run {run} can be undone")
-    started = store.state(run).started
-    assert started is not None
-    undone = _Undo(run, Path(started.workspace), store.results)(chosen, force=force)
+    undone = _Undo(run, Path(store.state(run).folder), store.results)(chosen, force=force)
     missing: dict[str, Json] = {**undone.missing}
     whole = KernelUndone(calls=[], kernel=undone.kernel, restored=undone.restored, missing=missing, files=undone.files, cells=undone.cells)
     of = {name: [one for run, one in zip(undone.runs, undone.calls, strict=True) if run == name] for name in undone.runs}

@@ -28,6 +28,7 @@ from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock
 from kestrel_lab.runtime.context.dependencies import Ports
+from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import NestedGuidance
 from kestrel_lab.runtime.context.run_options import RunOptions
 from kestrel_lab.runtime.context.tool_cache import ToolCaching
@@ -100,6 +101,8 @@ class RunContext:
     """After how many model turns a snapshot is kept, more in a run of very many; `None` for never."""
     containment: Containment = "on"
     """Whether what others wrote may lead to effects without a person: see `security.containment`."""
+    history: FileHistory | None = None
+    """Keeps what files hold before and after calls that may change them; `None` where nobody keeps that."""
     files: FileTaint | None = None
     """Which files hold words of others; `None` where nobody keeps that."""
     guidance_files: tuple[str, ...] = ()

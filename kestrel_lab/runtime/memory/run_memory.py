@@ -57,7 +57,7 @@ class _NoteTools:
 
     @property
     def place(self) -> str:
-        return str(self.ctx.workspace.root)
+        return self.ctx.state.project
 
     async def recall(self, query: str, top_k: int, tags: tuple[str, ...]) -> list[dict[str, Json]]:
         ctx = self.ctx
@@ -136,7 +136,7 @@ async def with_note_texts(messages: Sequence[Message], ctx: RunContext) -> Seque
     wanted = {found for message in messages if _refers(message) for found in _REFERENCE.findall(message.text)} & recalled
     if not wanted:
         return messages
-    known = await ctx.ports.memory.notes(wanted, workspace=str(ctx.workspace.root))
+    known = await ctx.ports.memory.notes(wanted, workspace=ctx.state.project)
     words = {note.id: json.dumps(note.text, ensure_ascii=False)[1:-1] for note in known}
 
     def put(match: re.Match[str]) -> str:
@@ -149,7 +149,7 @@ async def question_with_notes(asked: ApprovalAsked, ctx: RunContext) -> Approval
     """Return `asked` with the text of the notes that would be forgotten, which the log does not contain."""
     if asked.tool != forget.name or not (wanted := set(_REFERENCE.findall(asked.preview))):
         return asked
-    words = {note.id: one_line(note.text, 300) for note in await ctx.ports.memory.notes(wanted, workspace=str(ctx.workspace.root))}
+    words = {note.id: one_line(note.text, 300) for note in await ctx.ports.memory.notes(wanted, workspace=ctx.state.project)}
     return replace(asked, preview=_REFERENCE.sub(lambda match: words.get(match[1], FORGOTTEN), asked.preview))
 
 

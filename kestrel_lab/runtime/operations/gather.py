@@ -145,7 +145,7 @@ async def bootstrap(scope: Scope) -> Done:
     """
     args, ctx = Arguments(scope), scope.ctx
     goal, most = args.required("goal"), args.whole("top_k", MOST_NOTES, least=0)
-    recalled = await ctx.ports.memory.recall(goal, most, workspace=str(ctx.workspace.root), run=ctx.run_id) if most else ()
+    recalled = await ctx.ports.memory.recall(goal, most, workspace=ctx.state.project, run=ctx.run_id) if most else ()
     if recalled:
         named, words = [note.named() for note in recalled], [note.as_json() for note in recalled]
         ctx.emit(MemoryRecalled(step=scope.step.id, notes=named), shown=MemoryRecalled(step=scope.step.id, notes=words))

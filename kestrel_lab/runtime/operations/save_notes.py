@@ -88,7 +88,7 @@ async def _store_note(scope: Scope, note: Note) -> None:
         return
     if untrusted_taint(note.taint) and ctx.flow.now().clean:
         note = replace(note, taint=OWN + note.taint)
-    if await ctx.ports.memory.remember(note, workspace=str(ctx.workspace.root)):
+    if await ctx.ports.memory.remember(note, workspace=ctx.state.project):
         shown = MemoryStored(step=scope.step.id, note=note.as_json())
         ctx.emit(MemoryStored(step=scope.step.id, note=note.named()), shown=shown)
 

@@ -15,7 +15,7 @@ import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -48,6 +48,9 @@ _TICK_NS = 50_000_000
 _ASK_S = 0.01
 """How long an answer of the log counts. A call that began as much earlier would not have been looked at either."""
 _Key = tuple[str, str, float]
+_FOLDER = """coalesce((SELECT first.body ->> '$.copy.folder' FROM events AS first
+  WHERE first.run_id = runs.id AND first.seq = coalesce(runs.forked_at, 0) + 1), workspace)"""
+"""Where the files of a run are: its first event names the private copy of a fork."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class FileTaint:
         with self._lock:
             self._asked = time.monotonic()
             rows = self.store.query(
-                "SELECT number, f.run_id, body, workspace, body ->> 'call', body ->> 'began' FROM file_taints AS f JOIN events USING(run_id, seq)"
+                f"SELECT number, f.run_id, body, {_FOLDER}, body ->> 'call', body ->> 'began' FROM file_taints AS f JOIN events USING(run_id, seq)"
                 " JOIN runs ON runs.id = f.run_id WHERE number > ? ORDER BY number",
                 (self._number,),
             )
@@ -170,6 +173,30 @@ class FileTaint:
             if event.source and (event.files or event.folders):
                 self._marks[root] = self._marks.get(root, 0) + 1
                 self._mark(run, root, event)
+
+    def carried(self, root: str, copy: Path, paths: Iterable[str]) -> list[tuple[str, str, bool]]:
+        """Return which files of a copy of the folder `root` hold words of others as `root`'s own do, whose, and whether the path itself may be such words.
+
+        Only those that are known by their place: long contents are recognised wherever they are.
+        """
+        self.refresh()
+        found = []
+        for path in paths:
+            place, whole = copy / path, str(Path(root, path))
+            with self._lock:
+                short, name = self._short.get(whole, {}), self._names.get(root, {}).get(path, "")
+                folder = next((why for above, why in self._folders.items() if whole.startswith(f"{above}/")), "")
+            try:
+                status = place.lstat()
+                if not stat.S_ISREG(status.st_mode):
+                    continue
+                source = folder or name or (short.get(self._content(place, status), ("", 0))[0] if short else "")
+                source = source or (self._written_open(root, path, Path(root, path).lstat().st_ctime_ns) if self._open else "")
+            except OSError:
+                continue
+            if source:
+                found.append((path, source, bool(name)))
+        return found
 
     def _mark(self, run: str, root: str, event: FilesTainted) -> None:
         for found in event.files:
@@ -351,7 +378,7 @@ class FileTaint:
         if (known := self._texts.get(stamp)) is not None:
             return known
         try:
-            with place.open("rb") as file:
+            with os.fdopen(open_no_log(place), "rb") as file:
                 text = file.read(MOST_BYTES if status.st_size <= MOST_BYTES else MOST_BYTES // 2)
                 if status.st_size > MOST_BYTES:
                     file.seek(-MOST_BYTES // 2, os.SEEK_END)

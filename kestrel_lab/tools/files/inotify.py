@@ -1,14 +1,16 @@
-"""Linux's inotify, as far as it is needed here: whether anybody opened one of some files, by whatever name and from whatever sandbox.
+"""Linux's inotify, as far as it is needed here: whether somebody opened one of some files, and which entries of folders changed.
 
-The kernel watches the file itself (its inode), so links, renames and mounts change nothing.
+The kernel watches the file or folder itself (its inode), so links, renames, mounts and sandboxes change nothing.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import select
+import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,11 @@ from typing import Any
 MOST = 2_000
 """Files that are watched at once; the kernel's own bound is on all of a user's programs together."""
 _ACCESS, _OPEN = 0x1, 0x20
-_DONT_FOLLOW = 0x02000000
+_DONT_FOLLOW, _ONLY_FOLDERS = 0x02000000, 0x01000000
+_CHANGES = 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200
+"""Modify, attributes, close after writing, moved from, moved to, create, delete."""
+_LOST = 0x4000
+_EVENT = struct.Struct("iIII")
 
 
 class OpenWatch:
@@ -52,6 +58,60 @@ class OpenWatch:
             self.opened()
             os.close(self._fd)
             self._fd = -1
+
+
+class ChangeWatch:
+    """Tells which entries of watched folders changed since it was asked last."""
+
+    def __init__(self) -> None:
+        libc = _libc()
+        self._fd = -1 if libc is None else libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._folders: dict[int, str] = {}
+        """By the number of a watch, the name given to its folder."""
+        poller = select.poll() if self._fd >= 0 else None
+        if poller is not None:
+            poller.register(self._fd, select.POLLIN)
+            self.poll: Callable[[int], object] = poller.poll
+            """Called with 0, returns something true where there is anything to be told; a function written in C."""
+        self.reliable = self._fd >= 0
+        """False where changes may go unnoticed: no inotify here, or no more watches."""
+
+    def add(self, folder: str, name: str) -> None:
+        """Watch the entries of `folder`, not those below; `name` is how `changed` calls it."""
+        libc = _libc()
+        if not self.reliable or libc is None:
+            return
+        number = libc.inotify_add_watch(self._fd, os.fsencode(folder), _CHANGES | _ONLY_FOLDERS | _DONT_FOLLOW)
+        if number >= 0:
+            self._folders[number] = name
+        elif os.path.isdir(folder) and not os.path.islink(folder):  # not one that has gone meanwhile
+            self.reliable = False
+
+    def changed(self) -> tuple[dict[str, set[str]], bool]:
+        """Return the names of changed entries by folder, and whether the kernel lost some; an empty name is the folder itself."""
+        found: dict[str, set[str]] = {}
+        lost = False
+        while self._fd >= 0:
+            try:
+                told = os.read(self._fd, 65_536)
+            except BlockingIOError:
+                break
+            place = 0
+            while place < len(told):
+                number, mask, _, length = _EVENT.unpack_from(told, place)
+                place += _EVENT.size
+                name = told[place : place + length].rstrip(b"\0")
+                place += length
+                lost = lost or bool(mask & _LOST)
+                if mask & _CHANGES and number in self._folders:
+                    found.setdefault(self._folders[number], set()).add(os.fsdecode(name))
+        return found, lost
+
+    def close(self) -> None:
+        """Watch no longer."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd, self.reliable = -1, False
 
 
 @cache

@@ -57,6 +57,14 @@ class Workspace:
         object.__setattr__(self, "root", given.resolve())
         exclude_folder(self.root)
 
+    def also_known_as(self, original: Path) -> Workspace:
+        """The same directory, whose files may also be named by absolute paths in `original`, of which it is a copy."""
+        if self.root == original:
+            return self
+        view = Workspace(self.root, self.read_only)
+        object.__setattr__(view, "_given", original)
+        return view
+
     def relative(self, path: str | Path) -> str:
         """`path` as seen from the root, without `.` and `..`; `PermissionError` if it is not under the root."""
         text = os.fspath(path)

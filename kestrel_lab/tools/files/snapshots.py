@@ -1,0 +1,191 @@
+"""Snapshots: what the files of a workspace hold at one moment, kept under the home so that a fork can have them again.
+
+A snapshot is an index of paths, each with its kind, mode and the name of its content. Contents lie in a store that is addressed by
+their hash, so a content is kept once whatever number of snapshots has it. What comes into a snapshot: see `workspace_recorder`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.eventlog.large_results import ResultStore
+from kestrel_lab.host.filesystem import private_folder
+
+ROOM_BYTES: Final = 2_000_000_000
+"""Bytes of all contents of a home; beyond them those go that were not used for longest."""
+_SMALL: Final = 1 << 16
+"""Bytes of a content that may lie in a bundle."""
+_FEW: Final = 8
+"""Contents for which a bundle is not worth while."""
+_BUNDLE: Final = "bundle-"
+
+
+class Entry(NamedTuple):
+    """One path of a snapshot."""
+
+    kind: str
+    """`f` for a file, `d` for a folder, `l` for a symlink."""
+    mode: int = 0
+    content: str = ""
+    """Of a file the name of its content, empty where that is not kept; of a symlink its target."""
+    size: int = 0
+    mtime: int = 0
+    ctime: int = 0
+    """Nanoseconds. The time of the last change of any kind, which no program can set."""
+
+    @property
+    def same(self) -> tuple[object, ...]:
+        """Equal for entries that are the same to whoever reads them; of a file that is not kept, as far as size and times tell."""
+        if self.kind == "f" and not self.content:
+            return (self.kind, self.mode & 0o777, self.size, self.mtime)
+        return (self.kind, 0 if self.kind == "l" else self.mode & 0o777, self.content)
+
+
+Snapshot = dict[str, Entry]
+
+
+def entries_from_json(kept: Mapping[str, Json]) -> Snapshot:
+    """Return what `entries_as_json` gave."""
+    return {path: Entry(*one) for path, one in kept.items()}  # type: ignore[misc]  # lists that this module wrote
+
+
+def entries_as_json(entries: Mapping[str, Entry]) -> dict[str, Json]:
+    """Return entries as an event has them."""
+    return {path: [*one] for path, one in entries.items()}
+
+
+Batch = dict[str, bytes]
+"""Contents that are to be kept together, by name."""
+
+
+class SnapshotStore:
+    """The contents and the indexes of the snapshots of a home; safe to use from any thread and by several processes.
+
+    Small contents that are kept together lie in one file, a bundle: a file for each would cost a workspace of thousands seconds.
+    """
+
+    def __init__(self, home: Path, is_secret: Callable[[str], bool] = lambda _: False, *, writes: bool = True) -> None:
+        """`is_secret` tells contents that the home must not have; unless it `writes`, contents are named and not kept."""
+        self.home = home.resolve()
+        self._is_secret, self._writes = is_secret, writes
+        self.contents = ResultStore(self.home / "snapshots", room_bytes=ROOM_BYTES)
+        self._places: dict[str, tuple[str, int, int]] = {}
+        """By name of a content, the bundle it is in, where it begins there, and its length."""
+        self._bundles: set[str] = set()
+        self._used: set[str] = set()
+        """Files that were marked as used, so that they are not those that go first."""
+        self._lock = threading.RLock()
+
+    def keep(self, content: bytes, batch: Batch | None = None) -> str:
+        """Keep a content; returns its name, empty for one with a secret. In a `batch` it is kept once that is.
+
+        Raises `OSError` where it cannot be kept.
+        """
+        name = hashlib.sha256(content).hexdigest()[:32]
+        if self._writes and not self.has(name):
+            if self._is_secret(content.decode("utf-8", "replace")):
+                return ""
+            if batch is not None and len(content) <= _SMALL:
+                batch[name] = content
+            else:
+                self._write(name, [content])
+        return name
+
+    def keep_batch(self, batch: Batch) -> None:
+        """Keep the contents of a batch, and empty it."""
+        if len(batch) < _FEW:
+            for name, content in batch.items():
+                self._write(name, [content])
+        else:
+            places, begin = dict[str, tuple[int, int]](), 0
+            for name, content in batch.items():
+                places[name] = (begin, len(content))
+                begin += len(content)
+            head = json.dumps(places, separators=(",", ":")).encode() + b"\n"
+            bundle = f"{_BUNDLE}{secrets.token_hex(12)}"
+            self._write(bundle, [head, *batch.values()])
+            with self._lock:
+                self._bundles.add(bundle)
+                self._places |= {name: (bundle, len(head) + at, length) for name, (at, length) in places.items()}
+        batch.clear()
+
+    def read(self, name: str) -> bytes | None:
+        """Return a content; `None` where it is not kept any more, or is not what was kept."""
+        with self._lock:
+            place = self._find(name)
+        try:
+            if place is None:
+                content = self._file(name).read_bytes()
+            else:
+                with self._file(place[0]).open("rb") as file:
+                    file.seek(place[1])
+                    content = file.read(place[2])
+        except OSError:
+            return None
+        return content if hashlib.sha256(content).hexdigest()[:32] == name else None
+
+    def keep_index(self, entries: Mapping[str, Entry]) -> str:
+        """Keep a whole snapshot; returns its name."""
+        return self.keep(json.dumps(entries_as_json(entries), separators=(",", ":")).encode())
+
+    def index(self, name: str) -> Snapshot | None:
+        """Return a whole snapshot; `None` where it is not kept any more."""
+        content = self.read(name)
+        return None if content is None else entries_from_json(json.loads(content))
+
+    def has(self, name: str) -> bool:
+        """Return whether a content is kept; it counts as used."""
+        with self._lock:
+            place = self._find(name)
+            file = name if place is None else place[0]
+            if file in self._used:
+                return True
+            try:
+                os.utime(self._file(file))
+            except OSError:
+                self._places = {one: found for one, found in self._places.items() if found[0] != file}
+                return False
+            self._used.add(file)
+            return True
+
+    def _file(self, name: str) -> Path:
+        return self.contents.folder / f"{name}.txt"
+
+    def _find(self, name: str) -> tuple[str, int, int] | None:
+        if name not in self._places and not self._file(name).exists():
+            self._read_bundles()
+        return self._places.get(name)
+
+    def _read_bundles(self) -> None:
+        """Take up bundles that another process has written."""
+        with suppress(OSError):
+            for file in os.listdir(self.contents.folder):
+                bundle = file.removesuffix(".txt")
+                if bundle.startswith(_BUNDLE) and bundle not in self._bundles:
+                    self._bundles.add(bundle)
+                    with suppress(OSError, ValueError), self._file(bundle).open("rb") as opened:
+                        head = opened.readline()
+                        self._places |= {name: (bundle, len(head) + at, length) for name, (at, length) in json.loads(head).items()}
+
+    def _write(self, name: str, pieces: Iterable[bytes]) -> None:
+        private_folder(self.contents.folder)
+        temporary, size = self.contents.folder / f".{secrets.token_hex(8)}.part", 0
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+                    size += len(piece)
+            self.contents.settle(temporary, name, size)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
