@@ -12,6 +12,7 @@ import typer
 
 from kestrel_lab.cli.frontend import frontend_of, output_file
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
+from kestrel_lab.core.errors import UsageError
 
 if TYPE_CHECKING:
     from kestrel_lab.core.protocols import Reporter
@@ -124,3 +125,22 @@ def save_outputs(found: Any, *, report: Path | None = None, csv: Path | None = N
         found.frame.to_csv(csv, index=index)
     if plot is not None:
         save_figure(found.plot(), plot)
+
+
+def parse_comparison(words: list[str], suite: str) -> tuple[str, str, str]:
+    """Return suite file, base and head of a comparison of commits."""
+    file, commits = suite_and_words(words, suite)
+    if len(commits) > 2:
+        raise UsageError(f"two commits are compared, not {len(commits)}: {' '.join(commits)}")
+    base, head = [*commits, *("auto", "HEAD")[len(commits) :]]
+    return file, base, head
+
+
+def suite_and_words(words: list[str], suite: str) -> tuple[str, list[str]]:
+    """Return the suite file and what is compared; what is called like a YAML file is the suite."""
+    named = [word for word in words[:1] if word.endswith((".yaml", ".yml"))]
+    if suite and named:
+        raise UsageError(f"the suite is named twice, {named[0]} and --suite {suite}: leave one out")
+    if not (suite or named):
+        raise UsageError("name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD")
+    return suite or named[0], words[len(named) :]

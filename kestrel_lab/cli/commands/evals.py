@@ -19,8 +19,10 @@ from kestrel_lab.cli.eval_options import (
     ReportOptions,
     Suite,
     SuiteAtCommit,
+    parse_comparison,
     run_measurement,
     save_outputs,
+    suite_and_words,
 )
 from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups, output_file
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
@@ -117,7 +119,7 @@ def compare_commits(
     if arms:
         if config or suite_at_commit:
             raise UsageError("--config and --suite-at-commit are about commits; with --arms the words are the configurations")
-        own, compared = _suite_and_words(words or [], suite)
+        own, compared = suite_and_words(words or [], suite)
 
         async def tell_apart(lab: Lab, reporter: Any) -> Comparison:
             from kestrel_lab.evals.suites.loader import load_suite  # loads pydantic
@@ -131,7 +133,7 @@ def compare_commits(
             return lab.evals.compare_configs(found, *chosen, margin=margin)
 
         return run_measurement(ctx, tell_apart, reports.write)
-    file, base, head = _parse_comparison(words or [], suite)
+    file, base, head = parse_comparison(words or [], suite)
     how: Any = {"configs": config, "epochs": epochs, "margin": margin, "own_suite": suite_at_commit, **asdict(parts), **asdict(recordings)}
     return run_measurement(ctx, lambda lab, reporter: lab.compare(base, head, suite=file, reporter=reporter, **how), reports.write)
 
@@ -186,24 +188,6 @@ def decide_gates(
         return found.gates()
 
     return run_measurement(ctx, work)
-
-
-def _parse_comparison(words: list[str], suite: str) -> tuple[str, str, str]:
-    file, commits = _suite_and_words(words, suite)
-    if len(commits) > 2:
-        raise UsageError(f"two commits are compared, not {len(commits)}: {' '.join(commits)}")
-    base, head = [*commits, *("auto", "HEAD")[len(commits) :]]
-    return file, base, head
-
-
-def _suite_and_words(words: list[str], suite: str) -> tuple[str, list[str]]:
-    """Return the suite file and what is compared; what is called like a YAML file is the suite."""
-    named = [word for word in words[:1] if word.endswith((".yaml", ".yml"))]
-    if suite and named:
-        raise UsageError(f"the suite is named twice, {named[0]} and --suite {suite}: leave one out")
-    if not (suite or named):
-        raise UsageError("name the suite file first, or with --suite: kestrel eval compare evals/smoke.yaml main HEAD")
-    return suite or named[0], words[len(named) :]
 
 
 @evals.command("ablate", epilog="Example: kestrel eval ablate evals/smoke.yaml --file AGENTS.md --budget 200 --report out/ablation.html")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.evals.gate_bounds import SUCCESS
 from kestrel_lab.evals.metrics import CONCERN_COLUMNS, concern_rates
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport, decide_gates, missed_recordings, record_again
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
@@ -20,7 +21,7 @@ from kestrel_lab.evals.stats.pass_at_k import pass_rates
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import Suite
 from kestrel_lab.evals.summaries import result_table
-from kestrel_lab.evals.summaries.breakdowns import check_rates
+from kestrel_lab.evals.summaries.breakdowns import check_rates, grouped_by_column
 from kestrel_lab.evals.summaries.pareto import Frontier, pareto_frontier
 from kestrel_lab.evals.summaries.retrieval_recall import RECALL_COLUMNS, recall_rows
 from kestrel_lab.evals.summaries.streaming_summary import Group, reduce_rows
@@ -141,11 +142,17 @@ class EvalResult(ResultView):
             groups.setdefault(row.config, []).append(result_table.trial_record(row, self.suite.count_errors))
         return unit_frame([{"config": name, **pass_rates(records, k)} for name, records in groups.items()]).set_index("config")
 
-    def plot(self, metric: str = "") -> Figure:
-        """Draw success rates with intervals, and success against cost and working time with the Pareto front; or `metric` by family."""
-        if metric:
-            return families_figure(reduce_rows(self.rows, self.suite.count_errors).grouped("family"), metric)
-        return configs_figure(self.summaries(), self.headline)
+    def plot(self, metric: str = "", by: str = "") -> Figure:
+        """Draw success rates with intervals, and success against cost and working time with the Pareto front; or `metric` by a column of `frame`.
+
+        `by` is `scenario`, `family`, `configuration`, `commit`, or any other column of few values; `family` where only a metric is named,
+        and the metric is the success rate where only `by` is. Raises `UsageError` for a metric or a column that is not there, and for
+        one of too many values.
+        """
+        if not (metric or by):
+            return configs_figure(self.summaries(), self.headline)
+        by = by or "family"
+        return families_figure(grouped_by_column(self.rows, self.suite.count_errors, by), metric or SUCCESS, by)
 
     def report(self, path: str | Path) -> Path:
         """Write a self-contained HTML page with tables, plots and the transcript of each trial, as far as there is room; returns its path."""

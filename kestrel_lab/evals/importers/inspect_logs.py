@@ -30,6 +30,7 @@ from kestrel_lab.evals.importers.imported_run import (
     seconds_of,
     unreadable_record,
 )
+from kestrel_lab.evals.importers.inspect_scores import judgements, main_verdict, mark_of, parts_of_score, scores_by_scorer
 from kestrel_lab.evals.metrics import METRICS
 from kestrel_lab.evals.summaries.result_table import COLUMNS
 
@@ -107,8 +108,6 @@ def _decompress(method: int, packed: bytes, most: int) -> bytes:
     raise BadZipFile(f"it is compressed with method {method}, which is not known here")
 
 
-_WORDS: Final = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
-"""What scores that are words count, as Inspect counts them."""
 _ATTACHED: Final = "attachment://"
 
 
@@ -206,11 +205,11 @@ def _log_header(path: Path, head: Any) -> dict[str, Any]:
 
 def sample_row(about: dict[str, Any], sample: dict[str, Any], passes: float) -> dict[str, Any]:
     """Return a sample as a row of a frame, see `read_inspect`."""
-    scores = _scores(sample)
-    marks = {part: _mark(raw) for name, value in scores.items() for part, raw in _parts_of(name, value)}
+    scores = scores_by_scorer(sample)
+    marks = {part: mark_of(raw) for name, value in scores.items() for part, raw in parts_of_score(name, value)}
     error = sample.get("error")
-    headline, unjudged = _headline(scores)
-    values = [mark for mark in _judgements(scores, headline).values() if not math.isnan(mark)]
+    headline, unjudged = main_verdict(scores)
+    values = [mark for mark in judgements(scores, headline).values() if not math.isnan(mark)]
     counts = error is None and not math.isnan(headline)
     success = float(headline >= passes) if counts else math.nan
     limit = sample.get("limit")
@@ -241,60 +240,6 @@ def sample_row(about: dict[str, Any], sample: dict[str, Any], passes: float) -> 
         "weight": 1.0,
         **{f"score.{name}": mark for name, mark in marks.items()},
     }
-
-
-def _scores(sample: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of scores by scorer; the oldest logs have one without a name."""
-    scores = dict(sample["scores"]) if sample.get("scores") else {"score": sample["score"]} if sample.get("score") else {}
-    return {str(name): score.get("value") if isinstance(score, dict) else score for name, score in scores.items()}
-
-
-def _parts_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the scores that a scorer gave: one under its own name, or several as `SCORER.NAME`."""
-    if not isinstance(value, dict | list):
-        yield name, value
-        return
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-        yield from _parts_of(f"{name}.{key}", part)
-
-
-def _headline(scores: dict[str, Any]) -> tuple[float, str]:
-    """Return what the main scorer, which is the first, says of the sample, and why that is not known where it is not.
-
-    Of several scores by one scorer, a length and a verdict perhaps, it is the one that is a verdict: true or false, or one of
-    Inspect's words. There is none where no score or several are.
-    """
-    if not scores:
-        return math.nan, "not scored"
-    name, value = next(iter(scores.items()))
-    parts = list(_parts_of(name, value))
-    verdicts = parts if len(parts) == 1 else [one for one in parts if _is_verdict(one[1])]
-    if len(verdicts) == 1:
-        mark = _mark(verdicts[0][1])
-        return mark, "not scored" if math.isnan(mark) else ""
-    told = ", ".join(part.removeprefix(f"{name}.") for part, _ in parts)
-    return math.nan, f"not judged: the scorer {name} gives several scores ({told}), and no one of them alone is a verdict"
-
-
-def _judgements(scores: dict[str, Any], headline: float) -> dict[str, float]:
-    """Return the mark of each scorer that gave one; several scores of one scorer are no mark, save for the verdict of the main one."""
-    found = {name: _mark(value) for name, value in scores.items() if not isinstance(value, dict | list)}
-    main = next(iter(scores), "")
-    return found if main in found or math.isnan(headline) else {main: headline, **found}
-
-
-def _is_verdict(value: Any) -> bool:
-    return isinstance(value, bool) or (isinstance(value, str) and (value in _WORDS or value.lower() in _WORDS))
-
-
-def _mark(value: Any) -> float:
-    """Return a score as a number; not a number where it is none, or infinite."""
-    text = str(value)
-    try:
-        found = _WORDS[text] if text in _WORDS else _WORDS[text.lower()] if text.lower() in _WORDS else float(text)
-    except ValueError:
-        return math.nan
-    return found if math.isfinite(found) else math.nan
 
 
 def _config(about: dict[str, Any]) -> str:
@@ -381,8 +326,8 @@ def _results(path: Path, head: dict[str, Any]) -> Recording | Broken:
 
 def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passes: float) -> Recording:
     row = sample_row(about, sample, passes)
-    scores = _scores(sample)
-    marks = _judgements(scores, _headline(scores)[0])
+    scores = scores_by_scorer(sample)
+    marks = judgements(scores, main_verdict(scores)[0])
     raw = sample.get("scores") or {}
     attached = sample.get("attachments") or {}
     messages = sample.get("messages") or []
@@ -416,7 +361,7 @@ def _recording(about: dict[str, Any], sample: dict[str, Any], source: str, passe
         seconds=None if total is None else float(total),
         error=row["reason"] if error is not None else "",
         reason="" if error is not None or row["outcome"] == "error" else row["reason"],
-        unjudged=_headline(scores)[1] if scores else "",
+        unjudged=main_verdict(scores)[1] if scores else "",
         suite=row["suite"],
         scenario=row["scenario"],
         config=row["config"],

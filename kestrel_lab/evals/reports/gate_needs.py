@@ -72,7 +72,8 @@ def undecided_reason(gate: Gate, interval: Interval, epochs: Sequence[int]) -> s
         return "the value is on the wrong side of the bound, by no more than chance explains" if ahead < 0 else "the value is at the bound"
     # The width of an interval falls with the root of the number of scenarios, or of trials where there is one scenario.
     one = len(epochs) == 1
-    needed = math.ceil((sum(epochs) if one else len(epochs)) * (reach / ahead) ** 2)
+    there = sum(epochs) if one else len(epochs)
+    needed = max(there + 1, math.ceil(there * (reach / ahead) ** 2))
     what = "trials" if one else "scenarios"
     return f"at this value it takes about {needed:,} {what}" if needed <= _MOST else "the value is at the bound"
 

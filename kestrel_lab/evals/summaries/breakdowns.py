@@ -2,20 +2,51 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import format_interval
 from kestrel_lab.evals.stats.intervals_and_tests import proportion_interval
 from kestrel_lab.evals.stored_trials import EvalRow
 from kestrel_lab.evals.suite import CountErrors
-from kestrel_lab.evals.summaries.result_table import format_percent, label_kind, rate_text
+from kestrel_lab.evals.summaries.result_table import format_percent, frame_record, label_kind, rate_text
 from kestrel_lab.evals.summaries.streaming_summary import reduce_rows
 
 _PASSED = "success_rate"
 _ALL = "all"
+
+
+_COLUMN_NAMES: Final = {"configuration": "config", "commit": "git_sha"}
+"""Columns by the words that people use for them."""
+_MOST_GROUPS: Final = 100
+"""Values of a column above which a drawing by it cannot be read."""
+_SHA: Final = 10
+
+
+def grouped_by_column(rows: Iterable[EvalRow], count_errors: CountErrors, by: str) -> list[dict[str, Any]]:
+    """Return a record per configuration and value of a column of the trials, as `Reducer.grouped` gives them; `family` holds the value.
+
+    Raises `UsageError` for a column that the trials do not have, and for one that has more than `_MOST_GROUPS` values.
+    """
+    column = _COLUMN_NAMES.get(by, by)
+    groups: dict[str, list[EvalRow]] = {}
+    for row in rows:
+        record = frame_record(row, count_errors)
+        if column not in record:
+            raise UsageError(f"there is no column {by!r} to draw by; {did_you_mean(by, [*_COLUMN_NAMES, *record])}")
+        groups.setdefault(str(record[column])[: _SHA if column == "git_sha" else None], []).append(row)
+    if len(groups) > _MOST_GROUPS:
+        raise UsageError(
+            f"{by} has {len(groups):,} values, and a drawing has room for {_MOST_GROUPS}: choose a column of fewer, or some trials"
+        )
+    found = [{**record, "family": value} for value, some in groups.items() for record in reduce_rows(some, count_errors).grouped("config")]
+    # A metric that only some groups have is unknown in the others.
+    names = dict.fromkeys(name for record in found for name in record)
+    return [{**dict.fromkeys(names, math.nan), **record} for record in found]
 
 
 def family_table(rows: Iterable[EvalRow], count_errors: CountErrors, metrics: Sequence[str] = ()) -> tuple[list[str], list[list[str]]]:

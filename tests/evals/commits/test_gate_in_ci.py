@@ -14,7 +14,7 @@ import pytest
 from kestrel_lab.core.errors import ModelError
 from kestrel_lab.core.messages import Message, ModelAnswer, ModelRequest
 from kestrel_lab.core.scores import Score
-from kestrel_lab.evals.commits.unchanged import same_conversations
+from kestrel_lab.evals.commits.no_difference import same_conversations
 from kestrel_lab.evals.execution.prepare import prepare_suite
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite
 from kestrel_lab.evals.execution.trial import run_trial

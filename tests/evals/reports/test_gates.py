@@ -9,6 +9,7 @@ from made_rows import row, rows, suite
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.evals.gate_bounds import Gate
 from kestrel_lab.evals.reports.gate_decisions import GateReport, decide_gates
+from kestrel_lab.evals.reports.gate_needs import out_of_reach
 from kestrel_lab.evals.suites.loader import load_suite
 
 HALF = Gate(metric="success_rate", at_least=0.5)
@@ -85,6 +86,48 @@ def test_exit_codes():
         for names in ("ok", "ok unsure", "ok unsure none", "unsure none no ok", "")
     }
     assert codes == {"ok": 0, "ok unsure": 2, "ok unsure none": 3, "unsure none no ok": 1, "": 3}
+
+
+@pytest.mark.parametrize(
+    ("gate", "scenarios", "epochs", "told"),
+    [
+        (Gate(metric="success_rate", at_least=0.8), 1, 3, "it takes 16 such trials (epochs: 16), or 16 scenarios"),
+        (Gate(metric="success_rate", at_least=0.8), 1, 16, ""),
+        (Gate(metric="success_rate", at_least=0.8), 9, 16, "it takes 16 such scenarios, and repeating the same ones does not help"),
+        (Gate(metric="success_rate", at_least=0.8), 16, 1, ""),
+        (Gate(metric="success_rate", at_most=0.1), 1, 3, "if no trial passes, 3 trials of 1 scenario still leave 0 to 56.1 %; it takes 35"),
+        (Gate(metric="recall@10", at_least=1), 5, 1, "no number of trials is enough"),
+        (Gate(metric="wall_time", at_most=3), 1, 1, "one trial has no interval; it takes two or more"),
+        (Gate(metric="wall_time", at_most=3), 1, 2, ""),
+    ],
+)
+def test_a_gate_out_of_reach_is_named_with_what_it_takes(gate, scenarios, epochs, told):
+    """Beforehand and in the decision; and perfect trials in that number do pass it."""
+    assert (told in out_of_reach(gate, [epochs] * scenarios)) if told else out_of_reach(gate, [epochs] * scenarios) == ""
+    best = "pass" if gate.at_least is not None else "fail"
+    if gate.metric == "success_rate":
+        trials = [row(f"s{n}", best, epoch=epoch + 1) for n in range(scenarios) for epoch in range(epochs)]
+        (decision,) = decide_gates(suite(gate), trials)
+        assert (decision.verdict, told in decision.why) == ("inconclusive" if told else "ok", True)
+
+
+def test_an_undecided_gate_says_what_would_decide_it():
+    """At the rate that was seen so many trials suffice, indeed; at a rate on the wrong side none do."""
+    gate = Gate(metric="success_rate", at_least=0.7)
+    (decision,) = decide_gates(suite(gate), rows(*["pass"] * 8, *["fail"] * 2))
+    assert decision.why.startswith("at this value it takes about ")
+    needed = int(decision.why.split()[6])
+    (then,) = decide_gates(suite(gate), rows(*["pass"] * round(needed * 0.8), *["fail"] * round(needed * 0.2)))
+    assert (then.verdict, 10 < needed < 200) == ("ok", True)
+    (below,) = decide_gates(suite(gate), rows(*["pass"] * 6, *["fail"] * 4))
+    assert "on the wrong side of the bound" in below.why
+
+
+def test_what_is_undecided_is_no_green_case():
+    """A server that shows skipped cases in green would contradict the exit code."""
+    report = GateReport(suite="s", decisions=decide_gates(suite(HALF), rows("pass")))
+    (case,) = report.group().cases
+    assert (report.exit_code, case.outcome, case.kind) == (2, "failure", "inconclusive")
 
 
 def test_false_alarms_are_rare_at_the_bound():

@@ -19,7 +19,7 @@ from kestrel_lab.cli.main import main
 from kestrel_lab.core.errors import StoreError, UsageError
 from kestrel_lab.core.events.union import EVENT_TYPES, to_json
 from kestrel_lab.core.run_types import RunStatus
-from kestrel_lab.evals.commits.comparison import side_by_side
+from kestrel_lab.evals.commits.round_pairs import side_by_side
 from kestrel_lab.evals.execution.result import EvalResult
 from kestrel_lab.evals.execution.reuse import reusable_rows
 from kestrel_lab.evals.execution.runner import plan_trials, run_suite
