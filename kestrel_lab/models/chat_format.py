@@ -212,11 +212,21 @@ class _Piece:
     signature: str = ""
 
 
+def _is_whole(args: list[str]) -> bool:
+    if not args or not args[-1].rstrip().endswith("}"):
+        return False
+    try:
+        return isinstance(loads("".join(args)), dict)
+    except ValueError:
+        return False
+
+
 class CallPieces:
     """Tool calls assembled from the pieces of a stream.
 
-    Pieces belong together by index. A server that numbers every call 0 is understood too: a new id or, where there
-    are not ids, a new name begins a new call.
+    Pieces belong together by index. A server that numbers every call 0 is understood too: there a new call begins with a
+    name, and with a new id or another name where the arguments of the last call are complete. So name and id may stand
+    in each piece of a call, and the id may be a new one each time.
     """
 
     def __init__(self) -> None:
@@ -227,14 +237,25 @@ class CallPieces:
         """Add one piece."""
         place = index if index is not None else 0
         piece = self._at.get(place)
-        if piece is None or (call_id and piece.id and call_id != piece.id) or (name and piece.name and not call_id and piece.args):
+        if piece is None or (name and piece.name and self._is_next(piece, call_id, name)):
             piece = self._at[place] = _Piece(id="", name="")
             self._begun.append(piece)
         piece.id = piece.id or call_id or ""
-        piece.name = piece.name or name or ""
+        if name and not piece.args and name != piece.name:  # a name, too, may come in pieces
+            piece.name = name if name.startswith(piece.name) else piece.name + name
         piece.signature = piece.signature or signature
         if args:
             piece.args.append(args)
+
+    @staticmethod
+    def _is_next(piece: _Piece, call_id: str | None, name: str) -> bool:
+        """Whether a piece with a name, and with an id if there is one, belongs to another call than those before it."""
+        other = bool(call_id and piece.id and call_id != piece.id)
+        if name != piece.name:
+            return other or (not call_id and bool(piece.args))
+        if other and not piece.args:
+            return True
+        return (other or not call_id) and _is_whole(piece.args)
 
     def requests(self) -> tuple[ToolRequest, ...]:
         """Return the calls in the order they began; one without an id gets one."""

@@ -51,7 +51,7 @@ def model_error(error: Exception, *, model: str, api_base: str | None, key_name:
     message = f"{model}: {kind}from {where}: {said}" + (f". {advice}" if advice else "")
     return ModelError(
         message,
-        transient=status in _PASSING,
+        transient=status in _PASSING or bool(getattr(error, "passes", False)),
         retry_after_s=_retry_after(error),
         caller=status in _CALLER,
         rate_limited=status in _RATE_LIMITS,

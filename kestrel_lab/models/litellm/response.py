@@ -10,6 +10,7 @@ from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.messages import ModelAnswer, ThinkingDelta, ThinkingPart
 from kestrel_lab.models.chat_format import CallPieces, from_wire, wire_name
 from kestrel_lab.models.litellm.web_sources import Source, sources_of
+from kestrel_lab.models.litellm.wire import StreamError, lines_of, repaired_events
 from kestrel_lab.models.written_calls import ThinkingText, read_calls
 
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 _CUT = {"max_tokens": "length", "model_length": "length", "MAX_TOKENS": "length", "safety": "content_filter", "SAFETY": "content_filter"}
 """Words of providers that litellm passes on, for those of the format."""
+
+
+_CHAT_HANDLER = "ChatCompletionStreamingHandler"
+"""How the classes of litellm are called that read streams of chat completions."""
 
 
 class Response:
@@ -37,21 +42,54 @@ class Response:
         self._text = ThinkingText(on_delta)
         self._on_delta = on_delta
         self._last: Any = None
+        self._wrong: StreamError | None = None
 
     async def follow(self, stream: Any) -> None:
         """Take the chunks of a stream as they come."""
         # litellm drops parts of chunks: those of the OpenAI client are read before, and those that a handler of its own parses.
         if type(source := stream.completion_stream).__name__ == "AsyncStream":
+            self._repair_bytes(source.response)
             stream.completion_stream = self._with_all(source)
         elif (parse := getattr(source, "chunk_parser", None)) is not None:
+            if any(kind.__name__.endswith(_CHAT_HANDLER) for kind in type(source).__mro__):
+                source.streaming_response = self._lines(source.streaming_response)
             source.chunk_parser = lambda chunk: parse(self._noted(chunk))
         try:
             async for chunk in stream:
                 self.add(chunk)
+            if self._wrong is not None:
+                raise self._wrong
             # Usage that was asked for through `extra_body` is added by litellm when a stream is over.
             self._count(getattr(self._last, "_hidden_params", {}).get("usage"))
+        except Exception:
+            if self._wrong is not None:  # litellm makes another error of it, without the server's words
+                raise self._wrong from None
+            raise
         finally:
             await stream.aclose()
+
+    def _repair_bytes(self, response: Any) -> None:
+        """Have the OpenAI client read the repaired stream."""
+        received, what = response.aiter_bytes, response.headers.get("content-type", "").partition(";")[0]
+
+        async def repaired() -> AsyncIterator[bytes]:
+            async for text in self._checked(lines_of(received()), what):
+                yield f"data: {text}\n\n".encode("utf-8", "replace")
+
+        response.aiter_bytes = repaired
+
+    async def _lines(self, received: AsyncIterator[str]) -> AsyncIterator[str]:
+        """Yield the lines of the repaired stream, for a handler of litellm."""
+        async for text in self._checked(received, ""):
+            yield f"data: {text}"
+
+    async def _checked(self, lines: AsyncIterator[str], what: str) -> AsyncIterator[str]:
+        try:
+            async for text in repaired_events(lines, what):
+                yield text
+        except StreamError as error:
+            self._wrong = error
+            raise
 
     async def _with_all(self, stream: Any) -> AsyncIterator[Any]:
         """Yield the chunks with blocks as text, and note what litellm passes over: refusals, and thinking in blocks."""
@@ -158,7 +196,7 @@ class Response:
 
     def _count(self, usage: Any) -> None:
         # All zero means that the server sent none.
-        if usage is not None and usage.total_tokens:
+        if usage is not None and getattr(usage, "total_tokens", 0):
             self.usage = usage
 
 

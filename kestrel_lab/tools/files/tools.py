@@ -115,12 +115,13 @@ def _preview(args: dict[str, Json], ctx: ToolContext, what: str, change: Callabl
 def write_file(path: str, content: str, ctx: ToolContext) -> str:
     """Write a text file, with its directories; an existing file is replaced as a whole and the change returned as a diff.
 
-    An existing file keeps its encoding and line ends, or the answer says what became of them.
-
     Args:
         path: File, relative to the workspace.
         content: The whole text of the file.
         ctx: The run it works for.
+
+    Note:
+        An existing file keeps its encoding and line ends, or the answer says what became of them.
 
     Raises:
         ConflictError: If the file holds what the step of the call has not seen: see `tools.files.versions`.
