@@ -64,8 +64,8 @@ class OpenDatabase:
             _folders.subtract([os.path.realpath(self.path.parent)] if self._seen else [])
             self._seen = set()
             for table in (_inodes, _folders):
-                for key in [key for key, count in table.items() if count <= 0]:  # type: ignore[attr-defined]  # both are counters
-                    del table[key]  # type: ignore[attr-defined]
+                for key in [key for key, count in table.items() if count <= 0]:
+                    del table[key]
 
 
 def is_open_here(device: int, inode: int) -> bool:
