@@ -19,6 +19,8 @@ from kestrel_lab.cli.commands.memory import memory
 from kestrel_lab.cli.commands.notebooks import notebooks, scenarios
 from kestrel_lab.cli.commands.rules import RulesFile
 from kestrel_lab.cli.commands.rules import rules as rules_app
+from kestrel_lab.cli.commands.runs import collecting
+from kestrel_lab.cli.commands.runs import runs as runs_app
 from kestrel_lab.cli.commands.search import search
 from kestrel_lab.cli.commands.serve import serving
 from kestrel_lab.cli.commands.time import clock
@@ -71,6 +73,8 @@ app.add_typer(scenarios, name="scenario")
 app.add_typer(notebooks, name="notebook")
 app.add_typer(router, name="router")
 app.add_typer(rules_app, name="rules")
+app.add_typer(runs_app, name="runs")
+app.add_typer(collecting)
 app.add_typer(workflows)
 app.add_typer(clock)
 app.add_typer(serving)
@@ -361,19 +365,6 @@ def _last_run(lab: Lab) -> str:
     for newest in lab.session.store.runs(limit=1, trials=False):
         return newest.id
     raise UsageError(f'no runs in {lab.session.home} yet: kestrel run "…" makes one')
-
-
-@app.command()
-def runs(
-    ctx: typer.Context,
-    *,
-    limit: Annotated[int, typer.Option(min=1, help="The number of runs to list.")] = 20,
-    trials: Annotated[bool, typer.Option("--trials", help="Also list the runs that suites started.")] = False,
-) -> Any:
-    """List the newest runs."""
-    lab = frontend_of(ctx).lab()
-    found = lab.runs(limit=limit, trials=trials)
-    return f'no runs in {lab.session.home} yet: kestrel run "…" makes one' if found.empty else found
 
 
 @app.command()

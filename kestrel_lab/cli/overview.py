@@ -31,7 +31,7 @@ PANELS: Final = {
     "Watch and decide": ("runs", "show", "diff", "follow", "serve", "approve", "deny", "undo", "acp"),
     "Measure": ("eval", "compare", "import", "scenario", "router", "notebook"),
     "What agents may do and know": ("tools", "mcp", "skills", "macros", "memory", "search", "index", "rules", "taint", "trust"),
-    "Set up": ("doctor", "models", "config", "home", "schema", "time"),
+    "Set up": ("doctor", "models", "config", "home", "gc", "schema", "time"),
 }
 """The headings of the overview, and the commands below each in their order."""
 
@@ -72,12 +72,13 @@ COMMANDS: Final = {
     "apply": "Take what a fork changed in its private copy over into your files, as far as they are what the fork began with.",
     "diff": "Show where two runs differ first, and what each did after that.",
     "show": "Show a run: its calls, its answer, what it used and what it waits for.",
-    "runs": "List the newest runs.",
+    "runs": "List the newest runs, or remove runs.",
     "approve": "Approve what a run waits for, or answer its question; a waiting session continues at once.",
     "deny": "Deny what a run waits for; the model learns of it and may find another way.",
     "undo": "Undo calls of an agent: variables and cells of this notebook, and files, are again what they were.",
     "tools": "List the tools with their danger levels, and the names that offer those which not every run gets.",
     "models": "List the models that can be used now, and how to set up others.",
+    "gc": "Free the room of what no run needs any more, and rewrite the files of the log without what was deleted.",
     "home": "Show where runs of this folder are kept (the home), and the homes of folders that are gone; or move it.",
     "config": "Show every setting and rule, its value and its source; or change a setting.",
     "doctor": "Check what is set up and what is missing, and show how to fix it.",

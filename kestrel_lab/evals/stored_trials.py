@@ -103,6 +103,7 @@ def merge_trial(store: SessionStore, row: EvalRow) -> Future[None]:
     """Queue a trial that was made elsewhere, unless one with its id is stored."""
     sql = (
         f"INSERT INTO eval_runs({_COLUMNS}) SELECT ?1,?2,?3,?4,?5,?6,?7,?8,?9,?10 WHERE NOT EXISTS (SELECT 1 FROM eval_runs WHERE id = ?1)"
+        " AND NOT EXISTS (SELECT 1 FROM removals WHERE run_id = ?3 ->> '$.run')"
     )
     return store.execute(sql, _values(row), f"trial {row.id}", urgent=False)
 
@@ -149,6 +150,8 @@ def store_run(store: SessionStore, run_id: str, events: Sequence[tuple[float, Ev
     (began, started), *rest = events
     if not isinstance(started, RunStarted):
         raise StoreError(f"run {run_id} cannot be read: its first event is missing")
+    if store.query("SELECT 1 FROM removals WHERE run_id = ?", (run_id,)):
+        return False  # somebody deleted it here: it does not come back from a server
     if store.query("SELECT 1 FROM runs WHERE id = ?", (run_id,)):
         rest = rest[len(store.records(run_id)) - 1 :]
         if not rest or not store.claim(store.run(run_id)):

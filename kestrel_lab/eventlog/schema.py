@@ -2,7 +2,7 @@
 
 The rules live in the database, so that no code path can break them: a run changes its state only by a
 `state_transition` event that the map of legal transitions allows, event numbers have no gaps, nothing
-but an undo is appended to an ended run, no event and no trial is changed or deleted, a question about a call is
+but an undo is appended to an ended run, no event and no trial is changed, none is deleted but those of a run that is removed, a question about a call is
 decided once, a forked run begins behind an event of its parent, in the state the parent was in then, and
 only the session that claimed a run last adds to it: each claim raises the run's epoch by one, and each event
 carries the epoch it was written in, and a hash of itself and the one before. Decisions and undos may come from anywhere; those of other sessions carry no epoch.
@@ -297,10 +297,65 @@ CREATE INDEX note_links_by_target ON note_links(target);
 """
 """A note that is forgotten is looked up among those that it replaces and those that link to it."""
 
+_TAKEN_OUT = """
+  INSERT INTO kept_taints(number, workspace, body)
+    SELECT number, runs.workspace, json_replace(body,
+      '$.source', iif(body ->> '$.source' <> '', 'what a run read that was removed', ''),
+      '$.read', iif(body ->> '$.read' <> '', 'what a run read that was removed', ''))
+    FROM file_taints AS f JOIN events USING(run_id, seq) JOIN runs ON runs.id = f.run_id WHERE f.run_id = NEW.run_id AND f.seq > NEW.keep;
+  DELETE FROM checkpoints WHERE run_id = NEW.run_id;
+  DELETE FROM events WHERE run_id = NEW.run_id AND seq > NEW.keep;
+  DELETE FROM runs WHERE id = NEW.run_id AND NEW.keep = 0;
+"""
+"""Files that the run wrote after it had read others stay tainted: of that their paths and fingerprints are kept, and no text."""
+
 _NINTH = f"""
 PRAGMA application_id = {APPLICATION_ID};
+
+CREATE TABLE removals(
+  run_id TEXT PRIMARY KEY NOT NULL,
+  keep INTEGER NOT NULL CHECK(typeof(keep) = 'integer' AND keep >= 0),
+  at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE kept_taints(number INTEGER PRIMARY KEY, workspace TEXT NOT NULL, body TEXT NOT NULL CHECK(json_valid(body)));
+CREATE TRIGGER removals_insert BEFORE INSERT ON removals BEGIN
+  SELECT RAISE(ABORT, 'E_NO_RUN') WHERE NOT EXISTS (SELECT 1 FROM runs WHERE id = NEW.run_id);
+  SELECT RAISE(ABORT, 'E_SHARED: a fork that is kept has these events') WHERE EXISTS
+    (SELECT 1 FROM runs WHERE parent = NEW.run_id AND forked_at > NEW.keep);
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE EXISTS (SELECT 1 FROM removals WHERE run_id = NEW.run_id AND keep <= NEW.keep);
+END;
+CREATE TRIGGER removals_update BEFORE UPDATE ON removals BEGIN
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY') WHERE NEW.run_id IS NOT OLD.run_id OR NEW.at IS NOT OLD.at OR NEW.keep >= OLD.keep;
+  SELECT RAISE(ABORT, 'E_SHARED: a fork that is kept has these events') WHERE EXISTS
+    (SELECT 1 FROM runs WHERE parent = NEW.run_id AND forked_at > NEW.keep);
+END;
+CREATE TRIGGER removals_delete BEFORE DELETE ON removals BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+CREATE TRIGGER removals_begin AFTER INSERT ON removals BEGIN {_TAKEN_OUT} END;
+CREATE TRIGGER removals_go_on AFTER UPDATE ON removals BEGIN {_TAKEN_OUT} END;
+CREATE TRIGGER runs_removed BEFORE INSERT ON runs BEGIN
+  SELECT RAISE(ABORT, 'E_REMOVED') WHERE EXISTS (SELECT 1 FROM removals WHERE run_id = NEW.id);
+END;
+CREATE TRIGGER events_removed BEFORE INSERT ON events WHEN EXISTS (SELECT 1 FROM removals WHERE run_id = NEW.run_id) BEGIN
+  SELECT RAISE(ABORT, 'E_REMOVED');
+END;
+
+DROP TRIGGER runs_delete;
+CREATE TRIGGER runs_delete BEFORE DELETE ON runs WHEN NOT EXISTS (SELECT 1 FROM removals WHERE run_id = OLD.id AND keep = 0) BEGIN
+  SELECT RAISE(ABORT, 'E_APPEND_ONLY');
+END;
+DROP TRIGGER events_delete;
+CREATE TRIGGER events_delete BEFORE DELETE ON events WHEN NOT EXISTS (SELECT 1 FROM removals WHERE run_id = OLD.run_id AND keep < OLD.seq)
+BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+DROP TRIGGER eval_runs_delete;
+CREATE TRIGGER eval_runs_delete BEFORE DELETE ON eval_runs
+WHEN NOT EXISTS (SELECT 1 FROM removals WHERE run_id = OLD.result_json ->> '$.run')
+BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
+DROP TRIGGER eval_scores_delete;
+CREATE TRIGGER eval_scores_delete BEFORE DELETE ON eval_scores
+WHEN NOT EXISTS (SELECT 1 FROM eval_runs JOIN removals ON run_id = result_json ->> '$.run' WHERE eval_runs.id = OLD.trial)
+BEGIN SELECT RAISE(ABORT, 'E_APPEND_ONLY'); END;
 """
-"""A log is known by its header, whatever its name."""
+"""A log is known by its header, whatever its name; and a run that is named in `removals` leaves it, see `eventlog.removal`."""
 
 _TENTH = f"""
 DROP TRIGGER events_insert;

@@ -76,12 +76,6 @@ class ConversationCache:
                 self._checked[run_id] = rows[0][1].hex()
         return found
 
-    def clear(self) -> None:
-        """Keep nothing: what is in the log has changed."""
-        with self._lock:
-            self._earlier.clear()
-            self._checked.clear()
-
 
 def conversation_reference(read: Read, since: str, base: _Earlier, earlier: dict[str, Json]) -> dict[str, Json]:
     """Return what the log keeps of `earlier`, that of a run that goes on with the conversation of run `since`, which was given `base`."""

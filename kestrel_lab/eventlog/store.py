@@ -82,6 +82,7 @@ _LAST = 2**63 - 1
 """No event has a greater number."""
 _DECIDED = (ApprovalAsked, ApprovalGiven)
 _EVENT_COLUMNS = "seq, eid, at, type, body"
+_PRESENT = "runs WHERE id NOT IN (SELECT run_id FROM removals)"
 _RUN_COLUMNS = "id, goal, workspace, model, model_kind, config, scenario, status, parent, forked_at, created_at, owner, epoch"
 
 
@@ -339,8 +340,10 @@ class SessionStore:
         return [(str(ancestor), int(last)) for ancestor, last in self.query(sql, (run_id,))]
 
     def run(self, run_id: str) -> RunRow:
-        """The row of one run; raises `UsageError` with the nearest id when there is none."""
-        rows = self.query(f"SELECT {_RUN_COLUMNS} FROM runs WHERE id = ?", (run_id,))
+        """The row of one run; raises `UsageError` with the nearest id when there is none, and for one that was removed."""
+        rows = self.query(f"SELECT {_RUN_COLUMNS} FROM {_PRESENT} AND id = ?", (run_id,))
+        if not rows and (gone := self.query("SELECT date(at, 'unixepoch') FROM removals WHERE run_id = ?", (run_id,))):
+            raise UsageError(f"run {run_id} was removed on {gone[0][0]}")
         if not rows:
             known = [row.id for row in self.runs(limit=200)]
             raise UsageError(f"no run {run_id!r} in {self.path}: {candidates(run_id, known) if known else 'it has no runs yet'}")
@@ -348,9 +351,9 @@ class SessionStore:
 
     def runs(self, *, limit: int = 100, trials: bool = True) -> list[RunRow]:
         """The newest runs first; without those that a suite started unless `trials`."""
-        where = "" if trials else "WHERE scenario = ''"
+        where = "" if trials else "AND scenario = ''"
         found = []
-        for row in self.query(f"SELECT {_RUN_COLUMNS} FROM runs {where} ORDER BY created_at DESC LIMIT ?", (limit,)):
+        for row in self.query(f"SELECT {_RUN_COLUMNS} FROM {_PRESENT} {where} ORDER BY created_at DESC LIMIT ?", (limit,)):
             try:
                 found.append(_run_row(row))
             except StoreError as error:

@@ -115,6 +115,12 @@ class DiskStore:
         except (sqlite3.Error, Timeout, OSError) as error:
             raise CacheStoreError(_error_text(error)) from error
 
+    def clear(self) -> None:
+        """Forget everything, and leave nothing of it in the files."""
+        self._cache.clear()
+        for statement in ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
+            self._cache._sql(statement).fetchall()
+
     def close(self) -> None:
         """Close the file."""
         self._cache.close()

@@ -129,7 +129,7 @@ class RunHistory:
 
     def count(self) -> int:
         """Return how many runs the log has, without those of suites."""
-        return int(self._store.query("SELECT count(*) FROM runs WHERE scenario = ''")[0][0])
+        return int(self._store.query("SELECT count(*) FROM runs WHERE scenario = '' AND id NOT IN (SELECT run_id FROM removals)")[0][0])
 
     def checkpoints(self, run_id: str) -> pd.DataFrame:
         """Snapshots that a run is taken up from, newest first, indexed by the last event in each; also the parent's, in a fork.

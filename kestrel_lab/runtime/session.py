@@ -52,6 +52,7 @@ from kestrel_lab.tools.web.fetch import Reach
 
 if TYPE_CHECKING:
     from kestrel_lab.answers.output_types import OutputForm
+    from kestrel_lab.runtime.workspace.removal import Removal
     from kestrel_lab.runtime.workspace.skills import WorkspaceSkills
 
 P = ParamSpec("P")
@@ -329,6 +330,12 @@ class Session:
     def get(self, run_id: str, *, output: type[T] | OutputForm | None = None) -> Run[T]:
         """Return a run of this log; see `RunHistory.get`."""
         return self.history.get(run_id, output=output)
+
+    def remove(self, *runs: str | Run[Any], children: bool = False) -> Removal:
+        """Remove runs for good, from the log, its files and what lies beside it; see `runtime.workspace.removal.remove_runs`."""
+        from kestrel_lab.runtime.workspace.removal import remove_runs
+
+        return remove_runs(self, *runs, children=children)
 
     def close(self) -> None:
         """Close the MCP servers, the indexes, the log and the cache; a second call does nothing.

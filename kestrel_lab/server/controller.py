@@ -287,7 +287,7 @@ class RunList:
 
     def newest(self, limit: int, *, trials: bool = False) -> list[protocol.RunSummary]:
         """The newest runs first; reads the log."""
-        where = "" if trials else "WHERE scenario = ''"
+        where = "WHERE id NOT IN (SELECT run_id FROM removals)" + ("" if trials else " AND scenario = ''")
         rows = self._store.query(f"SELECT {_RUNS} FROM runs {where} ORDER BY created_at DESC, id DESC LIMIT ?", (limit,))
         if len(self._sums) > 4 * limit + 1_000:
             self._sums.clear()

@@ -77,7 +77,7 @@ def test_no_word_of_help_is_taken_for_markup() -> None:
         ([], None, "All commands: kestrel --help"),
         (["--help"], 0, "Begin with kestrel doctor"),
         (["-h"], 0, "Begin with kestrel doctor"),
-        (["runs", "--help"], 0, "List the newest runs."),
+        (["runs", "--help"], 0, "List the newest runs, or remove runs."),
         (["nothing"], 2, ""),
     ],
 )

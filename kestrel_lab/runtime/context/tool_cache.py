@@ -71,6 +71,14 @@ class ToolCaching:
 
         return (ToolCache(WatchedShelf(self._open, self._watched(), emit), place, emit, mode, self._flights),)
 
+    def clear(self) -> None:
+        """Forget all answers that are kept in the folder; those on a server stay."""
+        if not isinstance(self._shelf, RedisStore | PostgresStore) and (self._folder / "cache.db").exists():
+            shelf = self._shelf if isinstance(self._shelf, DiskStore) else DiskStore(self._folder)
+            shelf.clear()
+            if shelf is not self._shelf:
+                shelf.close()
+
     def close(self) -> None:
         """Close what is open."""
         if self._shelf is not None:

@@ -49,8 +49,15 @@ _ASK_S = 0.01
 """How long an answer of the log counts. A call that began as much earlier would not have been looked at either."""
 _Key = tuple[str, str, float]
 _FOLDER = """coalesce((SELECT first.body ->> '$.copy.folder' FROM events AS first
-  WHERE first.run_id = runs.id AND first.seq = coalesce(runs.forked_at, 0) + 1), workspace)"""
+  WHERE first.run_id = runs.id AND first.seq = coalesce(runs.forked_at, 0) + 1), runs.workspace)"""
 """Where the files of a run are: its first event names the private copy of a fork."""
+_TAINTS = f"""
+SELECT number, run_id, body, workspace, body ->> 'call', body ->> 'began' FROM (
+  SELECT number, f.run_id, coalesce(events.body, kept.body) AS body, coalesce(kept.workspace, {_FOLDER}) AS workspace FROM file_taints AS f
+  LEFT JOIN events USING(run_id, seq) LEFT JOIN runs ON runs.id = f.run_id LEFT JOIN kept_taints AS kept USING(number))
+WHERE number > ? AND body IS NOT NULL ORDER BY number
+"""
+"""Of runs that were removed what is kept of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +152,7 @@ class FileTaint:
         """Take in what was written since the log was asked last, by whichever process."""
         with self._lock:
             self._asked = time.monotonic()
-            rows = self.store.query(
-                f"SELECT number, f.run_id, body, {_FOLDER}, body ->> 'call', body ->> 'began' FROM file_taints AS f JOIN events USING(run_id, seq)"
-                " JOIN runs ON runs.id = f.run_id WHERE number > ? ORDER BY number",
-                (self._number,),
-            )
+            rows = self.store.query(_TAINTS, (self._number,))
             for number, run, body, root, call, began in rows:
                 self._number = number
                 if (run, call, began) not in self._ended:  # else it was this session, which takes its events at once
@@ -278,16 +281,20 @@ class FileTaint:
         for (run, _, began), call in self._open.items():
             if call.root != root or not call.covers(path) or changed_ns < began * 1e9 - _TICK_NS or (call.read and not call.read()):
                 continue
-            if changed_ns <= (began + _LONGEST_S) * 1e9 or owner.at_work(self.store.run(run).owner, run):
+            if changed_ns <= (began + _LONGEST_S) * 1e9 or self._at_work(run):
                 return f"{path}, which run {run} may have written after it read {call.source}"
         return ""
+
+    def _at_work(self, run: str) -> bool:
+        rows = self.store.query("SELECT owner FROM runs WHERE id = ?", (run,))
+        return bool(rows) and owner.at_work(str(rows[0][0]), run)
 
     def writers(self, root: str, but: _Key) -> str:
         """Whose words another call may be writing there at this moment."""
         with self._lock:
             working = [(key, call) for key, call in self._open.items() if key != but and call.root == root]
             for (run, _, _), call in working:
-                if (call.read is None or call.read()) and owner.at_work(self.store.run(run).owner, run):
+                if (call.read is None or call.read()) and self._at_work(run):
                     return call.source
         return ""
 

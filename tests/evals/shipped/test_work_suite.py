@@ -2,7 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
+from kestrel_lab.host.homes import default_home
 from kestrel_lab.lab import Lab
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.select import probe_level
 
 SUITE = Path(__file__).parents[3] / "evals" / "work.yaml"
 
@@ -18,3 +23,14 @@ def test_every_scenario_tells_right_from_wrong(tmp_path: Path) -> None:
     assert frame["scenario"].nunique() >= 40
     assert frame["family"].nunique() == 8
     assert set(frame["model_kind"]) == {"scripted"}
+
+
+def test_the_expected_way_passes_at_level_s1_with_the_default_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine without bubblewrap, in a folder that had no log: no check is kept from running, and no command is CRITICAL."""
+    if probe_level(Level.S1, Sandbox()):
+        pytest.skip("no Landlock")
+    monkeypatch.chdir(tmp_path)
+    with Lab(sandbox="S1") as lab:
+        assert lab.session.home == default_home(tmp_path, {}) and tmp_path not in lab.session.home.parents
+        frame = lab.eval_sync(SUITE, epochs=1, configs=["expected way"]).frame
+    assert list(frame["outcome"].unique()) == ["pass"], frame.loc[frame["outcome"] != "pass", ["scenario", "reason"]].to_string()

@@ -14,6 +14,7 @@ from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import ApprovalRequired
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, McpCandidateFound, McpInstalled, ToolAnswered, ToolsShown
 from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.host.homes import default_home
 from kestrel_lab.runtime.context.tool_selection import MOST_SHOWN
 from kestrel_lab.runtime.mcp.discovery import ExpansionSettings
 from kestrel_lab.runtime.run import Run
@@ -22,6 +23,8 @@ from kestrel_lab.runtime.security.taint import Taint
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.testing import ScriptedApprover, ScriptedModel, Turn
 from kestrel_lab.tools.decorator import tool
+from kestrel_lab.tools.sandbox.levels import Level, Sandbox
+from kestrel_lab.tools.sandbox.select import probe_level
 from kestrel_lab.tools.tool import Tool
 from kestrel_lab.views.formatting import origin_pairs
 
@@ -42,7 +45,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         catalogue = write_catalogue(tmp_path / "catalogue.jsonl", *(entries or (entry(),)))
         env = {"PATH": path, "XDG_CONFIG_HOME": str(tmp_path / "config")}
         expansion = ExpansionSettings(catalogue=catalogue, allow=allow)
-        opened.append(Session(tmp_path / "home", env=env, expansion=expansion, **options))
+        opened.append(Session(options.pop("home", tmp_path / "home"), env=env, expansion=expansion, **options))
         return opened[-1]
 
     yield open_session
@@ -125,6 +128,24 @@ def test_a_resumed_run_has_its_server_again_unless_it_was_changed(make: Make, wo
     assert (NAME in found, "is installed as echo" in told, echoed) == (True, True, "hello")
     assert "are not what was installed and approved, so it is not started" in refused
     assert run.answer == "done"
+
+
+def test_a_server_is_installed_and_used_at_level_s1_with_the_default_home(
+    make: Make, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lies outside of the workspace, so that Landlock alone can hold the server in there; its folder is not the workspace's."""
+    if probe_level(Level.S1, Sandbox()):
+        pytest.skip("no Landlock")
+    monkeypatch.chdir(workspace)
+    script: list[Turn] = [FIND, INSTALL, ECHO, "done"]
+    with make(home=None, approve="auto", sandbox="S1") as session:
+        run_id = begun(session, script, workspace)
+        session.history.decide(run_id, granted=True, by="me", how="command")
+        run = resumed(session, run_id, script)
+        assert (run.answer, answers(run)[-1]) == ("done", "hello")
+        assert session.home == default_home(workspace, {}) and (session.home / "mcp" / "mcp-echo-1.0.0").is_dir()
+        (row,) = session.mcp.table()
+        assert row.sandbox == "S1" and list(workspace.iterdir()) == []
 
 
 def test_what_a_setting_allows_is_not_asked_about_and_what_nobody_allows_is_not_installed(

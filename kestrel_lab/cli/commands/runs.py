@@ -1,0 +1,65 @@
+"""`kestrel runs` and `kestrel gc`: list runs, remove them for good, and free the room that nothing needs."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from kestrel_lab.cli.frontend import command_group, frontend_of
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.runtime.workspace.removal import Removal, Swept, collect_garbage, plan_of, remove_runs, runs_older_than
+
+runs = command_group("List the newest runs, or remove runs.", invoke_without_command=True)
+collecting = typer.Typer()
+
+
+@runs.callback()
+def list_runs(
+    ctx: typer.Context,
+    *,
+    limit: Annotated[int, typer.Option(min=1, help="The number of runs to list.")] = 20,
+    trials: Annotated[bool, typer.Option("--trials", help="Also list the runs that suites started.")] = False,
+) -> Any:
+    """List the newest runs, or remove runs."""
+    if ctx.invoked_subcommand is not None:
+        return None
+    lab = frontend_of(ctx).lab()
+    found = lab.runs(limit=limit, trials=trials)
+    return f'no runs in {lab.session.home} yet: kestrel run "…" makes one' if found.empty else found
+
+
+@runs.command(epilog="Example: kestrel runs remove --older-than 30d")
+def remove(
+    ctx: typer.Context,
+    run: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Ids of runs.")] = None,
+    *,
+    older_than: Annotated[str, typer.Option(metavar="AGE", help="All that began longer ago, such as 30d, 12h or 4w.")] = "",
+    trials: Annotated[bool, typer.Option("--trials", help="With --older-than: also runs that suites started, with their results.")] = False,
+    children: Annotated[bool, typer.Option("--children", help="Also their forks and follow-ups, which share parts of them.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them without asking.")] = False,
+) -> Removal | str:
+    """Remove runs for good: shows what goes and what stays, and asks first.
+
+    Their events, long results, deleted files and results of suites go, also from the files of the log. Forks and follow-ups keep what
+    they share with them.
+    """
+    if bool(run) == bool(older_than):
+        raise UsageError("name runs, or say --older-than AGE: kestrel runs lists them")
+    session = frontend_of(ctx).lab().session
+    chosen = run or runs_older_than(session, older_than, trials=trials)
+    if not chosen:
+        return f"no run is older than {older_than}"
+    planned = plan_of(session, chosen, children=children)
+    if not yes:
+        frontend_of(ctx).say(repr(planned))
+        if not (sys.stdin.isatty() and typer.confirm("Remove them?")):
+            return "nothing was removed: add --yes to remove them"
+    return remove_runs(session, *chosen, children=children)
+
+
+@collecting.command(epilog="Example: kestrel gc")
+def gc(ctx: typer.Context) -> Swept:
+    """Free the room of what no run needs any more, and rewrite the files of the log without what was deleted."""
+    return collect_garbage(frontend_of(ctx).lab().session)

@@ -1,0 +1,175 @@
+"""Removal of runs and of what they keep beside the log: for whoever must delete data, and for whoever needs the room."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kestrel_lab.core.errors import StoreError, UsageError
+from kestrel_lab.core.json_types import dumps
+from kestrel_lab.core.sanitize import one_line
+from kestrel_lab.eventlog.removal import RemovalPlan, plan_removal, remove_from_log, removed_runs, rewrite, sweep_blobs
+from kestrel_lab.eventlog.run_status import at_work
+from kestrel_lab.eventlog.store import RunRow
+from kestrel_lab.tools.files.trash import TRASH
+from kestrel_lab.views.formatting import format_count
+from kestrel_lab.views.html.table_view import TableView
+
+if TYPE_CHECKING:
+    from kestrel_lab.runtime.run import Run
+    from kestrel_lab.runtime.session import Session
+
+_AGE = re.compile(r"(\d+(?:\.\d+)?) ?([mhdw])")
+_SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
+_TRIALS = "SELECT count(*) FROM eval_runs WHERE result_json ->> '$.run' IN (SELECT value FROM json_each(?))"
+_TRIES = 10
+_BUSY = "nothing was removed: other processes begin runs all the time; try again"
+_ALL = 1_000_000_000
+_STAYS = "notes and macros learned from them, and what was pushed, exported or written into files, stay"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
+class Removal(TableView):
+    """Runs that are removed, or would be."""
+
+    runs: tuple[RunRow, ...]
+    plan: RemovalPlan
+    trials: int
+    """Trials of suites whose runs these are; their results and scores go with them."""
+    done: bool = False
+    freed: int = 0
+    """Bytes by which the files of the log shrank."""
+    problem: str = ""
+
+    @property
+    def headline(self) -> str:
+        """How many, and whether it was done."""
+        count = format_count(len(self.runs), "run")
+        return f"{count} removed; the log is {self.freed / 1e6:,.1f} MB smaller" if self.done else f"{count} to be removed, for good"
+
+    @property
+    def nothing(self) -> str:
+        """What is said without runs."""
+        return "there is no such run"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+        """Return a row per run: its goal, and the runs that share a part of it, which stays for them."""
+        rows = []
+        for run in self.runs:
+            shared = self.plan.children.get(run.id, [])
+            stays = (
+                f"{format_count(self.plan.keep.get(run.id, 0), 'event')}, or the conversation, for {', '.join(shared)}" if shared else ""
+            )
+            rows.append((run.id, one_line(run.goal, 60), time.strftime("%Y-%m-%d %H:%M", time.localtime(run.created_at)), stays))
+        return ("run", "goal", "started", "what stays of it"), rows
+
+    def lines(self) -> tuple[str, ...]:
+        """Return what goes with them, and what stays."""
+        trials = f"results and scores of {format_count(self.trials, 'trial')} of suites go with them; " if self.trials else ""
+        shared = "; --children removes their forks and follow-ups, too" if self.plan.children and not self.done else ""
+        return (f"{trials}{_STAYS}{shared}", *([self.problem] if self.problem else []))
+
+
+def plan_of(session: Session, runs: Iterable[str], *, children: bool = False) -> Removal:
+    """Return what removing runs would do; raises `UsageError` for one that does not exist, or that somebody works on."""
+    store = session.store
+    chosen = [store.run(run) for run in dict.fromkeys(runs)]
+    plan = plan_removal(store, [run.id for run in chosen], children=children)
+    gone = removed_runs(store)
+    rows = tuple(store.run(run) for run in plan.keep if run not in gone)
+    if busy := [run.id for run in rows if _is_busy(run)]:
+        raise UsageError(f"run {', '.join(busy)} is at work: stop it first (kestrel cancel {busy[0]}), then remove it")
+    names = [run.id for run in rows]
+    ((trials,),) = store.query(_TRIALS, (dumps(names),))
+    return Removal(runs=rows, plan=plan, trials=int(trials))
+
+
+def runs_older_than(session: Session, age: str, *, trials: bool = False) -> list[str]:
+    """Return the runs that began longer ago than `30d` (m, h, d, w) and that nobody works on; those of suites only with `trials`."""
+    found = _AGE.fullmatch(age.strip().lower())
+    if found is None:
+        raise UsageError(f"--older-than {one_line(age, 40)}: say a number and m, h, d or w, such as 30d or 12h")
+    limit = time.time() - float(found[1]) * _SECONDS[found[2]]
+    return [run.id for run in session.store.runs(limit=_ALL, trials=trials) if run.created_at < limit and not _is_busy(run)]
+
+
+def remove_runs(session: Session, *runs: str | Run[Any], children: bool = False) -> Removal:
+    """Remove runs for good: their events, kept texts, deleted files and cached answers, from the tables and from the files.
+
+    Takes runs or their ids. Events that forks and follow-ups share stay for those, unless `children` are removed, too. Results of suites
+    whose trials the runs are go with them; notes stay. Raises `UsageError` for a run that does not exist, or that somebody works on.
+    """
+    chosen = [run if isinstance(run, str) else run.id for run in runs]
+    for _ in range(_TRIES):
+        planned = plan_of(session, chosen, children=children)
+        if remove_from_log(session.store, planned.plan):
+            break
+    else:
+        raise StoreError(_BUSY)
+    for run in planned.runs:
+        _remove_trash(session, run, planned.plan.keep[run.id])
+        session.history.live.pop(run.id, None)
+        for copy in session.home.glob(f"*/{run.id}"):
+            shutil.rmtree(copy, ignore_errors=True)
+    session.cache.clear()
+    return _rewritten(session, replace(planned, done=True))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Swept:
+    """What a collection found that nobody needs."""
+
+    runs: int
+    """Removed runs of which a part had stayed, whose last fork or follow-up is gone."""
+    texts: int
+    freed: int
+    problem: str = ""
+
+    def __repr__(self) -> str:
+        found = f"{format_count(self.runs, 'rest')} of removed runs, {format_count(self.texts, 'kept text')} that no event names"
+        return f"{found}; the log is {self.freed / 1e6:,.1f} MB smaller{f'. {self.problem}' if self.problem else ''}"
+
+
+def collect_garbage(session: Session) -> Swept:
+    """Remove what no run needs any more: rests of removed runs, texts that no event names, room in the files of the log."""
+    for _ in range(_TRIES):
+        plan = plan_removal(session.store, ())
+        if remove_from_log(session.store, plan):
+            break
+    else:
+        raise StoreError(_BUSY)
+    texts = sweep_blobs(session.store)
+    done = _rewritten(session, Removal(runs=(), plan=plan, trials=0))
+    return Swept(runs=len(plan.keep), texts=texts, freed=done.freed, problem=done.problem)
+
+
+def _rewritten(session: Session, removal: Removal) -> Removal:
+    try:
+        return replace(removal, freed=rewrite(session.store))
+    except StoreError as error:
+        return replace(removal, problem=f"Parts of the text may still be in the files of the log: {error}. Then: kestrel gc")
+
+
+def _is_busy(run: RunRow) -> bool:
+    return not run.status.terminal and at_work(run.owner, run.id)
+
+
+def _remove_trash(session: Session, run: RunRow, kept: int) -> None:
+    """Remove the files that the run had deleted and that are kept for undoing that, but for those whose deletion is kept."""
+    folder = Path(run.workspace, TRASH, run.id)
+    if not folder.is_dir() or folder.is_symlink():
+        return
+    named: Collection[str] = ()
+    if kept:
+        bodies = session.store.query("SELECT body FROM events WHERE run_id = ? AND instr(body, ?)", (run.id, f"{TRASH}/{run.id}/"))
+        named = {place for (body,) in bodies for place in re.findall(rf"{re.escape(f'{TRASH}/{run.id}/')}([^/\"]+)", str(body))}
+    for place in folder.iterdir():
+        if place.name not in named:
+            shutil.rmtree(place, ignore_errors=True)
+    if not named:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,253 @@
+"""Runs are removed: their text is gone from every file, and what others share with them stays as it was."""
+
+import asyncio
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import home_of, kestrel
+
+from kestrel_lab import Lab, tool
+from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import FilesTainted, RunStarted
+from kestrel_lab.evals.stored_trials import EvalRow, merge_trial, store_run, store_scores, store_trial, stored_trials
+from kestrel_lab.eventlog import removal
+from kestrel_lab.eventlog.removal import plan_removal, remove_from_log, removed_runs
+from kestrel_lab.eventlog.run_status import mark_idle, mark_working
+from kestrel_lab.runtime.security.file_taint import FileTaint
+from kestrel_lab.runtime.workspace.removal import collect_garbage, runs_older_than
+from kestrel_lab.testing import ScriptedModel
+from kestrel_lab.tools.files.trash import TRASH
+from kestrel_lab.tools.files.workspace import Workspace
+
+SECRET = "zqtrunkx"
+
+
+@tool(name="page", danger_level="safe", effect="pure", reads="untrusted", reaches="nothing", cache_ttl_seconds=3_600)
+def page(name: str) -> str:
+    """Return a long page."""
+    return f"{name} " + "words " * 20_000
+
+
+def lab_of(folder: Path, *turns: object) -> Lab:
+    """A lab in a folder whose model answers so."""
+    return Lab(folder / "home", ScriptedModel(list(turns)), tools=[page], approve="auto", env={})
+
+
+def run(lab: Lab, folder: Path, goal: str, **more: Any) -> Any:
+    """A run in the workspace."""
+    (folder / "work").mkdir(exist_ok=True)
+    return asyncio.run(lab.run(goal, workspace=folder / "work", **more))
+
+
+def holding(folder: Path, word: str = SECRET) -> list[str]:
+    """The files that hold a word."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and word.encode() in path.read_bytes())
+
+
+def beginning(lab: Lab, run_id: str) -> object:
+    """What a run was given of those before it."""
+    started = lab.store.records(run_id)[0].event
+    assert isinstance(started, RunStarted)
+    return started.earlier
+
+
+def test_the_text_of_a_removed_run_is_nowhere(tmp_path: Path) -> None:
+    """Not in the log, its WAL, long results, blobs of changed files, the trash or the tool cache; the other run is whole, the log smaller."""
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "a.txt").write_text(f"{SECRET} in a file\n")
+    (tmp_path / "work" / "b.txt").write_text(f"{SECRET} in another\n")
+    calls = [("page", {"name": SECRET}), ("write_file", {"path": "c.txt", "content": SECRET})]
+    more = [("edit_file", {"path": "a.txt", "edits": [{"old": "in a file", "new": "gone"}]}), ("delete_file", {"path": "b.txt"})]
+    reads = [("read_file", {"path": "a.txt"}), ("read_file", {"path": "b.txt"})]
+    lab = lab_of(tmp_path, reads, [*calls, *more], f"{SECRET} is the answer")
+    first = run(lab, tmp_path, f"find {SECRET}")
+    other = run(lab, tmp_path, "another", model=ScriptedModel([[("page", {"name": "plain"})], "done"]))
+    texts = list((tmp_path / "home" / "results").glob("*.txt"))
+    assert holding(tmp_path / "home") and list((tmp_path / "work" / TRASH / first.id).iterdir())
+    for name in ("a.txt", "c.txt"):
+        (tmp_path / "work" / name).unlink()  # the person's own files are theirs
+    removed = lab.remove(first)
+    assert removed.freed > 0 and "1 run removed" in repr(removed)
+    assert holding(tmp_path) == []
+    assert not (tmp_path / "work" / TRASH / first.id).exists() and len(texts) > len(list((tmp_path / "home" / "results").glob("*.txt"))) > 0
+    assert lab.store.damage(other.id) is None and lab.get(other.id).answer == "done" and "words" in other.results["answer.1.1"]
+    with pytest.raises(UsageError, match="was removed on"):
+        lab.get(first.id)
+    assert list(lab.runs().index) == [other.id]
+    lab.close()
+    assert holding(tmp_path) == []
+
+
+def test_mutant_that_leaves_the_files_as_they_are_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the rewriting the write-ahead log still has the text."""
+    lab = lab_of(tmp_path, f"{SECRET} is the answer")
+    first = run(lab, tmp_path, "go")
+    monkeypatch.setattr(removal, "rewrite_database", lambda _path: None)
+    lab.remove(first.id)
+    assert holding(tmp_path)
+    lab.close()
+
+
+def test_a_fork_keeps_what_it_shares(tmp_path: Path) -> None:
+    """Its events are the same and whole; what the parent did afterwards is gone, and with the fork all of it."""
+    lab = lab_of(tmp_path, [("page", {"name": "shared"})], f"{SECRET} is the answer")
+    parent = run(lab, tmp_path, "go")
+    fork = asyncio.run(lab.fork(parent.id, model=ScriptedModel(lambda _request: "another answer")))
+    before = lab.store.records(fork.id)
+    assert "for " + fork.id in repr(lab.remove(parent))
+    assert lab.store.records(fork.id) == before and lab.store.damage(fork.id) is None
+    assert holding(tmp_path) == [] and lab.get(fork.id).answer == "another answer"
+    assert list(lab.runs().index) == [fork.id] and removed_runs(lab.store)[parent.id] > 0
+    with pytest.raises(UsageError, match="was removed"):
+        lab.get(parent.id)
+    lab.remove(fork)
+    assert lab.store.query("SELECT count(*) FROM events") == [(0,)] and set(removed_runs(lab.store).values()) == {0}
+    lab.close()
+
+
+def test_a_conversation_goes_on_when_its_beginning_is_removed(tmp_path: Path) -> None:
+    """What was said is part of the follow-ups: they stay whole, also for another process, until they are removed, too."""
+    lab = lab_of(tmp_path, "one", "two", "three")
+    first = run(lab, tmp_path, f"first {SECRET}")
+    second = run(lab, tmp_path, "second", follow=first)
+    third = run(lab, tmp_path, "third", follow=second)
+    said = beginning(lab, third.id)
+    lab.remove(second)
+    lab.close()
+    lab = lab_of(tmp_path, "four")
+    assert lab.store.damage(third.id) is None
+    assert beginning(lab, third.id) == said
+    fourth = run(lab, tmp_path, "fourth", follow=third.id)
+    assert fourth.status == "COMPLETE" and lab.store.damage(fourth.id) is None
+    lab.remove(first, children=True)
+    assert lab.runs().empty and holding(tmp_path) == [] and lab.store.query("SELECT count(*) FROM events") == [(0,)]
+    lab.close()
+
+
+def test_a_run_at_work_is_refused(tmp_path: Path) -> None:
+    """Nothing is removed, the others that were named included."""
+    lab = lab_of(tmp_path, "one")
+    first = run(lab, tmp_path, "go")
+    lab.store.create_run("busy", RunStarted(goal="g", workspace=str(tmp_path), model="m"))
+    lab.store.flush()
+    mark_working(lab.store.session, "busy")
+    with pytest.raises(UsageError, match="busy is at work: stop it first"):
+        lab.remove(first, "busy")
+    with pytest.raises(UsageError, match="no run"):
+        lab.remove(first, "r0")
+    assert len(lab.store.runs()) == 2
+    mark_idle(lab.store.session, "busy")
+    lab.remove(first, "busy")
+    assert lab.store.runs() == []
+    lab.close()
+
+
+def test_a_plan_that_is_out_of_date_is_not_carried_out(tmp_path: Path) -> None:
+    """A follow-up that began since shares what would go: the plan is made anew."""
+    lab = lab_of(tmp_path, "one", "two")
+    first = run(lab, tmp_path, "go")
+    plan = plan_removal(lab.store, [first.id])
+    run(lab, tmp_path, "second", follow=first)
+    assert not remove_from_log(lab.store, plan) and lab.store.damage(first.id) is None
+    lab.close()
+
+
+def trial(run_id: str) -> EvalRow:
+    """A trial whose run that is."""
+    result = {"outcome": "pass", "reason": SECRET, "run": run_id, "model_kind": "scripted"}
+    return EvalRow(id="t", scenario="s", result=result, metrics={}, git_sha="a", created_at=1, suite="u", config="c", epoch=1, key="k")
+
+
+def test_results_of_a_suite_go_with_their_run_and_do_not_come_back(tmp_path: Path) -> None:
+    """The trial's row and scores hold text of the run; a server from which results are pulled does not bring them back."""
+    lab = lab_of(tmp_path, "one")
+    first = run(lab, tmp_path, "go")
+    store_trial(lab.store, trial(first.id)).result()
+    store_scores(lab.store, trial(first.id), "t", "h").result()
+    events = [(record.at, record.event) for record in lab.store.records(first.id)]
+    assert "1 trial of suites" in repr(lab.remove(first)) and [*stored_trials(lab.store)] == [] and holding(tmp_path) == []
+    assert not store_run(lab.store, first.id, events)
+    merge_trial(lab.store, trial(first.id)).result()
+    assert [*stored_trials(lab.store)] == [] and lab.store.query("SELECT count(*) FROM runs") == [(0,)]
+    lab.close()
+
+
+def test_files_that_a_removed_run_wrote_stay_tainted(tmp_path: Path) -> None:
+    """Of what others said nothing is kept, but that a file holds words of others is."""
+    lab = lab_of(tmp_path)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "sum.md").write_text("words that others wrote, at some length")
+    entry = FileTaint(lambda: lab.store).described(Workspace(tmp_path / "work"), "sum.md", name=False)
+    event = FilesTainted(call="c", step="s", began=1.0, source=SECRET, ended=True, files=[entry])
+    lab.store.create_run("w", RunStarted(goal="g", workspace=str(tmp_path / "work"), model="m"))
+    lab.store.append("w", event)
+    lab.store.flush()
+    lab.store.release("w").result()
+    lab.remove("w")
+    assert holding(tmp_path / "home") == []
+    again = FileTaint(lambda: lab.store)
+    again.refresh()
+    assert "removed" in again.source(str(tmp_path / "work"), "sum.md")
+    lab.close()
+
+
+def test_runs_of_an_age(tmp_path: Path) -> None:
+    """Those of suites only where they are asked for."""
+    lab = lab_of(tmp_path)
+    for name, at, scenario in (("old", 1.0, ""), ("trial", 1.0, "s"), ("new", 4e9, "")):
+        lab.store.create_run(name, RunStarted(goal="g", workspace="/w", model="m", scenario=scenario), at=at)
+        lab.store.flush()
+        lab.store.release(name).result()
+    assert runs_older_than(lab.session, "30d") == ["old"]
+    assert sorted(runs_older_than(lab.session, "1.5 h", trials=True)) == ["old", "trial"]
+    for age in ("", "30", "d", "-1d", "30y"):
+        with pytest.raises(UsageError, match="say a number and m, h, d or w"):
+            runs_older_than(lab.session, age)
+    lab.close()
+
+
+def test_garbage_is_what_nobody_names(tmp_path: Path) -> None:
+    """A kept text that no event names goes once it is an hour old; one that is named stays."""
+    lab = lab_of(tmp_path, [("page", {"name": "a"})], "done")
+    run(lab, tmp_path, "go")
+    results = tmp_path / "home" / "results"
+    named = {path.name for path in results.glob("*.txt")}
+    (new := results / f"{'a' * 32}.txt").write_text("on its way")
+    (old := results / f"{'b' * 32}.txt").write_text("of a run that was killed")
+    for path in (old, *(results / name for name in named)):
+        os.utime(path, (1, 1))
+    assert collect_garbage(lab.session).texts == 1
+    assert {path.name for path in results.glob("*.txt")} == named | {new.name}
+    lab.close()
+
+
+def test_the_command_shows_what_goes_and_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without --yes and without a person nothing is removed; wrong words are answered."""
+    (tmp_path / "s.yaml").write_text("rules:\n- when: .\n  turns: [done]\n")
+    kestrel(tmp_path, "run", f"find {SECRET}", "--model", "scripted:s.yaml")
+    with Lab(home=home_of(tmp_path), env={}) as lab:
+        (run_id,) = lab.runs().index
+    shown = kestrel(tmp_path, "runs", "remove", run_id).stdout
+    assert SECRET in shown and "1 run to be removed, for good" in shown and "nothing was removed: add --yes" in shown
+    assert run_id in kestrel(tmp_path, "runs").stdout
+    assert "name runs, or say --older-than" in kestrel(tmp_path, "runs", "remove").stderr
+    assert "no run is older than 30d" in kestrel(tmp_path, "runs", "remove", "--older-than", "30d").stdout
+    assert "1 run removed" in kestrel(tmp_path, "runs", "remove", run_id, "--yes").stdout
+    assert "no runs in" in kestrel(tmp_path, "runs").stdout and "was removed on" in kestrel(tmp_path, "show", run_id).stderr
+    assert "0 kept texts" in kestrel(tmp_path, "gc").stdout
+
+
+def test_other_connections_still_delete_nothing(tmp_path: Path) -> None:
+    """The rules hold beside a removal: a foreign connection deletes no event of a run that is not removed."""
+    lab = lab_of(tmp_path, "one", "two")
+    first, second = run(lab, tmp_path, "go"), run(lab, tmp_path, "on")
+    lab.remove(first)
+    lab.close()
+    with sqlite3.connect(tmp_path / "home" / "kestrel.db") as raw:
+        for sql in ("DELETE FROM events", f"DELETE FROM runs WHERE id = '{second.id}'", "DELETE FROM removals"):
+            with pytest.raises(sqlite3.IntegrityError, match="E_APPEND_ONLY"):
+                raw.execute(sql)
+    raw.close()
