@@ -48,6 +48,8 @@ async def commit_of(folder: Path, name: str) -> str:
     try:
         return (await git_output(folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")).strip()
     except UsageError as error:
+        if name == "HEAD":
+            raise UsageError(f"{folder} has no commit yet: git add and git commit first") from error
         hint = f"; there is origin/{name}" if await _is_commit(folder, f"origin/{name}") else await _shallow_hint(folder)
         raise UsageError(f"{name!r} is not a commit, branch or tag of {folder}{hint}") from error
 

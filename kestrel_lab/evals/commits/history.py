@@ -126,7 +126,7 @@ class History(ResultView):
         """The metric, the commits and the trials, in one line."""
         trials, tried = sum(len(c.rows) for c in self.commits), sum(bool(c.rows) for c in self.commits)
         where = f"{tried}" if tried == len(self.commits) else f"{tried} of {len(self.commits)}"
-        return f"suite {self.suite.name}: {self.metric} at {where} commits, {trials} trials"
+        return f"suite {self.suite.name}: {self.metric} at {where} commit{'s' * (len(self.commits) != 1)}, {trials} trials"
 
     def lines(self) -> list[str]:
         """Return what to read beside the table: steps, and what was left out."""

@@ -12,6 +12,7 @@ from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.evals.gate_bounds import SUCCESS
 from kestrel_lab.evals.metrics import CONCERN_COLUMNS, concern_rates
 from kestrel_lab.evals.reports.gate_decisions import EXIT_CODES, GateReport, decide_gates, missed_recordings, record_again
+from kestrel_lab.evals.reports.gate_needs import gates_out_of_reach
 from kestrel_lab.evals.reports.junit import case_groups, write_junit
 from kestrel_lab.evals.reports.markdown import result_markdown
 from kestrel_lab.evals.reports.pages import report_page
@@ -160,7 +161,9 @@ class EvalResult(ResultView):
 
     def gates(self) -> GateReport:
         """Decide the suite's gates; the verdict is `broken` when it declares none."""
-        return GateReport(suite=self.suite.name, decisions=decide_gates(self.suite, self.rows), notes=tuple(self.lines()))
+        told = gates_out_of_reach(self.suite)  # the decisions say so of each
+        notes = tuple(line for line in self.lines() if line not in told)
+        return GateReport(suite=self.suite.name, decisions=decide_gates(self.suite, self.rows), notes=notes)
 
     def junit(self, path: str | Path) -> Path:
         """Write JUnit XML: a test case per configuration and scenario, its epochs together, and one per gate; returns its path.

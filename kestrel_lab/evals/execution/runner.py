@@ -127,11 +127,12 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
     asks = plan_trials(chosen, code=str(code), git_sha=str(code), models=models)
     reuse = asked.reuse and not models
     found, eval_run, notice = begin_eval_run(session.store, chosen, asks, reuse=reuse, resume=asked.resume, outside_git=asked.outside_git)
-    notice = "; ".join(filter(None, [*gates_out_of_reach(chosen), notice]))
+    hopeless = gates_out_of_reach(chosen)
     rows = list(found.rows.values())
     todo = [ask for ask in asks if ask.identity.key not in found.rows]
     before = rate_limit_counts(session.supervisor)
-    progress = EvalProgress(asked.reporter, len(asks), rows, notice=notice, count_errors=chosen.count_errors, supervisor=session.supervisor)
+    shown = "; ".join(filter(None, [*hopeless, notice]))
+    progress = EvalProgress(asked.reporter, len(asks), rows, notice=shown, count_errors=chosen.count_errors, supervisor=session.supervisor)
     with eval_run.at_work(session.store):
         async with progress.ticking():
             keep_in = session.home / "trials" if asked.keep else None
@@ -139,7 +140,7 @@ async def run_suite(session: Session, suite: str | Path | Suite, *, make: MakeTr
                 session, ready, todo, on_row=progress.count, keep_in=keep_in, eval_run=eval_run, progress=progress
             )
     again = sum("attempts" in row.result for row in made)
-    notes = [notice, f"{again} trials broke and were made again: see column attempts" if again else ""]
+    notes = [*hopeless, notice, f"{again} trials broke and were made again: see column attempts" if again else ""]
     notes += slowdowns_since(session.supervisor, before)
     if rows and not str(code) and reuse:
         notes.append(
