@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from shells import Kernel
 
 from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
-pytestmark = pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem())
+pytestmark = [
+    pytest.mark.skipif(bool(lockdown_problem()), reason=lockdown_problem()),
+    pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 SETUP = """
 import asyncio, atexit, builtins, collections, decimal, gc, itertools, json, locale, logging, math, os, random, signal, socket, sqlite3
@@ -72,6 +73,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     monkeypatch.delitem(sys.modules, "helper", raising=False)
     yield Kernel(tmp_path, SETUP)
     sys.modules.pop("helper", None)
+    sys.modules["matplotlib.pyplot"].close("all")
 
 
 RESTORED = {
@@ -112,7 +114,7 @@ RESTORED = {
     "sys.path": ("sys.path.insert(0, '/x')", "list(sys.path)"),
     "sys.argv": ("sys.argv = ['a']", "list(sys.argv)"),
     "sys.modules": ("sys.modules['made_up'] = types.ModuleType('made_up'); del sys.modules['colorsys' if 'colorsys' in sys.modules else 'json']", "'made_up' in sys.modules, 'json' in sys.modules"),
-    "warnings": ("warnings.simplefilter('error')", "list(warnings.filters)"),
+    "warnings": ("warnings.simplefilter('ignore', UserWarning)", "list(warnings.filters)"),
     "a level of logging": ("logging.getLogger().setLevel(5); logging.getLogger('zzz').setLevel(10)", "logging.getLogger().level, logging.getLogger('zzz').level"),
     "a handler of logging": ("logging.getLogger('zzy').addHandler(logging.StreamHandler())", "logging.getLogger('zzy').handlers"),
     "decimals": ("decimal.getcontext().prec = 5", "decimal.getcontext().prec"),
@@ -129,6 +131,7 @@ RESTORED = {
     "a transformer of IPython": ("get_ipython().input_transformers_post.append(lambda lines: lines)", "len(get_ipython().input_transformers_post)"),
     "a setting of IPython": ("get_ipython().ast_node_interactivity = 'all'", "get_ipython().ast_node_interactivity"),
     "an open file": ("left = open('notes.txt')", "'left' in globals()"),
+    "an open file elsewhere": ("left = open(os.__file__)", "'left' in globals()"),
 }  # fmt: skip
 """By kind of state: what changes it, and what is compared."""
 

@@ -54,6 +54,10 @@ class Holder:
             found["__bases__"] = target.__bases__
         return {name: value for name, value in found.items() if name not in _NOT_STATE}
 
+    def get(self, name: str) -> Any:
+        """Return one attribute now, also a variable in the place of a module; `ABSENT` where there is none."""
+        return (self.target if type(self.target) is dict else self.read()).get(name, ABSENT)
+
     def put(self, name: str, value: Any) -> None:
         """Make `value` the attribute of that name again; `ABSENT` removes it."""
         target = self.target
@@ -167,10 +171,9 @@ class Snapshot:
         """Yield what is different now, each with the way back."""
         for holder, parts in self._parts.values():
             now = holder.read()
-            if holder.target is self.names:  # a name of a module may be that of a variable now
-                now |= {name: self.names[name] for name in parts if name in self.names}
             for name in [*parts, *(name for name in now if name not in parts)]:
-                yield from self._compared(holder, name, parts.get(name), now.get(name, ABSENT))
+                value = now[name] if name in now else holder.get(name)
+                yield from self._compared(holder, name, parts.get(name), value)
         for name, (module, was) in self._modules.items():
             if id(module) in self._parts or _equal(module.__dict__, was):
                 continue
@@ -199,9 +202,8 @@ class Snapshot:
 
 def _is_foreign(value: Any) -> bool:
     kind = type(value)
-    if isinstance(value, FunctionType | type):
-        return is_own(value.__module__)
-    return kind.__module__ == "unittest.mock" or is_own(kind.__module__)
+    module = value.__module__ if isinstance(value, FunctionType | type) else kind.__module__
+    return module == "unittest.mock" or is_own(module, made=False)
 
 
 def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -223,11 +225,11 @@ def _alteration(holder: Holder, name: str, part: _Part | None, now: Any, *, repl
             put_back(part.value, part.copy)
 
     def is_as_left() -> bool:
-        found = holder.read().get(name, ABSENT)
+        found = holder.get(name)
         return found is now and (seen is None or value_fingerprint(found) == seen)
 
     def is_back() -> bool:
-        return holder.read().get(name, ABSENT) is was and (part is None or not part.changed_inside)
+        return holder.get(name) is was and (part is None or not part.changed_inside)
 
     label = f"{holder.name}.{name}" if holder.name else name
     lost = "" if part is None else part.lost

@@ -13,6 +13,7 @@ import shutil
 import stat
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from kestrel_lab.tools.kernel.fingerprints import in_library
 from kestrel_lab.tools.kernel.variables import Alteration, Change
 
 MOST_WISHES = 20
@@ -210,20 +212,21 @@ class Witness:
         if self._paused:
             return
         if event == "open":
-            self._hear_open(*args[:3])
+            # Libraries keep files of their own open, such as fonts: only what the user's code opens, or what is here, is left open by it.
+            self._hear_open(args[0], args[2], by_own=not in_library(_opener()))
         elif event in _FILES:
             self._hear_files(event, args)
         elif event == "socket.__new__":
-            self._sockets = True
+            self._sockets = self._sockets or not in_library(_opener())
         elif event in _CHANGES and len(self.done) < MOST_WISHES:
             words = _CHANGES[event].format(*(_in_words(arg) for arg in args), "", "")
             self.done[words] = "what was sent is not known" if words.startswith(NETWORK) else "what it did is not known"
 
-    def _hear_open(self, path: Any, mode: Any, flags: Any) -> None:
-        del mode
+    def _hear_open(self, path: Any, flags: Any, *, by_own: bool) -> None:
         if isinstance(path, str | bytes | os.PathLike):
             name = os.path.abspath(os.fsdecode(path))
-            self._opened.add(name)
+            if by_own or (name.startswith(os.path.join(os.getcwd(), "")) and not in_library(name)):
+                self._opened.add(name)
             if isinstance(flags, int) and flags & _WRITES:
                 self._note(name)
 
@@ -246,7 +249,12 @@ class Witness:
         changed = [(path, was, now) for path, was in self._files.items() if (now := _signature(path)) != was]
         for path, was, now in changed[:MOST_WISHES]:
             text = "made" if was is None else "deleted" if now is None else "changed"
-            yield _lost(f"file {_short(path)}", text, "the code changed it itself, and what it held is not kept", lambda p=path, w=was: _signature(p) == w)
+            yield _lost(
+                f"file {_short(path)}",
+                text,
+                "the code changed it itself, and what it held is not kept",
+                lambda p=path, w=was: _signature(p) == w,
+            )
         if len(changed) > MOST_WISHES:
             yield _lost("more files", f"{len(changed) - MOST_WISHES} others changed", "the code changed them itself")
         for words, why in self.done.items():
@@ -315,6 +323,17 @@ def _short(path: str) -> str:
 def _install() -> None:
     """Have Python report to whoever watches; a hook cannot be removed, and does next to nothing while nobody does."""
     sys.addaudithook(_heard)
+
+
+def _opener() -> str:
+    """Return the file of the code that opens a file, whatever of Python, IPython or this package is between."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        if file != __file__ and name != "_modified_open" and not (in_library(file) and "site-packages" not in file):
+            return file
+        frame = frame.f_back
+    return ""
 
 
 def _witness() -> Witness | None:

@@ -172,7 +172,7 @@ def _of_object(value: Any, kind: type) -> tuple[object, Iterable[object]]:
             return (id(kind), hash(value)), ()  # what is equal by its content does not change, though it may keep things by in slots
         with memoryview(value) as view:
             return (id(kind), zlib.crc32(view.cast("B")) if view.nbytes else 0), ()
-    if not is_own(kind.__module__ if isinstance(kind.__module__, str) else None):
+    if not is_own(kind.__module__):
         attributes = {name: part for name, part in attributes.items() if "cache" not in name}
     return (id(kind), tuple(attributes)), attributes.values()
 
@@ -385,15 +385,15 @@ def in_library(file: str) -> bool:
     return file in ("built-in", "frozen") or file.startswith(("<frozen", *_library_folders()))
 
 
-def is_own(module: str | None) -> bool:
-    """Whether a module is of the user: the notebook itself, or a file that is not installed."""
-    if module == "__main__" or module is None:
+def is_own(module: object, *, made: bool = True) -> bool:
+    """Whether a module is of the user: the notebook itself, or a file that is not installed; `made` says it of one without a file."""
+    if module == "__main__" or not isinstance(module, str):
         return True
     loaded = sys.modules.get(module)
     if loaded is None:
-        return True
+        return made
     file = getattr(loaded, "__file__", None) or getattr(getattr(loaded, "__spec__", None), "origin", None)
-    if file is None:  # a folder without __init__.py, or made by hand
-        path = list(getattr(loaded, "__path__", ()))
-        return not (path and in_library(os.path.join(str(path[0]), ""))) and module not in sys.builtin_module_names
+    if file is None:
+        folders = list(getattr(loaded, "__path__", ()))
+        return made and module not in sys.builtin_module_names and not any(in_library(os.path.join(str(one), "")) for one in folders)
     return not in_library(file)

@@ -215,8 +215,8 @@ class LiveKernel:
         paused = _frozen_copy(namespace, workspace) if before.prints else None
         state = ProcessState.of(python, self.shell, before)
         try:
-            with state.watching(), capture_output(self.shell) as output:
-                with keyboard_interruptible(), time_limit(EXECUTE_S) as late:
+            with capture_output(self.shell) as output:
+                with keyboard_interruptible(), time_limit(EXECUTE_S) as late, state.watching():
                     await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
                 show_drawn()
         finally:

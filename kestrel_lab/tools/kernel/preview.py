@@ -171,8 +171,9 @@ class PreviewJob:
         effects.install()
         shell.user_ns["open"] = effects.opened  # IPython gives cells an `open` of its own
         state = ProcessState.of(self.code, shell, before, hidden=scratch)
-        with state.watching(), capture_output(shell) as output:
-            shell.run_cell(self.code, store_history=False)
+        with capture_output(shell) as output:
+            with state.watching():
+                shell.run_cell(self.code, store_history=False)
             add_open_figures(output)
         changes = [*before.changes(shell.user_ns), *(one.change for one in state.alterations())]
         refused = [

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -72,7 +72,7 @@ class ProcessState:
         """Return what is different now."""
         found = [one for probe in PROBES if (one := self._of_probe(probe)) is not None]
         # Attributes first: what a probe puts back into a list of `sys` goes into the list that was there.
-        return [*self._attributes.alterations(), *found, *self.witness.alterations()]
+        return [*_joined([*self._attributes.alterations(), *found]), *self.witness.alterations()]
 
     def _of_probe(self, probe: Probe) -> Alteration | None:
         old, new = self._readings[probe.name], probe.reading(self.shell)
@@ -98,6 +98,25 @@ class ProcessState:
         """
         probes = [probe for probe in PROBES if probe.adopted and any(one.name == probe.name for one in changes)]
         return {probe.name: encode_value(dict(probe.reading(self.shell)), buffers) for probe in probes}
+
+
+def _joined(found: list[Alteration]) -> Iterator[Alteration]:
+    """Yield one alteration for each name: `sys.path` is an attribute of a module and has a probe for what is in it."""
+    by_name = dict[str, list[Alteration]]()
+    for one in found:
+        by_name.setdefault(one.change.name, []).append(one)
+    for same_name in by_name.values():
+        yield same_name[0] if len(same_name) == 1 else _both(same_name)
+
+
+def _both(parts: list[Alteration]) -> Alteration:
+    def restore() -> None:
+        for part in parts:
+            part.restore()
+
+    lost = next((part.change.lost for part in parts if part.change.lost), "")
+    change = replace(parts[-1].change, lost=lost)
+    return Alteration(change, restore, lambda: all(one.is_as_left() for one in parts), lambda: all(one.is_back() for one in parts))
 
 
 def is_adopted(change: Change) -> bool:
