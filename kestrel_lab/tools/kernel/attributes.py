@@ -11,10 +11,10 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
-from kestrel_lab.tools.kernel.fingerprints import is_large, is_own, value_fingerprint
+from kestrel_lab.tools.kernel.fingerprints import is_large, is_own, raw_dict, value_fingerprint
 from kestrel_lab.tools.kernel.probes import ABSENT, same, set_or_delete
 from kestrel_lab.tools.kernel.variables import Alteration, Change, closure_of, hidden_names, put_back, short_repr
 
@@ -49,7 +49,7 @@ class Holder:
             found: dict[str, Any] = {name: getattr(target, name) for name in ("__code__", "__defaults__", "__kwdefaults__")}
             found |= {f"{name}{_CLOSURE}": value for name, value in closure_of(target).items()}
             return found | target.__dict__
-        found = dict(vars(target))
+        found = dict(vars(target) if isinstance(target, type) else raw_dict(target))
         if isinstance(target, type):
             found["__bases__"] = target.__bases__
         return {name: value for name, value in found.items() if name not in _NOT_STATE}
@@ -69,7 +69,7 @@ class Holder:
         elif isinstance(target, FunctionType) and name in ("__code__", "__defaults__", "__kwdefaults__"):
             setattr(target, name, value)
         else:
-            held = target if type(target) is dict else vars(target)
+            held = target if type(target) is dict else raw_dict(target)
             set_or_delete(held, name, value)
 
 
@@ -135,8 +135,8 @@ class Snapshot:
     def look_again(self) -> None:
         """Add what has been imported since."""
         for name, module in list(sys.modules.items()):
-            if isinstance(module, ModuleType) and name not in self._modules and module.__dict__ is not self.names:
-                self._modules[name] = (module, module.__dict__.copy())
+            if isinstance(module, ModuleType) and name not in self._modules and raw_dict(module) is not self.names:
+                self._modules[name] = (module, raw_dict(module).copy())
         for first, rest in self._paths:
             for holder in self._on_the_way(first, rest):
                 self._add(holder)
@@ -161,10 +161,10 @@ class Snapshot:
             elif isinstance(value, type | FunctionType):
                 yield Holder(path, value, own=is_own(value.__module__))
             elif value is not self.names.get(first):
-                if not isinstance(getattr(value, "__dict__", None), dict):
+                if not raw_dict(value):
                     return
                 yield Holder(path, value, own=False)  # an object of a library: settings, say
-            value = getattr(value, "__dict__", {}).get(name, ABSENT)
+            value = (vars(value) if isinstance(value, type) else raw_dict(value)).get(name, ABSENT)
             path = f"{path}.{name}"
 
     def alterations(self) -> Iterator[Alteration]:
@@ -175,9 +175,9 @@ class Snapshot:
                 value = now[name] if name in now else holder.get(name)
                 yield from self._compared(holder, name, parts.get(name), value)
         for name, (module, was) in self._modules.items():
-            if id(module) in self._parts or _equal(module.__dict__, was):
+            if id(module) in self._parts or _equal(raw_dict(module), was):
                 continue
-            holder, now = Holder(name, module, own=False), dict(module.__dict__)
+            holder, now = Holder(name, module, own=False), dict(raw_dict(module))
             for key in [*was, *(key for key in now if key not in was)]:
                 if key not in _NOT_STATE and now.get(key, ABSENT) is not (old := was.get(key, ABSENT)):
                     yield from self._compared(holder, key, None if old is ABSENT else _Part(old), now.get(key, ABSENT))
@@ -310,5 +310,7 @@ def own_holders(values: Iterable[tuple[str, Any]]) -> list[Holder]:
 
 def _unwrapped(value: Any) -> list[Any]:
     """Return what a descriptor, a bound method or a decorated function stands for, beside itself."""
-    inner = [getattr(value, name, None) for name in ("__func__", "__wrapped__", "fget")] if not isinstance(value, ModuleType) else []
+    inner: list[Any] = [value.__func__] if isinstance(value, staticmethod | classmethod | MethodType) else []
+    inner += [value.fget] if isinstance(value, property) else []
+    inner += [] if isinstance(value, ModuleType | type) else [raw_dict(value).get("__wrapped__")]
     return [value, type(value), *(one for one in inner if isinstance(one, FunctionType))]

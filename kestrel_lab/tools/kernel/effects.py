@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from kestrel_lab.tools.kernel.fingerprints import in_library
@@ -185,7 +185,7 @@ class Witness:
             if _witness() is self and not self._paused:
                 self._threads.append(thread)
 
-        threading.Thread.start = start_noted  # type: ignore[method-assign]  # no audit event names the thread
+        threading.Thread.start = start_noted  # type: ignore[method-assign,assignment]  # no audit event names the thread
         try:
             yield
         finally:
@@ -249,19 +249,15 @@ class Witness:
         changed = [(path, was, now) for path, was in self._files.items() if (now := _signature(path)) != was]
         for path, was, now in changed[:MOST_WISHES]:
             text = "made" if was is None else "deleted" if now is None else "changed"
-            yield _lost(
-                f"file {_short(path)}",
-                text,
-                "the code changed it itself, and what it held is not kept",
-                lambda p=path, w=was: _signature(p) == w,
-            )
+            why = "the code changed it itself, and what it held is not kept"
+            yield _lost(f"file {_short(path)}", text, why, partial(_is_file, path, was))
         if len(changed) > MOST_WISHES:
             yield _lost("more files", f"{len(changed) - MOST_WISHES} others changed", "the code changed them itself")
         for words, why in self.done.items():
             yield _lost(words, "done", why)
         for thread in self._threads:
             if thread.is_alive():
-                yield _lost(f"thread {thread.name}", "runs", "a thread cannot be ended from outside", lambda t=thread: not t.is_alive())
+                yield _lost(f"thread {thread.name}", "runs", "a thread cannot be ended from outside", partial(_is_over, thread))
         yield from self._still_open()
 
     def _still_open(self) -> Iterator[Alteration]:
@@ -271,11 +267,23 @@ class Witness:
             if count > was and (key in opened or (self._sockets and key[0] == "socket")):
                 change = Change(name=f"open file {_short(opened[key])}" if key in opened else "open socket", kind="state", text="left open")
                 # Nothing is closed by force: the file closes with the variable that holds it, and whether it did is looked at then.
-                yield Alteration(change, lambda: None, lambda: True, lambda k=key, w=was: _open_descriptors().get(k, 0) <= w)
+                yield Alteration(change, lambda: None, lambda: True, partial(_is_closed, key, was))
 
 
 def _lost(name: str, text: str, why: str, is_back: Callable[[], bool] = lambda: False) -> Alteration:
     return Alteration(Change(name=name, kind="state", text=text, lost=why), lambda: None, lambda: True, is_back)
+
+
+def _is_file(path: str, was: _Signature) -> bool:
+    return _signature(path) == was
+
+
+def _is_over(thread: threading.Thread) -> bool:
+    return not thread.is_alive()
+
+
+def _is_closed(file: _Identity, count: int) -> bool:
+    return _open_descriptors().get(file, 0) <= count
 
 
 def _signature(path: str) -> _Signature:

@@ -36,9 +36,10 @@ _BLOCK, _SUMMED = 4_096, 1 << 20
 _MANY = 1_000
 _LARGE = 10_000
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None), type(...)})
+_SHOWN = (bool, int, float, str, list, tuple, dict, type(None))
 _PLAIN = frozenset({list, tuple, dict, set, frozenset})
-_IMMUTABLE = ("pyarrow", "jax", "jaxlib", "re")
-"""Libraries whose objects show nothing of what they hold, and do not change."""
+_BY_IDENTITY = ("pyarrow", "jax", "jaxlib", "re", "kestrel_lab")
+"""Libraries whose objects do not change, and this package, whose objects change with every event of a run."""
 _ONLY_ID = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -59,9 +60,9 @@ _ONLY_ID = (
 )
 
 
-def value_fingerprint(value: object) -> int:
+def value_fingerprint(value: object, most: int = MOST_PARTS) -> int:
     """Return a number that changes when the content of `value` does; of very large values and of columns of objects it knows a sample."""
-    return hash(tuple(token for _, token in walk(value)))
+    return hash(tuple(token for _, token in walk(value, most)))
 
 
 def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object]]:
@@ -101,7 +102,7 @@ def is_large(value: object) -> bool:
 def is_opaque(value: object) -> bool:
     """Whether nothing of what `value` holds can be read: a connection of a library, say."""
     kind = type(value)
-    if isinstance(value, _ONLY_ID) or kind in _ATOMS or kind in _PLAIN or _root(kind) in _IMMUTABLE:
+    if isinstance(value, _ONLY_ID) or kind in _ATOMS or kind in _PLAIN or _root(kind) in _BY_IDENTITY:
         return False
     return _look_at(value) == (("id", id(value)), ())
 
@@ -119,12 +120,12 @@ def _look_at(value: Any) -> tuple[object, Iterable[object]]:
         return _of_atom(value), ()
     if kind in _PLAIN:
         return _of_container(value)
-    if isinstance(value, _ONLY_ID):
+    if isinstance(value, _ONLY_ID) or _root(kind) in _BY_IDENTITY:
         return ("id", id(value)), ()
     if (library := _of_library(value)) is not None:
         return library, ()
     try:
-        read = _reader(kind)
+        read = _reader(cast("Any", kind))
         return _of_object(value, kind) if read is None else ((kind.__qualname__, id(value)), (read(value),))
     except Exception:  # noqa: BLE001  # the boundary to classes of others, which may refuse to be read: one more thing to compare by identity
         return ("id", id(value)), ()
@@ -167,7 +168,7 @@ def _of_object(value: Any, kind: type) -> tuple[object, Iterable[object]]:
         content: list[object] = list(itertools.chain.from_iterable(dict.items(value)) if issubclass(kind, dict) else value)
         return (id(kind), len(content)), [*content[: 2 * _MANY], *_attributes(value, kind).values()]
     attributes = _attributes(value, kind)
-    if not attributes and not hasattr(value, "__dict__"):
+    if not attributes and not kind.__dictoffset__:
         if kind.__hash__ not in (None, object.__hash__):
             return (id(kind), hash(value)), ()  # what is equal by its content does not change, though it may keep things by in slots
         with memoryview(value) as view:
@@ -189,16 +190,16 @@ def _attributes(value: Any, kind: type) -> dict[str, object]:
                     found[name] = slot.__get__(value, kind)
                 except AttributeError:
                     continue
-    state = _instance_dict(value)
-    return found if state is None else {**found, **state}
+    return {**found, **raw_dict(value)}
 
 
-def _instance_dict(value: object) -> dict[str, object] | None:
+def raw_dict(value: object) -> dict[str, Any]:
+    """Return the `__dict__` of an object or a module, empty where there is none; no code of its class runs, which may load what is lazy."""
     try:
-        state = object.__getattribute__(value, "__dict__")
+        found = object.__getattribute__(value, "__dict__")
     except AttributeError:
-        return None
-    return state if isinstance(state, dict) else None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _of_generator(value: Any) -> object:
@@ -251,7 +252,7 @@ _READERS: dict[tuple[type, ...], Callable[[Any], object]] = {
     (types.MappingProxyType,): dict,
     (types.SimpleNamespace,): lambda value: dict(value.__dict__),
     (
-        *(type(iter(value)) for value in ([], (), "", b"", range(0), set(), bytearray())),
+        *(type(iter(one)) for one in [[], (), "", b"", range(0), set(), bytearray()]),
         *(type(iter(getattr({}, name)())) for name in ("keys", "values", "items")),
         *(enumerate, zip, map, filter, reversed),
         *(kind for kind in vars(itertools).values() if isinstance(kind, type)),
@@ -278,10 +279,19 @@ def _of_library(value: Any) -> object | None:
         return _of_pandas(value)
     if root == "torch" and hasattr(value, "_version"):
         return id(value), value._version, tuple(value.shape)
+    traitlets = sys.modules.get("traitlets")
+    if traitlets is not None and isinstance(value, traitlets.HasTraits):
+        return id(value), value_fingerprint(_traits(value))
     sqlite = sys.modules.get("sqlite3")
     if sqlite is not None and isinstance(value, sqlite.Connection):
         return id(value), value.total_changes, value.in_transaction
     return None
+
+
+def _traits(value: Any) -> dict[str, object]:
+    """Return what a widget shows, and other plain values of traits; beside them it has its connection to the page."""
+    found = {**raw_dict(value), **value._trait_values}
+    return {name: one for name, one in found.items() if isinstance(one, _SHOWN) and not name.startswith("_trait")}
 
 
 def _of_numpy(value: Any) -> object | None:
@@ -392,8 +402,9 @@ def is_own(module: object, *, made: bool = True) -> bool:
     loaded = sys.modules.get(module)
     if loaded is None:
         return made
-    file = getattr(loaded, "__file__", None) or getattr(getattr(loaded, "__spec__", None), "origin", None)
+    about = raw_dict(loaded)
+    file = about.get("__file__") or getattr(about.get("__spec__"), "origin", None)
     if file is None:
-        folders = list(getattr(loaded, "__path__", ()))
+        folders = list(about.get("__path__") or ())
         return made and module not in sys.builtin_module_names and not any(in_library(os.path.join(str(one), "")) for one in folders)
     return not in_library(file)

@@ -166,7 +166,7 @@ class PreviewJob:
         # A cell that awaits: the event loop of the kernel is not there in a copy.
         shell.loop_runner = lambda coroutine: asyncio.new_event_loop().run_until_complete(coroutine)
         OpenFiles.readable = False
-        before = Before.of(self.code, shell.user_ns)
+        before, loaded = Before.of(self.code, shell.user_ns), frozenset(sys.modules)
         effects = Effects(scratch, self.workspace)
         effects.install()
         shell.user_ns["open"] = effects.opened  # IPython gives cells an `open` of its own
@@ -185,7 +185,7 @@ class PreviewJob:
         if not unfit:
             try:
                 variables = [change for change in changes if change.kind != "state"]
-                adopted = _adoptable_values(shell.user_ns, variables, before, output, buffers)
+                adopted = _adoptable_values(shell.user_ns, variables, before, loaded, output, buffers)
                 states = state.adoptable(changes, buffers)
             except NotPlain as reason:
                 unfit = str(reason)
@@ -224,7 +224,7 @@ class PreviewJob:
 
 
 def _adoptable_values(
-    namespace: dict[str, Any], changes: list[Change], before: Before, output: Output, buffers: Buffers
+    namespace: dict[str, Any], changes: list[Change], before: Before, loaded: frozenset[str], output: Output, buffers: Buffers
 ) -> dict[str, Json]:
     """Return what there is to take over; raises `NotPlain` where one of the values cannot be."""
     if output.error:
@@ -233,6 +233,8 @@ def _adoptable_values(
     same = {id(value): name for name, value in before.values.items()}
     for name, module in namespace.items():
         if isinstance(module, type(sys)) and not name.startswith("_") and name not in before.modules:
+            if module.__name__ not in loaded:  # taking it over would run its code, unseen
+                raise NotPlain(f"it imports {module.__name__}, which is not loaded yet")
             found[name] = {"module": module.__name__}
     for change in changes:
         if change.kind == "deleted":

@@ -25,15 +25,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from kestrel_lab.tools.kernel.fingerprints import value_fingerprint
+from kestrel_lab.tools.kernel.fingerprints import raw_dict, value_fingerprint
 from kestrel_lab.tools.kernel.variables import short_repr
 
 Reading = Mapping[Any, Any]
 ABSENT: Final = object()
 """Stands for a key that a reading does not have."""
 _MOST_NAMED = 6
+_MOST_WIDGETS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +43,7 @@ class Probe:
 
     name: str
     read: Callable[[Any], Reading]
-    restore: Callable[[Any, Mapping[Any, Any]], None] | None = None
+    restore: Callable[[Any, Mapping[Any, Any]], object] | None = None
     """Put back the values of these keys; `ABSENT` for one that was not there."""
     lost: str = ""
     """Why it cannot be restored."""
@@ -189,7 +190,7 @@ def _timer(_: Any) -> Reading:
 def _modules_as_text(key: Any, old: Any, new: Any) -> bool:
     """Importing is no change of state; a module that was put there by hand is."""
     del key
-    return old is ABSENT and getattr(new, "__spec__", None) is not None
+    return old is ABSENT and raw_dict(new).get("__spec__") is not None
 
 
 def _restore_decimal(_: Any, values: Mapping[Any, Any]) -> None:
@@ -257,6 +258,11 @@ def _matplotlib(_: Any) -> Reading:
     return {key: list(value) if type(value) is list else value for key, value in dict.items(params) if key != "backend"}
 
 
+def _backend(_: Any) -> Reading:
+    name = dict.get(sys.modules["matplotlib"].rcParams, "backend")
+    return {"": name.rpartition(".backend_")[2] if isinstance(name, str) else name}  # `inline` is also module://….backend_inline
+
+
 def _pandas(_: Any) -> Reading:
     found, todo = dict[str, Any](), [("", object.__getattribute__(sys.modules["pandas"].options, "d"))]
     while todo:
@@ -281,16 +287,23 @@ def _restore_print_options(_: Any, values: Mapping[Any, Any]) -> None:
 
 
 def _widgets(_: Any) -> Reading:
-    widgets = sys.modules["ipywidgets.widgets.widget"]._instances
-    return {f"{type(one).__name__} {key[:8]}": value_fingerprint(dict(one._trait_values)) for key, one in list(widgets.items())[:200]}
+    widgets = list(sys.modules["ipywidgets.widgets.widget"]._instances.values())
+    shown = [one for one in widgets if not type(one).__module__.startswith(_KERNELS_OWN)][-_MOST_WIDGETS:]
+    return {f"{type(one).__name__} {one.model_id[:8]}": value_fingerprint(one) for one in shown}
 
 
 # IPython.
 
 
 def _shell_settings(shell: Any) -> Reading:
-    names, plain = _configurable(type(shell)), (bool, int, float, str)
-    return {name: value for name, value in shell._trait_values.items() if name in names and isinstance(value, plain)}
+    # By attribute: what nobody has asked for yet is not among the values of traitlets.
+    found = {name: getattr(shell, name) for name in _configurable(cast("Any", type(shell)))}
+    return {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
+
+
+def _restore_settings(shell: Any, values: Mapping[Any, Any]) -> None:
+    for name, value in values.items():
+        setattr(shell, name, value)
 
 
 @cache
@@ -336,7 +349,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     ),
     Probe(name="working folder", read=lambda _: {"": os.getcwd()}, restore=lambda _, values: os.chdir(values[""])),
     Probe(name="time zone", read=lambda _: {"": (*time.tzname, time.timezone)}, restore=_time_zone_back),
-    Probe(name="umask", read=_umask, restore=lambda _, values: os.umask(values[""]) and None),
+    Probe(name="umask", read=_umask, restore=lambda _, values: os.umask(values[""])),
     Probe(name="random state (random)", read=lambda _: {"": random.getstate()}, restore=_restore_random, words="moved on", adopted=True),
     Probe(
         name="random state (numpy)",
@@ -371,7 +384,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     Probe(
         name="locale",
         read=lambda _: {"": locale.setlocale(locale.LC_ALL)},
-        restore=lambda _, values: locale.setlocale(locale.LC_ALL, values[""]) and None,
+        restore=lambda _, values: locale.setlocale(locale.LC_ALL, values[""]),
     ),
     Probe(name="decimal context", read=_decimal, restore=_restore_decimal),
     Probe(
@@ -403,7 +416,7 @@ PROBES: Final[tuple[Probe, ...]] = (
         name="numpy error handling",
         library="numpy",
         read=lambda _: sys.modules["numpy"].geterr(),
-        restore=lambda _, values: sys.modules["numpy"].seterr(**values) and None,
+        restore=lambda _, values: sys.modules["numpy"].seterr(**values),
     ),
     Probe(
         name="options of matplotlib",
@@ -414,7 +427,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     Probe(
         name="backend of matplotlib",
         library="matplotlib",
-        read=lambda _: {"": dict.get(sys.modules["matplotlib"].rcParams, "backend")},
+        read=_backend,
         lost="changing it closes figures",
         ignore=lambda key, old, new: not isinstance(old, str),  # the first figure chooses one
     ),
@@ -429,12 +442,13 @@ PROBES: Final[tuple[Probe, ...]] = (
         name="IPython magics",
         read=lambda shell: {(kind, name): found for kind, those in shell.magics_manager.magics.items() for name, found in those.items()},
         restore=_restore_magics,
+        ignore=lambda key, old, new: type(old).__name__ == "LazyMagic",  # it becomes the magic that it stands for when it is used
     ),
     Probe(name="IPython transformers", read=_transformers, restore=_restore_lists(getattr)),
     Probe(
         name="IPython settings",
         read=_shell_settings,
-        restore=lambda shell, values: [setattr(shell, name, value) for name, value in values.items()] and None,
+        restore=_restore_settings,
     ),
     Probe(
         name="IPython extensions", read=lambda shell: dict.fromkeys(shell.extension_manager.loaded, ""), lost="an extension is not unloaded"

@@ -141,7 +141,7 @@ _BOOTSTRAP = "<frozen importlib._bootstrap>"
 @contextmanager
 def _watched_imports(around: Callable[[], Any]) -> Iterator[None]:
     """Enter `around()` in the block whenever this thread imports an installed library that is not loaded yet."""
-    machinery: Any = importlib._bootstrap  # type: ignore[attr-defined]
+    machinery: Any = importlib._bootstrap
     load, here, inside = machinery._find_and_load, threading.get_ident(), False
 
     def find_and_load(name: str, import_: Any) -> Any:

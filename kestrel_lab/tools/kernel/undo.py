@@ -11,7 +11,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.fingerprints import value_fingerprint
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.values import decode_value
-from kestrel_lab.tools.kernel.variables import Alteration, Before, Change, put_back, put_state
+from kestrel_lab.tools.kernel.variables import Alteration, Before, Change, not_plain, put_back, put_state
 
 MOST_HELD = 1024**3
 """Bytes of memory that old states of a kernel may hold together; beyond them the oldest is dropped."""
@@ -31,8 +31,8 @@ class Done:
     """The objects that names stood for, and their fingerprints."""
     state: tuple[Alteration, ...] = ()
     """What it changed beside variables."""
-    new: dict[str, tuple[Any, int]] = field(default_factory=dict)
-    """What names stand for since, with fingerprints, so that later changes by others are noticed."""
+    new: dict[str, tuple[Any, int | None]] = field(default_factory=dict)
+    """What names stand for since, with fingerprints, so that later changes by others are noticed; `None` for what is compared by identity."""
     paused: Fork | None = None
     dropped: bool = False
     """The paused copy was given up, because too much memory was held."""
@@ -76,7 +76,7 @@ class UndoStack:
     def push(self, done: Done) -> list[str]:
         """Take in what was just done; returns the calls whose changes inside of objects cannot be undone any more."""
         changed = [change for change in done.changes if change.kind in ("new", "changed")]
-        done.new = {one.name: (value := self._namespace.get(one.name, _ABSENT), _print(value)) for one in changed}
+        done.new = {one.name: (value := self._namespace.get(one.name, _ABSENT), _print(value, one)) for one in changed}
         if done.paused is not None and not any(_from_copy(change, done.before) for change in done.changes):
             done.paused.end()
             done.paused = None
@@ -124,13 +124,13 @@ class UndoStack:
         )
 
     def _changed_since(self, last: Iterable[Done]) -> list[str]:
-        newest: dict[str, tuple[Any, int]] = {}
+        newest: dict[str, tuple[Any, int | None]] = {}
         for one in last:
             newest |= one.new
         return [
             name
             for name, (value, printed) in newest.items()
-            if (now := self._namespace.get(name, _ABSENT)) is not value or _print(now) != printed
+            if (now := self._namespace.get(name, _ABSENT)) is not value or printed not in (None, value_fingerprint(now))
         ]
 
     def _restore(self, one: Done, *, force: bool) -> tuple[list[str], dict[str, str]]:
@@ -166,8 +166,7 @@ class UndoStack:
         now = self._namespace.get(change.name, _ABSENT)
         if change.kind == "new":
             return "" if now is _ABSENT else "it is still there"
-        seen = before.seen(change.name)
-        return "" if now is not _ABSENT and seen in (None, value_fingerprint(now)) else "it is not what it was"
+        return "" if now is not _ABSENT and before.is_as_before(change.name, now) else "it is not what it was"
 
 
 def _from_copy(change: Change, before: Before) -> bool:
@@ -218,5 +217,6 @@ def _restore_values(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[s
     return values, failed
 
 
-def _print(value: object) -> int:
-    return 0 if value is _ABSENT else value_fingerprint(value)
+def _print(value: object, change: Change) -> int | None:
+    # Objects that are no plain data, a thread or a connection, change by themselves; what is in them could not be restored anyway.
+    return None if value is _ABSENT or change.lost or not_plain(value) else value_fingerprint(value)

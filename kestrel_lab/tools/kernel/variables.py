@@ -15,13 +15,15 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.kernel.fingerprints import block_kind, is_large, is_opaque, numpy_random_state, value_fingerprint, walk
+from kestrel_lab.tools.kernel.fingerprints import MOST_PARTS, block_kind, is_large, is_opaque, numpy_random_state, value_fingerprint, walk
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, encode_value
 
 _VALUES = frozenset({"DataFrame", "Series", "ndarray", "list", "tuple", "set", "frozenset", "dict"})
 _DEEP = 3
 _MANY = 1_000
 _MOST_FUNCTIONS = 100
+_MOST_OF_OTHER, _MOST_OTHERS = 500, 5_000
+"""Objects that are looked at in a variable that the code seems not to reach, and in all of them together."""
 _OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open", "display"})
 _ANYTHING = frozenset(
     {"eval", "exec", "globals", "locals", "vars", "get_ipython", "setattr", "delattr", "__import__", "gc", "inspect", "sys"}
@@ -252,11 +254,12 @@ class Before:
         """Look at the variables now."""
         names = reachable_names(code, namespace)
         values = user_variables(namespace)
-        seen, own = dict[str, int](), list[tuple[str, Any]]()
+        seen, own, left = dict[str, int](), list[tuple[str, Any]](), _MOST_OTHERS
         for name, value in values.items():
-            if name in names or not is_large(value):
-                seen[name], found = _print_and_own(value)
+            if name in names or (left > 0 and not is_large(value)):
+                seen[name], found, count = _print_and_own(value, MOST_PARTS if name in names else _MOST_OF_OTHER)
                 own += [(name if one is value else "", one) for one in found]
+                left -= 0 if name in names else count
         hidden = hidden_names(namespace)
         own += [(name, value) for name, value in hidden.items() if isinstance(value, ModuleType | FunctionType | type)]
         return cls(
@@ -276,9 +279,11 @@ class Before:
         """A key of what the code can reach: equal within one kernel for equal variables."""
         return f"{hash(tuple(sorted(self.prints.items()))) & (2**64 - 1):016x}"
 
-    def seen(self, name: str) -> int | None:
-        """Return the fingerprint of a variable before; `None` where it was not compared."""
-        return self.prints.get(name, self.others.get(name))
+    def is_as_before(self, name: str, value: object) -> bool:
+        """Whether `value` is what the variable held, as far as that was looked at."""
+        if name in self.prints:
+            return value_fingerprint(value) == self.prints[name]
+        return name not in self.others or value_fingerprint(value, _MOST_OF_OTHER) == self.others[name]
 
     def changes(self, namespace: Mapping[str, Any]) -> list[Change]:
         """Return what is different now, by name."""
@@ -291,7 +296,7 @@ class Before:
                 found.append(Change(name=name, kind="new", text=f"new {made.type}, {made.text}", rebound=True))
                 continue
             old = self.values[name]
-            inside = (seen := self.seen(name)) is not None and value_fingerprint(old) != seen
+            inside = not self.is_as_before(name, old)
             lost = "" if not inside or name in self.states else not_plain(old)
             if name not in now:
                 text = f"deleted ({self._was(name).type})"
@@ -311,16 +316,16 @@ class Before:
         return self.described.get(name) or describe_value(self.values[name])
 
 
-def _print_and_own(value: object) -> tuple[int, list[Any]]:
-    """Return the fingerprint of a value, and the functions, classes and modules in it that may be the user's."""
+def _print_and_own(value: object, most: int) -> tuple[int, list[Any], int]:
+    """Return the fingerprint of a value, the functions, classes and modules in it that may be the user's, and how many parts it has."""
     tokens, own = list[object](), list[Any]()
-    for one, token in walk(value):
+    for one, token in walk(value, most):
         tokens.append(token)
         if isinstance(one, type | FunctionType | ModuleType):
             own.append(one)
         elif type(one).__module__ != "builtins":
             own.append(type(one))
-    return hash(tuple(tokens)), own
+    return hash(tuple(tokens)), own, len(tokens)
 
 
 def read_state(value: object) -> Any:
@@ -365,10 +370,10 @@ def _called_on(code: str) -> set[str]:
         return set()
     found = set[str]()
     for node in ast.walk(cast("ast.AST", tree)):
-        called = isinstance(node, ast.Call)
         target = node.func if isinstance(node, ast.Call) else node
-        parts = isinstance(target, ast.Attribute | ast.Subscript) and (called or not isinstance(target.ctx, ast.Load))
-        if parts and isinstance(target.value, ast.Name):
+        if not isinstance(target, ast.Attribute | ast.Subscript) or not isinstance(target.value, ast.Name):
+            continue
+        if target is not node or not isinstance(target.ctx, ast.Load):
             found.add(target.value.id)
     return found
 
