@@ -56,7 +56,10 @@ connection = sqlite3.connect(":memory:"); connection.execute("create table t (a)
 lock, queue, tasks = threading.Lock(), collections.deque([1]), []
 variable = contextvars.ContextVar("variable", default=1)
 slider = ipywidgets.IntSlider(value=1)
+figure, axes = plt.subplots(); plt.close(figure)
+place = __import__("pathlib").Path("a")
 df, x, items = pd.DataFrame({"a": [1, 2]}), 3, [1, 2]
+large = {n: [n] for n in range(20_000)}
 def later(*args): pass
 """
 HELPER = "counter, cache = 0, {}\ndef bump():\n    global counter\n    counter += 1\ndef patch():\n    import json\n    json.dumps = bump\nclass Kept:\n    n = 1\n"
@@ -130,6 +133,9 @@ RESTORED = {
     "a magic of IPython": ("get_ipython().register_magic_function(later, 'line', 'zzz')", "'zzz' in get_ipython().magics_manager.magics['line']"),
     "a transformer of IPython": ("get_ipython().input_transformers_post.append(lambda lines: lines)", "len(get_ipython().input_transformers_post)"),
     "a setting of IPython": ("get_ipython().ast_node_interactivity = 'all'", "get_ipython().ast_node_interactivity"),
+    "a callback of the garbage collector": ("gc.callbacks.append(later)", "gc.callbacks"),
+    "an alias of IPython": ("get_ipython().run_line_magic('alias', 'zzy ls')", "'zzy' in get_ipython().magics_manager.magics['line']"),
+    "an object in a large dict": ("large[5].append(1)", "large[5]"),
     "an open file": ("left = open('notes.txt')", "'left' in globals()"),
     "an open file elsewhere": ("left = open(os.__file__)", "'left' in globals()"),
 }  # fmt: skip
@@ -155,11 +161,14 @@ NAMED = {
     "a connection": ("s = socket.socket(); y = s.connect_ex(('127.0.0.1', 9))", "connect to 127.0.0.1 9"),
     "a thread": ("stop = threading.Event(); t = threading.Thread(target=stop.wait, args=(60,), name='waits', daemon=True); t.start()", "thread waits"),
     "a function at exit": ("y = atexit.register(later)", "functions to run at exit"),
+    "a file that a thread writes": ("t = threading.Thread(target=open, args=('late.txt', 'w')); t.start(); t.join()", "file late.txt"),
+    "a figure": ("y = axes.set_title('x').get_text()", "axes"),
+    "an accessor of pandas": ("y = pd.api.extensions.register_dataframe_accessor('tried')(Model)", "accessors of pandas"),
     "a display of a type": ("get_ipython().display_formatter.formatters['text/plain'].for_type(Model, lambda *a: None)", "IPython display of types"),
 }  # fmt: skip
 """By kind of state: what changes it, and how the card and the undo call it."""
 
-EFFECTS = ("a file", "a file outside", "a deleted file", "a process", "a connection")
+EFFECTS = ("a file", "a file that a thread writes", "a file outside", "a deleted file", "a process", "a connection")
 """A preview refuses them, and its card says what the code wants."""
 
 
@@ -231,6 +240,8 @@ QUIET = [
     "from pathlib import Path; p = Path('a'); y = p.name, str(p)",
     "y = df.groupby('a').size()",
     "y = sorted(items); y = len(items)",
+    "y = str(place), place.name, hash(place)",
+    "y = repr(axes), axes.get_xlim(); y = figure.axes",
     "df",
     "1/0",
     "import asyncio; await asyncio.sleep(0)",

@@ -7,10 +7,12 @@ what code replaced counts, since they keep caches and counters of their own.
 from __future__ import annotations
 
 import ast
+import dis
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
@@ -27,6 +29,7 @@ _CLOSURE = " in its closure"
 _COPIED = (list, dict, set, bytearray, deque)
 _MOST_COPIED = 1_000
 _MOST_FOUND = 2_000
+_MOST_TEXT = 200
 _BY_TEXT = frozenset({"setattr", "delattr", "patch", "object", "dict", "monkeypatch", "__setattr__", "__dict__", "vars", "exec", "eval"})
 
 
@@ -110,34 +113,35 @@ class Snapshot:
 
     names: dict[str, Any]
     """The namespace of the code."""
-    code: str
     _parts: dict[int, tuple[Holder, dict[str, _Part]]] = field(default_factory=dict)
-    _modules: dict[str, tuple[ModuleType, dict[str, Any]]] = field(default_factory=dict)
     _stored: set[str] = field(default_factory=set)
-    _paths: list[tuple[str, list[str]]] = field(default_factory=list)
+    """Names of attributes that the code sets or deletes."""
+    _paths: set[tuple[str, ...]] = field(default_factory=set)
+    """What it names: `("json", "dumps")`."""
 
     @classmethod
     def of(cls, code: str, names: dict[str, Any], own: Iterable[Holder]) -> Snapshot:
-        """Look at what is there now: at `own`, at what the code names, and at the functions and classes of all modules."""
-        snapshot = cls(names, code)
+        """Look at what is there now: at `own`, and at the modules, classes and objects of libraries that the code or a function of `own` names.
+
+        Not at all modules: counting references to all that is loaded would copy most pages of memory that forks of this process share.
+        """
+        snapshot = cls(names)
         try:
             tree = cast("ast.AST", compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
         except (SyntaxError, ValueError):
             tree = ast.Module([], [])
-        snapshot._stored, snapshot._paths = _stored_names(tree), list(_dotted_paths(tree))
+        snapshot._stored, snapshot._paths = _stored_names(tree), set(_dotted_paths(tree))
         for holder in [Holder("", names), *own]:
             snapshot._add(holder)
             if isinstance(holder.target, FunctionType):
-                snapshot._stored |= _stored_by(holder.target.__code__)
+                snapshot._stored |= _attributes_of(holder.target.__code__)
+                snapshot._paths |= set(_paths_of(holder.target))
         snapshot.look_again()
         return snapshot
 
     def look_again(self) -> None:
         """Add what has been imported since."""
-        for name, module in list(sys.modules.items()):
-            if isinstance(module, ModuleType) and name not in self._modules and raw_dict(module) is not self.names:
-                self._modules[name] = (module, raw_dict(module).copy())
-        for first, rest in self._paths:
+        for first, *rest in self._paths:
             for holder in self._on_the_way(first, rest):
                 self._add(holder)
 
@@ -156,8 +160,8 @@ class Snapshot:
             if value is ABSENT:
                 return
             if isinstance(value, ModuleType):
-                if is_own(value.__name__) and value.__name__ != "__main__":
-                    yield Holder(path, value)
+                if raw_dict(value) is not self.names:
+                    yield Holder(value.__name__, value, own=is_own(value.__name__))
             elif isinstance(value, type | FunctionType):
                 yield Holder(path, value, own=is_own(value.__module__))
             elif value is not self.names.get(first):
@@ -174,13 +178,6 @@ class Snapshot:
             for name in [*parts, *(name for name in now if name not in parts)]:
                 value = now[name] if name in now else holder.get(name)
                 yield from self._compared(holder, name, parts.get(name), value)
-        for name, (module, was) in self._modules.items():
-            if id(module) in self._parts or _equal(raw_dict(module), was):
-                continue
-            holder, now = Holder(name, module, own=False), dict(raw_dict(module))
-            for key in [*was, *(key for key in now if key not in was)]:
-                if key not in _NOT_STATE and now.get(key, ABSENT) is not (old := was.get(key, ABSENT)):
-                    yield from self._compared(holder, key, None if old is ABSENT else _Part(old), now.get(key, ABSENT))
 
     def _compared(self, holder: Holder, name: str, part: _Part | None, now: Any) -> Iterator[Alteration]:
         was = ABSENT if part is None else part.value
@@ -204,13 +201,6 @@ def _is_foreign(value: Any) -> bool:
     kind = type(value)
     module = value.__module__ if isinstance(value, FunctionType | type) else kind.__module__
     return module == "unittest.mock" or is_own(module, made=False)
-
-
-def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    try:
-        return one == other
-    except Exception:  # noqa: BLE001  # the boundary to classes of others: two arrays have no one answer, so they are looked at one by one
-        return False
 
 
 def _alteration(holder: Holder, name: str, part: _Part | None, now: Any, *, replaced: bool) -> Alteration:
@@ -245,44 +235,67 @@ def _shown(value: Any) -> str:
 
 def _stored_names(tree: ast.AST) -> set[str]:
     """Return the names of attributes that code sets or deletes, also those that it has as text where it can set by text."""
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    stored = {node.attr for node in nodes if not isinstance(node.ctx, ast.Load)}
+    return stored | {text.rpartition(".")[2] for text in _texts(tree)}
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    """Yield the texts in code, where it can set an attribute by its name as text."""
     nodes = list(ast.walk(tree))
-    found = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del)}
     called = {node.id for node in nodes if isinstance(node, ast.Name)} | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     if called & _BY_TEXT:
-        texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-        found |= {text.rpartition(".")[2] for text in texts if len(text) < 200}
-    return found
+        yield from (
+            node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < _MOST_TEXT
+        )
 
 
-def _stored_by(code: CodeType) -> set[str]:
-    """Return the names of attributes that compiled code sets or deletes."""
-    import dis
-
-    found = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("STORE_ATTR", "DELETE_ATTR")}
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            found |= _stored_by(const)
-        elif isinstance(const, str) and len(const) < 200 and set(code.co_names) & _BY_TEXT:
-            found.add(const.rpartition(".")[2])
-    return found
-
-
-def _dotted_paths(tree: ast.AST) -> Iterator[tuple[str, list[str]]]:
-    """Yield the first name and the rest of each `a.b.c` in code; names that it imports are given back as what they stand for."""
-    imported = dict[str, tuple[str, list[str]]]()
+def _dotted_paths(tree: ast.AST) -> Iterator[tuple[str, ...]]:
+    """Yield each `a.b.c` in code by its parts; names that it imports are given back as what they stand for."""
+    imported = dict[str, tuple[str, ...]]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            imported |= {one.asname: (one.name, []) for one in node.names if one.asname}
+            imported |= {one.asname: (one.name,) for one in node.names if one.asname}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            imported |= {one.asname or one.name: (node.module, [one.name]) for one in node.names}
+            imported |= {one.asname or one.name: (node.module, one.name) for one in node.names}
     for node in ast.walk(tree):
         rest: list[str] = []
         while isinstance(node, ast.Attribute):
             rest.insert(0, node.attr)
             node = node.value  # noqa: PLW2901  # down the chain
         if isinstance(node, ast.Name):
-            first, before = imported.get(node.id, (node.id, []))
-            yield first, [*before, *rest]
+            yield (*imported.get(node.id, (node.id,)), *rest)
+    yield from (tuple(text.split(".")) for text in _texts(tree))
+
+
+def _paths_of(function: FunctionType) -> Iterator[tuple[str, ...]]:
+    """Yield what a compiled function may name of modules: each of its names as an attribute of each module among them."""
+    names = _names_of(function.__code__)
+    for name in names:
+        found = function.__globals__.get(name, sys.modules.get(name))
+        if isinstance(found, ModuleType):
+            yield from ((found.__name__, other) for other in names)
+    yield from (tuple(name.split(".")) for name in names if "." in name)
+
+
+@lru_cache(maxsize=4_096)
+def _names_of(code: CodeType) -> tuple[str, ...]:
+    """Return the names in code, and its texts where it can set an attribute by text."""
+    found = [*code.co_names]
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            found += _names_of(const)
+        elif isinstance(const, str) and len(const) < _MOST_TEXT and set(code.co_names) & _BY_TEXT:
+            found.append(const)
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=4_096)
+def _attributes_of(code: CodeType) -> frozenset[str]:
+    """Return the names of attributes that compiled code sets or deletes, also by text."""
+    stored = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("STORE_ATTR", "DELETE_ATTR")}
+    inner = [_attributes_of(const) for const in code.co_consts if isinstance(const, CodeType)]
+    return frozenset(stored.union(*inner, (name.rpartition(".")[2] for name in set(_names_of(code)) - set(code.co_names))))
 
 
 # What is the user's own.

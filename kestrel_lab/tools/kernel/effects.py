@@ -181,9 +181,9 @@ class Witness:
         start = threading.Thread.start
 
         def start_noted(thread: threading.Thread) -> None:
-            start(thread)
             if _witness() is self and not self._paused:
                 self._threads.append(thread)
+            start(thread)
 
         threading.Thread.start = start_noted  # type: ignore[method-assign,assignment]  # no audit event names the thread
         try:
@@ -218,6 +218,8 @@ class Witness:
             self._hear_files(event, args)
         elif event == "socket.__new__":
             self._sockets = self._sockets or not in_library(_opener())
+        elif event == "sys.addaudithook":
+            self.done["add an audit hook"] = "Python cannot remove it"
         elif event in _CHANGES and len(self.done) < MOST_WISHES:
             words = _CHANGES[event].format(*(_in_words(arg) for arg in args), "", "")
             self.done[words] = "what was sent is not known" if words.startswith(NETWORK) else "what it did is not known"

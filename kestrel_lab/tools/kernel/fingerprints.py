@@ -35,11 +35,17 @@ _SAMPLE = 20_000
 _BLOCK, _SUMMED = 4_096, 1 << 20
 _MANY = 1_000
 _LARGE = 10_000
+_BARE = object.__basicsize__ + 2 * tuple.__itemsize__
+"""Bytes of an object of a class written in Python without slots: what is larger holds something that no attribute shows."""
 _ATOMS = frozenset({int, float, complex, str, bytes, bool, type(None), type(...)})
 _SHOWN = (bool, int, float, str, list, tuple, dict, type(None))
 _PLAIN = frozenset({list, tuple, dict, set, frozenset})
-_BY_IDENTITY = ("pyarrow", "jax", "jaxlib", "re", "kestrel_lab")
-"""Libraries whose objects do not change, and this package, whose objects change with every event of a run."""
+_BY_IDENTITY = ("pyarrow.", "jax.", "jaxlib.", "re.", "kestrel_lab.")
+"""Modules whose objects do not change, and this package, whose objects change with every event of a run."""
+_DRAWN = "matplotlib.transforms"
+"""Drawing a figure makes its transforms anew."""
+_PASSING = ("cache", "stale")
+"""What is in the name of an attribute of a library that says nothing of the content of an object."""
 _ONLY_ID = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -72,7 +78,7 @@ def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object
     while queue:
         one = queue.popleft()
         token, parts = _look_at(one)
-        links = []
+        links: list[object] = []
         for part in parts:
             if type(part) in _ATOMS:
                 links.append(_of_atom(part))
@@ -83,8 +89,8 @@ def walk(value: object, most: int = MOST_PARTS) -> Iterable[tuple[object, object
                 links.append(len(held))
                 held.append(part)
                 queue.append(part)
-            else:
-                links.append(id(part))
+            else:  # a container may have been made by reading an object, and has another identity each time
+                links.append(type(part).__name__ if type(part) in _PLAIN else id(part))
         yield one, (token, *links)
 
 
@@ -102,7 +108,7 @@ def is_large(value: object) -> bool:
 def is_opaque(value: object) -> bool:
     """Whether nothing of what `value` holds can be read: a connection of a library, say."""
     kind = type(value)
-    if isinstance(value, _ONLY_ID) or kind in _ATOMS or kind in _PLAIN or _root(kind) in _BY_IDENTITY:
+    if isinstance(value, _ONLY_ID) or kind in _ATOMS or kind in _PLAIN or _is_by_identity(cast("Any", kind)):
         return False
     return _look_at(value) == (("id", id(value)), ())
 
@@ -113,6 +119,11 @@ def _root(kind: type) -> str:
     return module.partition(".")[0] if isinstance(module, str) else ""
 
 
+@lru_cache(maxsize=4_096)
+def _is_by_identity(kind: Any) -> bool:
+    return isinstance(kind.__module__, str) and f"{kind.__module__}.".startswith(_BY_IDENTITY)
+
+
 def _look_at(value: Any) -> tuple[object, Iterable[object]]:
     """Return what is compared of one object itself, and its parts."""
     kind = type(value)
@@ -120,8 +131,10 @@ def _look_at(value: Any) -> tuple[object, Iterable[object]]:
         return _of_atom(value), ()
     if kind in _PLAIN:
         return _of_container(value)
-    if isinstance(value, _ONLY_ID) or _root(kind) in _BY_IDENTITY:
+    if isinstance(value, _ONLY_ID) or _is_by_identity(cast("Any", kind)):
         return ("id", id(value)), ()
+    if kind.__module__ == _DRAWN:
+        return ("type", id(kind)), ()
     if (library := _of_library(value)) is not None:
         return library, ()
     try:
@@ -147,7 +160,7 @@ def _of_container(value: Any) -> tuple[object, Iterable[object]]:
             return (kind.__name__, zlib.crc32(marshal.dumps(value, 2))), ()
         except ValueError:  # something deeper is not plain, or it is within itself
             pass
-    if len(value) > _MANY:
+    if len(value) > _LARGE:
         return (kind.__name__, hash(tuple(map(id, value))), hash(tuple(map(id, value.values()))) if kind is dict else 0), ()
     return (kind.__name__, len(value)), [part for pair in value.items() for part in pair] if kind is dict else value
 
@@ -167,14 +180,14 @@ def _of_object(value: Any, kind: type) -> tuple[object, Iterable[object]]:
     if issubclass(kind, dict | list | set | frozenset | tuple | deque):
         content: list[object] = list(itertools.chain.from_iterable(dict.items(value)) if issubclass(kind, dict) else value)
         return (id(kind), len(content)), [*content[: 2 * _MANY], *_attributes(value, kind).values()]
+    if not kind.__dictoffset__ and not is_own(kind.__module__) and kind.__hash__ not in (None, object.__hash__):
+        return (id(kind), hash(value)), ()  # what is equal by its content does not change, though it may keep things by in slots
     attributes = _attributes(value, kind)
-    if not attributes and not kind.__dictoffset__:
-        if kind.__hash__ not in (None, object.__hash__):
-            return (id(kind), hash(value)), ()  # what is equal by its content does not change, though it may keep things by in slots
+    if not attributes and kind.__basicsize__ > _BARE:
         with memoryview(value) as view:
-            return (id(kind), zlib.crc32(view.cast("B")) if view.nbytes else 0), ()
+            return (id(kind), zlib.crc32(view.tobytes())), ()
     if not is_own(kind.__module__):
-        attributes = {name: part for name, part in attributes.items() if "cache" not in name}
+        attributes = {name: part for name, part in attributes.items() if not any(word in name for word in _PASSING)}
     return (id(kind), tuple(attributes)), attributes.values()
 
 
@@ -284,14 +297,17 @@ def _of_library(value: Any) -> object | None:
         return id(value), value_fingerprint(_traits(value))
     sqlite = sys.modules.get("sqlite3")
     if sqlite is not None and isinstance(value, sqlite.Connection):
-        return id(value), value.total_changes, value.in_transaction
+        settings = id(value.row_factory), id(value.text_factory), value.isolation_level
+        return id(value), value.total_changes, value.in_transaction, *settings
     return None
 
 
 def _traits(value: Any) -> dict[str, object]:
     """Return what a widget shows, and other plain values of traits; beside them it has its connection to the page."""
     found = {**raw_dict(value), **value._trait_values}
-    return {name: one for name, one in found.items() if isinstance(one, _SHOWN) and not name.startswith("_trait")}
+    shown = {name: one for name, one in found.items() if isinstance(one, _SHOWN) and not name.startswith("_trait")}
+    observers = {name: [list(map(id, one)) for one in kinds.values()] for name, kinds in value._trait_notifiers.items()}
+    return {**shown, "observers": observers}
 
 
 def _of_numpy(value: Any) -> object | None:
@@ -301,7 +317,7 @@ def _of_numpy(value: Any) -> object | None:
     if isinstance(value, numpy.generic):
         return str(value.dtype), value.tobytes() if value.dtype != object else id(value)
     if (state := numpy_random_state(value)) is not None:
-        return id(value), repr(state)
+        return id(value), value_fingerprint(state)
     return None
 
 
@@ -320,7 +336,7 @@ def numpy_random_state(value: Any) -> Any:
 def _of_pandas(value: Any) -> object:
     pandas = sys.modules["pandas"]
     if isinstance(value, pandas.DataFrame):
-        parts = _of_frame(value), *map(value_fingerprint, (value.index, value.columns, value.attrs))
+        parts = _of_frame(value), *map(value_fingerprint, (value.index, value.columns, value.attrs, value.flags.allows_duplicate_labels))
         return hash((tuple(map(str, value.dtypes)), *parts))
     if isinstance(value, pandas.RangeIndex):
         return hash((value.start, value.stop, value.step, str(value.name)))

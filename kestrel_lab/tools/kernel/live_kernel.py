@@ -212,8 +212,8 @@ class LiveKernel:
         namespace, python = self.shell.user_ns, self._plain(code)
         show_drawn()  # by the person's own code
         before = Before.of(python, namespace)
-        paused = _frozen_copy(namespace, workspace) if before.prints else None
         state = ProcessState.of(python, self.shell, before)
+        paused = _frozen_copy(namespace, workspace) if before.prints else None
         try:
             with capture_output(self.shell) as output:
                 with keyboard_interruptible(), time_limit(EXECUTE_S) as late, state.watching():

@@ -174,8 +174,8 @@ class PreviewJob:
         with capture_output(shell) as output:
             with state.watching():
                 shell.run_cell(self.code, store_history=False)
+            changes = [*before.changes(shell.user_ns), *(one.change for one in state.alterations())]
             add_open_figures(output)
-        changes = [*before.changes(shell.user_ns), *(one.change for one in state.alterations())]
         refused = [
             *effects.refused,
             *([f"read {output.unread}"] if output.unread else []),

@@ -17,6 +17,7 @@ import random
 import resource
 import signal
 import sys
+import threading
 import time
 import tracemalloc
 import warnings
@@ -139,9 +140,12 @@ def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
         "garbage collection": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
         "gc threshold": (gc.get_threshold, lambda values: gc.set_threshold(*values)),
         "gc debugging": (gc.get_debug, gc.set_debug),
+        "stack size of threads": (threading.stack_size, threading.stack_size),
         "tracemalloc": (tracemalloc.is_tracing, lambda on: tracemalloc.start() if on else tracemalloc.stop()),
         "faulthandler": (faulthandler.is_enabled, lambda on: faulthandler.enable() if on else faulthandler.disable()),
     }
+    if (csv := sys.modules.get("csv")) is not None:
+        found["size of a field of csv"] = (csv.field_size_limit, csv.field_size_limit)
     if (socket := sys.modules.get("socket")) is not None:
         found["timeout of sockets"] = (socket.getdefaulttimeout, socket.setdefaulttimeout)
     return found
@@ -150,6 +154,23 @@ def _settings() -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
 def _restore_filters(_: Any, values: Mapping[Any, Any]) -> None:
     warnings.resetwarnings()  # the one public way to have Python forget which warnings were shown under the old filters
     warnings.filters[:] = values[""]  # type: ignore[index]
+
+
+_REGISTRIES = (("gc", "callbacks"), ("copyreg", "dispatch_table"), ("mimetypes", "types_map"))
+
+
+def _registries(_: Any) -> Reading:
+    found = {name: getattr(sys.modules[name[0]], name[1]) for name in _REGISTRIES if name[0] in sys.modules}
+    return {name: tuple(items.items() if isinstance(items, dict) else items) for name, items in found.items()}
+
+
+def _restore_registry(name: tuple[str, str], items: Any) -> None:
+    registry = getattr(sys.modules[name[0]], name[1])
+    registry.clear()
+    if isinstance(registry, dict):
+        registry.update(items)
+    else:
+        registry.extend(items)
 
 
 def _loggers(_: Any) -> Reading:
@@ -286,6 +307,13 @@ def _restore_print_options(_: Any, values: Mapping[Any, Any]) -> None:
     sys.modules["numpy"].set_printoptions(**values)
 
 
+def _restore_numpy_errors(_: Any, values: Mapping[Any, Any]) -> None:
+    numpy = sys.modules["numpy"]
+    if "call" in values:
+        numpy.seterrcall(values["call"])
+    numpy.seterr(**{name: value for name, value in values.items() if name != "call"})
+
+
 def _widgets(_: Any) -> Reading:
     widgets = list(sys.modules["ipywidgets.widgets.widget"]._instances.values())
     shown = [one for one in widgets if not type(one).__module__.startswith(_KERNELS_OWN)][-_MOST_WIDGETS:]
@@ -298,7 +326,8 @@ def _widgets(_: Any) -> Reading:
 def _shell_settings(shell: Any) -> Reading:
     # By attribute: what nobody has asked for yet is not among the values of traitlets.
     found = {name: getattr(shell, name) for name in _configurable(cast("Any", type(shell)))}
-    return {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
+    plain = {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
+    return {**plain, "custom_exceptions": shell.custom_exceptions, "CustomTB": shell.CustomTB}
 
 
 def _restore_settings(shell: Any, values: Mapping[Any, Any]) -> None:
@@ -376,9 +405,15 @@ PROBES: Final[tuple[Probe, ...]] = (
         read=lambda _: {name: read() for name, (read, _) in _settings().items()},
         restore=_each(lambda key, value: _settings()[key][1](value)),
     ),
+    Probe(name="registries of Python", read=_registries, restore=_each(_restore_registry)),
     Probe(
         name="trace and profile functions",
-        read=lambda _: {"trace": sys.gettrace(), "profile": sys.getprofile()},
+        read=lambda _: {
+            "trace": sys.gettrace(),
+            "profile": sys.getprofile(),
+            "trace of threads": threading.gettrace(),
+            "profile of threads": threading.getprofile(),
+        },
         lost="they belong to a thread",
     ),
     Probe(
@@ -415,8 +450,8 @@ PROBES: Final[tuple[Probe, ...]] = (
     Probe(
         name="numpy error handling",
         library="numpy",
-        read=lambda _: sys.modules["numpy"].geterr(),
-        restore=lambda _, values: sys.modules["numpy"].seterr(**values),
+        read=lambda _: {**sys.modules["numpy"].geterr(), "call": sys.modules["numpy"].geterrcall()},
+        restore=_restore_numpy_errors,
     ),
     Probe(
         name="options of matplotlib",
@@ -432,6 +467,12 @@ PROBES: Final[tuple[Probe, ...]] = (
         ignore=lambda key, old, new: not isinstance(old, str),  # the first figure chooses one
     ),
     Probe(name="options of pandas", library="pandas", read=_pandas, restore=_restore_pandas),
+    Probe(
+        name="accessors of pandas",
+        library="pandas",
+        read=lambda _: {f"{name}.{one}": "" for name in ("DataFrame", "Series") for one in getattr(sys.modules["pandas"], name)._accessors},
+        lost="pandas keeps them",
+    ),
     Probe(name="widgets", library="ipywidgets.widgets.widget", read=_widgets, lost="the page holds them"),
     Probe(
         name="IPython events",

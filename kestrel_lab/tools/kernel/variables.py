@@ -269,7 +269,7 @@ class Before:
             frozenset(name for name, value in namespace.items() if isinstance(value, ModuleType)),
             {name: found for name, found in seen.items() if name not in names},
             {name: state for name, value in values.items() if (state := read_state(value)) is not None},
-            frozenset(name for name in _called_on(code) if name in names and is_opaque(values[name])),
+            frozenset(name for name, called in _used(code).items() if name in names and _may_change(values[name], called=called)),
             frozenset(hidden),
             tuple(own),
         )
@@ -362,19 +362,26 @@ def put_back(old: Any, value: Any) -> Any:
     return old
 
 
-def _called_on(code: str) -> set[str]:
-    """Return the names whose methods code calls, or whose items or attributes it sets."""
+def _may_change(value: object, *, called: bool) -> bool:
+    """Whether code that names an opaque value may change it: by a method, or by taking the next item of an iterator."""
+    return (called or hasattr(type(value), "__next__")) and is_opaque(value)
+
+
+def _used(code: str) -> dict[str, bool]:
+    """Return the names in code; `True` for one whose methods it calls, or whose items or attributes it sets."""
     try:
         tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     except (SyntaxError, ValueError):
-        return set()
-    found = set[str]()
+        return {}
+    found = dict[str, bool]()
     for node in ast.walk(cast("ast.AST", tree)):
+        if isinstance(node, ast.Name):
+            found.setdefault(node.id, False)
         target = node.func if isinstance(node, ast.Call) else node
         if not isinstance(target, ast.Attribute | ast.Subscript) or not isinstance(target.value, ast.Name):
             continue
         if target is not node or not isinstance(target.ctx, ast.Load):
-            found.add(target.value.id)
+            found[target.value.id] = True
     return found
 
 
