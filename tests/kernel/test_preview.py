@@ -109,7 +109,7 @@ def test_adoption_takes_over_values_without_running_the_code(tmp_path: Path) -> 
     )
     ran = kernel.live.adopt(preview, "r", "c1")
 
-    assert (ran.how, [change.name for change in ran.changes]) == ("adopted", ["at", "clean", "draws", "same"])
+    assert (ran.how, [change.name for change in ran.changes]) == ("adopted", ["at", "clean", "draws", "same", "random state (numpy)"])
     assert kernel.ns["at"] < time.time_ns()
     assert kernel.ns["draws"].shape == (3,)
     pd.testing.assert_frame_equal(kernel.ns["clean"], kernel.ns["df"].dropna())

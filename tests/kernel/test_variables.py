@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kestrel_lab.tools.kernel import variables
+from kestrel_lab.tools.kernel import fingerprints
+from kestrel_lab.tools.kernel.fingerprints import value_fingerprint
 from kestrel_lab.tools.kernel.inspection import MOST_CHARS, MOST_LISTED, inspect_name, variable_lines
-from kestrel_lab.tools.kernel.variables import Before, describe_value, reachable_names, short_repr, user_variables, value_fingerprint
+from kestrel_lab.tools.kernel.variables import Before, describe_value, reachable_names, short_repr, user_variables
 
 
 class Bare:
@@ -213,7 +214,7 @@ def test_large_arrays_are_compared_whole_up_to_a_bound(monkeypatch: pytest.Monke
         assert value_fingerprint(big) != before
         big[place] = 0
     assert value_fingerprint(big) == before
-    monkeypatch.setattr(variables, "MOST_HASHED", big.nbytes // 4)
+    monkeypatch.setattr(fingerprints, "MOST_HASHED", big.nbytes // 4)
     sampled = value_fingerprint(big)
     big[1] = 1
     assert value_fingerprint(big) == sampled

@@ -109,6 +109,9 @@ def capture_output(shell: Any) -> Iterator[Output]:
     output = Output()
 
     class Publisher(publisher):  # type: ignore[misc]
+        # IPython would keep what a publisher registers with its events beyond this block.
+        _setup_execution_tracking = staticmethod(lambda: None)
+
         def publish(self, data: Any, metadata: Any = None, source: Any = None, **_: Any) -> None:
             output.displayed.append((dict(data), dict(metadata or {})))
 
@@ -132,7 +135,7 @@ def capture_output(shell: Any) -> Iterator[Output]:
 
     streams = sys.stdout, sys.stderr
     hooks = shell.display_pub, shell.displayhook, shell.display_trap.hook, sys.displayhook
-    shell.display_pub, shell.displayhook = Publisher(shell=shell), Hook(shell=shell)
+    shell.display_pub, shell.displayhook = Publisher(shell=shell), _keeping_results(shell, Hook)
     shell.display_trap.hook = sys.displayhook = shell.displayhook  # in a cell that awaits, the trap has set it already
     own = {name: shell.__dict__.get(name) for name in ("showtraceback", "showsyntaxerror")}
     shell.showtraceback, shell.showsyntaxerror = show_traceback, show_syntax
@@ -147,6 +150,14 @@ def capture_output(shell: Any) -> Iterator[Output]:
                 shell.__dict__.pop(name, None)
             else:
                 shell.__dict__[name] = before
+
+
+def _keeping_results(shell: Any, hook: Any) -> Any:
+    """Make a display hook; a new one of IPython empties the names of the last results."""
+    earlier = {name: shell.user_ns[name] for name in ("_", "__", "___") if name in shell.user_ns}
+    made = hook(shell=shell)
+    shell.user_ns.update(earlier)
+    return made
 
 
 def _keep_error(shell: Any, output: Output, kind: Any, error: Any, trace: TracebackType | None) -> None:

@@ -21,6 +21,7 @@ from kestrel_lab.tools.kernel.capture import Output, capture_output, show_drawn
 from kestrel_lab.tools.kernel.fork import Fork, copied_values
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
 from kestrel_lab.tools.kernel.preview import Preview, PreviewJob
+from kestrel_lab.tools.kernel.process_state import ProcessState, adopt_states
 from kestrel_lab.tools.kernel.undo import Done, UndoResult, UndoStack
 from kestrel_lab.tools.kernel.values import decode_value
 from kestrel_lab.tools.kernel.variables import Before, Change
@@ -232,7 +233,9 @@ class LiveKernel:
             raise ConflictError("the variables have changed since the preview of this code: nothing was taken over; make the call again")
         namespace = self.shell.user_ns
         before = Before.of(preview.code, namespace)
+        state = ProcessState.of(preview.code, self.shell, before)
         try:
+            states = {name: decode_value(told, preview.store) for name, told in preview.states.items()}
             values = {name: self._value(told, preview) for name, told in preview.adopted.items()}
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             msg = f"what the preview computed cannot be taken over ({error}): nothing was changed; make the call again"
@@ -240,13 +243,16 @@ class LiveKernel:
         if bad := [name for name in values if name != "_" and (not name.isidentifier() or name.startswith("_"))]:
             raise ConflictError(f"what the preview computed has names that no variable should have ({bad[0][:40]!r}): nothing was changed")
         given = values.pop("_", None)
+        try:
+            adopt_states(self.shell, states)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConflictError(f"what the preview computed cannot be taken over ({error}): nothing was changed") from error
         for name, value in values.items():
             if value is _DELETED:
                 namespace.pop(name, None)
             else:
                 namespace[name] = value
-        changes = tuple(before.changes(namespace))
-        given_up = self.undo_stack.push(Done(run, call, changes, before.values))
+        changes, given_up = self._push(run, call, before, state)
         self.generation += 1
         if given is not None:
             self.shell.displayhook.update_user_ns(given)
@@ -275,17 +281,17 @@ class LiveKernel:
         Stop interrupts it, as its time limit does.
         """
         namespace, python = self.shell.user_ns, self._plain(code)
-        before = Before.of(python, namespace)
-        paused = _frozen_copy(namespace, workspace) if before.prints else None
         show_drawn()  # by the person's own code
+        before = Before.of(python, namespace)
+        state = ProcessState.of(python, self.shell, before)
+        paused = _frozen_copy(namespace, workspace) if before.prints else None
         try:
             with capture_output(self.shell) as output:
-                with stop_button() as pressed, time_limit(EXECUTE_S) as late:
+                with stop_button() as pressed, time_limit(EXECUTE_S) as late, state.watching():
                     await self.shell.run_cell_async(python, store_history=False, transformed_cell=python)
                 show_drawn()
         finally:
-            changes = tuple(before.changes(namespace))
-            given_up = self.undo_stack.push(Done(run, call, changes, before.values, paused=paused))
+            changes, given_up = self._push(run, call, before, state, paused)
             self.generation += 1
         if late.is_set():
             output.traceback = f"the code took more than {EXECUTE_S:g} s and was stopped\n{output.traceback}"
@@ -298,6 +304,14 @@ class LiveKernel:
         if show:
             self.show(ran)
         return ran
+
+    def _push(
+        self, run: str, call: str, before: Before, state: ProcessState, paused: Fork | None = None
+    ) -> tuple[tuple[Change, ...], list[str]]:
+        """Take in what was just done; returns what changed, and the calls whose changes inside of objects cannot be undone any more."""
+        altered = state.alterations()
+        changes = (*before.changes(self.shell.user_ns), *(one.change for one in altered))
+        return changes, self.undo_stack.push(Done(run, call, changes, before, tuple(altered), paused=paused))
 
     def _bundle(self, value: Any) -> dict[str, Any]:
         return {} if value is None else dict(self.shell.display_formatter.format(value)[0])

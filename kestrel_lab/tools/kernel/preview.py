@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import builtins
-import errno
-import io
 import os
-import shutil
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.capture import IMAGES, MOST_IMAGE_BYTES, Output, add_open_figures, capture_output
+from kestrel_lab.tools.kernel.effects import NETWORK, Effects
+from kestrel_lab.tools.kernel.fingerprints import OpenFiles
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
-from kestrel_lab.tools.kernel.lockdown import NoLockdown, is_special_file
+from kestrel_lab.tools.kernel.lockdown import NoLockdown
+from kestrel_lab.tools.kernel.process_state import ProcessState, is_adopted
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value
 from kestrel_lab.tools.kernel.variables import Before, Change, shadows_builtin
 
@@ -54,6 +52,8 @@ class Preview:
     """Why nothing of it can be taken over; empty where all of it can."""
     adopted: dict[str, Json] = field(default_factory=dict)
     """What would be taken over, by name: a value, a module, or another variable."""
+    states: dict[str, Json] = field(default_factory=dict)
+    """Random states that would be taken over with it, by the name of their probe."""
     store: Store | None = None
     known: frozenset[str] = frozenset()
     """The variables that were there."""
@@ -75,14 +75,14 @@ class Preview:
             return Danger.HIGH
         if self.adoptable:
             return Danger.MEDIUM if self.touches else Danger.LOW
-        return Danger.MEDIUM if any(change.kind != "new" for change in self.changes) else Danger.LOW
+        return Danger.MEDIUM if any(change.kind != "new" for change in self.changes if not is_adopted(change)) else Danger.LOW
 
     @property
     def sandbox(self) -> str:
         """Where the code has its effect."""
         if self.adoptable:
             return PREVIEWED
-        reaches = any(wish.startswith(_NETWORK) for wish in self.refused)
+        reaches = any(wish.startswith(NETWORK) for wish in self.refused)
         return f"{IN_KERNEL} with network" if reaches else IN_KERNEL
 
     @property
@@ -91,132 +91,13 @@ class Preview:
         lines = [f"no preview: {self.problem}"] if self.problem else []
         lines += [change.line for change in self.changes]
         lines += [f"wants to {wish}" for wish in self.refused]
+        lines += ["undo does not take that back"] if any(not wish.startswith("read ") for wish in self.refused) else []
         lines += [f"raises {self.error}"] if self.error else []
         if not lines:
             lines = ["no variable, file or process changes"]
         if self.printed.strip():
             lines += ["prints:", *self.printed.strip().splitlines()[:12]]
         return "\n".join(lines)
-
-
-# Effects that the code asks for: files go to a folder that is thrown away, everything else is noted while the system refuses it. This only
-# says what was wanted, for the person who is asked. Code can hide a wish from it; the lockdown is what refuses.
-
-MOST_WISHES = 20
-"""Wishes that are noted."""
-_CHANGES = {
-    "os.remove": "delete {0}",
-    "os.rmdir": "delete the folder {0}",
-    "os.rename": "rename {0} to {1}",
-    "os.mkdir": "make the folder {0}",
-    "os.link": "link {1} to {0}",
-    "os.symlink": "link {1} to {0}",
-    "os.truncate": "cut {0} short",
-    "os.chmod": "change the mode of {0}",
-    "os.chown": "change the owner of {0}",
-    "os.utime": "change the times of {0}",
-    "os.system": "run the command {0}",
-    "os.posix_spawn": "run the program {0}",
-    "os.exec": "run the program {0}",
-    "os.fork": "start a process",
-    "os.forkpty": "start a process",
-    "os.kill": "send signal {1} to process {0}",
-    "os.killpg": "send signal {1} to processes",
-    "subprocess.Popen": "run the program {0}",
-    "socket.connect": "connect to {1}",
-    "socket.bind": "wait for connections at {1}",
-    "socket.getaddrinfo": "reach {0}, port {1}",
-    "socket.gethostbyname": "reach {0}",
-    "shutil.rmtree": "delete the folder {0}",
-}
-_NETWORK = ("connect to", "reach ", "wait for connections", "use the network")
-_INTERNET = (2, 10)
-
-
-class Effects:
-    """The wishes of one piece of code; `install` cannot be taken back in this process."""
-
-    def __init__(self, scratch: str, workspace: str) -> None:
-        """Files that are written go into `scratch`."""
-        self.scratch = os.path.join(scratch, "")
-        self.workspace = os.path.join(workspace, "")
-        self.refused: list[str] = []
-        self.written: dict[str, str] = {}
-        """By path, where it was written instead."""
-        self.read_files = False
-        """Whether files of the workspace were opened."""
-        self._open: Callable[..., Any] = io.open
-        self._busy = False
-
-    def install(self) -> None:
-        """Note from now on what code in this process wants."""
-        builtins.open = io.open = self.opened
-        sys.addaudithook(self._heard)
-
-    def sizes(self) -> list[list[Any]]:
-        """Return path and bytes of each file that was written; one in the working folder by its name there."""
-        here = os.path.join(os.getcwd(), "")
-        return [[path.removeprefix(here), os.path.getsize(place)] for path, place in self.written.items() if os.path.exists(place)]
-
-    def opened(self, file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
-        """Open a file as `open` does; one that is written lies in the folder that is thrown away."""
-        if not isinstance(file, str | bytes | os.PathLike):
-            return self._open(file, mode, *args, **options)
-        path = os.path.abspath(os.fsdecode(file))
-        if path.startswith(self.scratch) or path == os.devnull:
-            return self._open(file, mode, *args, **options)
-        if not set(mode) & set("wax+"):
-            return self._open(self.written.get(path, file), mode, *args, **options)
-        place = self.written.get(path)
-        if place is None:
-            place = os.path.join(self.scratch, f"{len(self.written)}-{os.path.basename(path)}")
-            self.written[path] = place
-            if os.path.isfile(path):
-                if "x" in mode:
-                    raise FileExistsError(17, os.strerror(17), path)
-                if "w" not in mode:
-                    shutil.copyfile(path, place)
-        return self._open(place, mode.replace("x", "w"), *args, **options)
-
-    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
-        if self._busy:
-            return
-        self._busy = True
-        try:
-            if event == "open":
-                if isinstance(args[0], str | bytes) and is_special_file(args[0]):
-                    self._note(f"use the pipe or device {os.fsdecode(args[0])}")
-                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fsdecode(args[0]))
-                self.read_files |= str(args[0]).startswith(self.workspace) or not str(args[0]).startswith("/")
-                if isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR) and isinstance(args[0], str) and not self._own(args[0]):
-                    self._note(f"write {args[0]}")
-            elif event == "socket.__new__" and args[1] in _INTERNET:
-                self._note("use the network")
-            elif event in _CHANGES and not self._harmless(event, args):
-                self._note(_CHANGES[event].format(*(_in_words(arg) for arg in args), "", ""))
-        finally:
-            self._busy = False
-
-    def _own(self, path: str) -> bool:
-        return os.path.abspath(path).startswith(self.scratch) or path == os.devnull
-
-    def _harmless(self, event: str, args: tuple[Any, ...]) -> bool:
-        """Whether it concerns what is thrown away, or makes a folder that is there."""
-        path = args[0] if args and isinstance(args[0], str) else None
-        return (
-            path is not None
-            and not event.startswith(("socket", "subprocess"))
-            and (self._own(path) or (event == "os.mkdir" and os.path.isdir(path)))
-        )
-
-    def _note(self, wish: str) -> None:
-        if wish not in self.refused and len(self.refused) < MOST_WISHES:
-            self.refused.append(wish)
-
-
-def _in_words(value: object) -> str:
-    text = " ".join(map(str, value)) if isinstance(value, list | tuple) else os.fsdecode(value) if isinstance(value, bytes) else str(value)
-    return text if len(text) <= 120 else f"{text[:117]}..."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -272,6 +153,7 @@ class PreviewJob:
             given=str(told["given"]),
             unfit=str(told["unfit"]),
             adopted=dict(told["adopted"]),
+            states=dict(told["states"]),
             store=store,
             known=known,
         )
@@ -283,26 +165,32 @@ class PreviewJob:
         shell.history_manager.enabled = False
         # A cell that awaits: the event loop of the kernel is not there in a copy.
         shell.loop_runner = lambda coroutine: asyncio.new_event_loop().run_until_complete(coroutine)
-        before = Before.of(self.code, shell.user_ns)
+        OpenFiles.readable = False
+        before, loaded = Before.of(self.code, shell.user_ns), frozenset(sys.modules)
         effects = Effects(scratch, self.workspace)
         effects.install()
         shell.user_ns["open"] = effects.opened  # IPython gives cells an `open` of its own
+        state = ProcessState.of(self.code, shell, before, hidden=scratch)
         with capture_output(shell) as output:
-            shell.run_cell(self.code, store_history=False)
+            with state.watching():
+                shell.run_cell(self.code, store_history=False)
+            changes = [*before.changes(shell.user_ns), *(one.change for one in state.alterations())]
             add_open_figures(output)
-        changes = before.changes(shell.user_ns)
         refused = [
             *effects.refused,
             *([f"read {output.unread}"] if output.unread else []),
             *(f"write {path}, {_size(size)}" for path, size in effects.sizes()),
         ]
-        unfit, adopted = self._unfit(output, changes, refused, effects), dict[str, Json]()
+        unfit, adopted, states = self._unfit(output, changes, refused, effects), dict[str, Json](), dict[str, Json]()
         if not unfit:
             try:
-                adopted = _adoptable_values(shell.user_ns, changes, before, output, buffers)
+                variables = [change for change in changes if change.kind != "state"]
+                adopted = _adoptable_values(shell.user_ns, variables, before, loaded, output, buffers)
+                states = state.adoptable(changes, buffers)
             except NotPlain as reason:
                 unfit = str(reason)
                 buffers.drop(0)
+                adopted = {}
         return {
             "changes": [change.as_json() for change in changes],
             "refused": cast("list[Json]", refused),
@@ -315,6 +203,7 @@ class PreviewJob:
             "given": _as_text(shell, output.value),
             "unfit": unfit,
             "adopted": adopted,
+            "states": states,
         }
 
     def _unfit(self, output: Output, changes: list[Change], refused: list[str], effects: Effects) -> str:
@@ -323,7 +212,9 @@ class PreviewJob:
             return "it wants an effect that a preview does not have"
         if output.from_system:
             return "the system refused something, which may be the doing of the preview"
-        if inside := [change.name for change in changes if not change.rebound]:
+        if state := [change.name for change in changes if change.kind == "state" and not is_adopted(change)]:
+            return f"it changes {state[0]}, which is more than a variable"
+        if inside := [change.name for change in changes if change.inside]:
             return f"it changes the object of {inside[0]}, which others may hold too"
         if self.untraced and effects.read_files:
             return "it reads files, some of which hold words of others"
@@ -333,7 +224,7 @@ class PreviewJob:
 
 
 def _adoptable_values(
-    namespace: dict[str, Any], changes: list[Change], before: Before, output: Output, buffers: Buffers
+    namespace: dict[str, Any], changes: list[Change], before: Before, loaded: frozenset[str], output: Output, buffers: Buffers
 ) -> dict[str, Json]:
     """Return what there is to take over; raises `NotPlain` where one of the values cannot be."""
     if output.error:
@@ -342,6 +233,8 @@ def _adoptable_values(
     same = {id(value): name for name, value in before.values.items()}
     for name, module in namespace.items():
         if isinstance(module, type(sys)) and not name.startswith("_") and name not in before.modules:
+            if module.__name__ not in loaded:  # taking it over would run its code, unseen
+                raise NotPlain(f"it imports {module.__name__}, which is not loaded yet")
             found[name] = {"module": module.__name__}
     for change in changes:
         if change.kind == "deleted":

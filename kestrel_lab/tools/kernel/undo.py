@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.kernel.fingerprints import value_fingerprint
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.values import decode_value
-from kestrel_lab.tools.kernel.variables import Change, value_fingerprint
+from kestrel_lab.tools.kernel.variables import Alteration, Before, Change, not_plain, put_back, put_state
 
 MOST_HELD = 1024**3
 """Bytes of memory that old states of a kernel may hold together; beyond them the oldest is dropped."""
 UNDO_S = 30.0
+_FORCE = "undo with force (--force) if that may be lost"
 _ABSENT = object()
 
 
@@ -25,10 +27,12 @@ class Done:
     run: str
     call: str
     changes: tuple[Change, ...]
-    old: Mapping[str, Any]
-    """The objects that names stood for."""
-    new: dict[str, tuple[Any, int]] = field(default_factory=dict)
-    """What names stand for since, with fingerprints, so that later changes by others are noticed."""
+    before: Before
+    """The objects that names stood for, and their fingerprints."""
+    state: tuple[Alteration, ...] = ()
+    """What it changed beside variables."""
+    new: dict[str, tuple[Any, int | None]] = field(default_factory=dict)
+    """What names stand for since, with fingerprints, so that later changes by others are noticed; `None` for what is compared by identity."""
     paused: Fork | None = None
     dropped: bool = False
     """The paused copy was given up, because too much memory was held."""
@@ -43,7 +47,7 @@ class UndoResult:
     runs: list[str]
     """The run of each."""
     restored: list[str]
-    """Names of variables."""
+    """Names of variables, and of other state: each was compared with what it was."""
     missing: dict[str, str]
     """What could not be restored, with the reason."""
     kernel: str = ""
@@ -71,9 +75,9 @@ class UndoStack:
 
     def push(self, done: Done) -> list[str]:
         """Take in what was just done; returns the calls whose changes inside of objects cannot be undone any more."""
-        changed = [change for change in done.changes if change.kind != "deleted"]
-        done.new = {one.name: (value := self._namespace.get(one.name, _ABSENT), _print(value)) for one in changed}
-        if done.paused is not None and not any(not change.rebound and not change.lost for change in done.changes):
+        changed = [change for change in done.changes if change.kind in ("new", "changed")]
+        done.new = {one.name: (value := self._namespace.get(one.name, _ABSENT), _print(value, one)) for one in changed}
+        if done.paused is not None and not any(_from_copy(change, done.before) for change in done.changes):
             done.paused.end()
             done.paused = None
         if done.changes:
@@ -105,11 +109,11 @@ class UndoStack:
             raise UsageError(msg)
         last = self._done[found[-1] :]
         if not force and (others := self._changed_since(last)):
-            raise UsageError(f"{', '.join(others)} changed since, by something else: undo with force (--force) if that may be lost")
+            raise UsageError(f"{', '.join(others)} changed since, by something else: {_FORCE}")
         restored, missing = dict[str, None](), dict[str, str]()
         for one in reversed(last):
             self._done.remove(one)
-            back, lost = self._restore(one)
+            back, lost = self._restore(one, force=force)
             missing = {name: why for name, why in missing.items() if name not in back} | lost
             restored |= dict.fromkeys(back)
         return UndoResult(
@@ -120,40 +124,79 @@ class UndoStack:
         )
 
     def _changed_since(self, last: Iterable[Done]) -> list[str]:
-        newest: dict[str, tuple[Any, int]] = {}
+        newest: dict[str, tuple[Any, int | None]] = {}
         for one in last:
             newest |= one.new
         return [
             name
             for name, (value, printed) in newest.items()
-            if (now := self._namespace.get(name, _ABSENT)) is not value or _print(now) != printed
+            if (now := self._namespace.get(name, _ABSENT)) is not value or printed not in (None, value_fingerprint(now))
         ]
 
-    def _restore(self, one: Done) -> tuple[list[str], dict[str, str]]:
+    def _restore(self, one: Done, *, force: bool) -> tuple[list[str], dict[str, str]]:
         """Take back one piece of code; returns the names that were restored, and those that were not, with the reason."""
-        missing = {change.name: change.lost for change in one.changes if change.lost}
-        inside = [change.name for change in one.changes if not change.rebound and not change.lost]
-        values: dict[str, Any] = {}
-        if inside:
-            values, failed = _restore_values(one, inside)
-            missing |= failed
-        back: dict[int, Any] = {}
+        variables = [change for change in one.changes if change.kind != "state"]
+        missing = {change.name: change.lost for change in variables if change.lost}
+        values, failed = _restore_values(one, [change.name for change in variables if _from_copy(change, one.before)])
+        missing |= failed
+        contents = dict[int, Any]()
         for name, value in values.items():
-            now = self._namespace.get(name)
-            old = one.old[name]
-            back.setdefault(id(old), _put_back(old, value) if now is old else value)
-            self._namespace[name] = back[id(old)]
-        for change in one.changes:
-            if change.name in missing or change.name in values:
-                continue
+            old = one.before.values[name]
+            contents.setdefault(id(old), put_back(old, value))
+        for change in variables:
+            name = change.name
             if change.kind == "new":
-                self._namespace.pop(change.name, None)
-            else:
-                self._namespace[change.name] = one.old[change.name]
+                self._namespace.pop(name, None)
+                continue
+            old = one.before.values[name]
+            self._namespace[name] = contents.get(id(old), old)
+            if change.inside and name in one.before.states:
+                put_state(old, one.before.states[name])
+        one.new.clear()  # what is given up here may be what keeps a file open
+        missing |= _restore_state(one.state, force=force)
+        for change in variables:
+            if (wrong := self._not_back(change, one.before)) and change.name not in missing:
+                missing[change.name] = wrong
+            elif not wrong and change.name not in one.before.used:
+                missing.pop(change.name, None)
         return [change.name for change in one.changes if change.name not in missing], missing
+
+    def _not_back(self, change: Change, before: Before) -> str:
+        """Compare a variable with what it was; returns what is wrong, empty for nothing."""
+        now = self._namespace.get(change.name, _ABSENT)
+        if change.kind == "new":
+            return "" if now is _ABSENT else "it is still there"
+        return "" if now is not _ABSENT and before.is_as_before(change.name, now) else "it is not what it was"
+
+
+def _from_copy(change: Change, before: Before) -> bool:
+    """Whether what a variable held is asked of the paused copy of the kernel."""
+    return change.kind != "state" and change.inside and not change.lost and change.name not in before.states
+
+
+def _restore_state(state: Iterable[Alteration], *, force: bool) -> dict[str, str]:
+    """Put back what was changed beside variables, the first first: the environment before what depends on it; returns what could not be."""
+    missing = dict[str, str]()
+    tried = list[Alteration]()
+    for one in state:
+        if not force and not one.is_back() and not one.is_as_left():
+            missing[one.change.name] = f"something else has changed it since; {_FORCE}"
+            continue
+        try:
+            one.restore()
+        except Exception as error:  # noqa: BLE001  # the boundary to libraries and to the system: the person is told
+            missing[one.change.name] = f"{type(error).__name__}: {error}"
+            continue
+        tried.append(one)
+    for one in tried:
+        if not one.is_back():
+            missing[one.change.name] = f"{one.change.text}: {one.change.lost or 'it is not what it was'}"
+    return missing
 
 
 def _restore_values(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    if not names:
+        return {}, {}
     if one.paused is None:
         why = "its old state was dropped to save memory" if one.dropped else "there was no copy of its old state"
         return {}, dict.fromkeys(names, why)
@@ -174,19 +217,6 @@ def _restore_values(one: Done, names: list[str]) -> tuple[dict[str, Any], dict[s
     return values, failed
 
 
-def _put_back(old: Any, value: Any) -> Any:
-    """Give an object its old content, so that whoever else holds it sees that too; returns the old value itself where that cannot be done."""
-    if type(old) is list:
-        old[:] = value
-    elif type(old) in (dict, set):
-        old.clear()
-        old.update(value)
-    elif type(old).__module__ == "numpy" and getattr(old, "shape", None) == getattr(value, "shape", ()) and old.dtype == value.dtype:
-        old[...] = value
-    else:
-        return value
-    return old
-
-
-def _print(value: object) -> int:
-    return 0 if value is _ABSENT else value_fingerprint(value)
+def _print(value: object, change: Change) -> int | None:
+    # Objects that are no plain data, a thread or a connection, change by themselves; what is in them could not be restored anyway.
+    return None if value is _ABSENT or change.lost or not_plain(value) else value_fingerprint(value)

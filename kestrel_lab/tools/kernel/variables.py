@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import ast
 import builtins
-import marshal
+import random
+import re
 import sys
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from reprlib import Repr
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
 
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.kernel.fingerprints import MOST_PARTS, block_kind, is_large, is_opaque, numpy_random_state, value_fingerprint, walk
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, encode_value
 
-MOST_HASHED = 512 * 1024**2
-"""Bytes of one value that are compared whole; of a larger one, and of columns of objects, a sample."""
-_SAMPLE = 20_000
-_BLOCK, _SUMMED = 4_096, 1 << 20
+_VALUES = frozenset({"DataFrame", "Series", "ndarray", "list", "tuple", "set", "frozenset", "dict"})
 _DEEP = 3
 _MANY = 1_000
+_MOST_FUNCTIONS = 100
+_MOST_OF_OTHER, _MOST_OTHERS = 500, 5_000
+"""Objects that are looked at in a variable that the code seems not to reach, and in all of them together."""
 _OWN = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open", "display"})
 _ANYTHING = frozenset(
     {"eval", "exec", "globals", "locals", "vars", "get_ipython", "setattr", "delattr", "__import__", "gc", "inspect", "sys"}
@@ -40,6 +41,18 @@ def user_variables(namespace: Mapping[str, Any]) -> dict[str, Any]:
         name: value
         for name, value in namespace.items()
         if not name.startswith("_") and name not in _OWN and not isinstance(value, ModuleType) and name.isidentifier()
+    }
+
+
+_SHELLS = re.compile(r"_+|_i+|_i?\d+|_[ids]?h|_oh|_exit_code|__\w*__|_kestrel\w*")
+
+
+def hidden_names(namespace: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what else a namespace holds of the user's: modules, and names that begin with `_`, but nothing of IPython's own."""
+    return {
+        name: value
+        for name, value in namespace.items()
+        if name not in _OWN and (name.startswith("_") or isinstance(value, ModuleType)) and not _SHELLS.fullmatch(name)
     }
 
 
@@ -78,17 +91,9 @@ def describe_value(value: object) -> Description:
 
 def _count_missing(frame: Any) -> int:
     numpy = sys.modules["numpy"]
-    if frame.shape[1] and (kind := _block_kind(frame)):
+    if frame.shape[1] and (kind := block_kind(frame)):
         return int(numpy.count_nonzero(numpy.isnan(frame.to_numpy()))) if kind in "fc" else 0
     return int(frame.isna().to_numpy().sum())
-
-
-def _block_kind(frame: Any) -> str:
-    """Return the kind of numpy's type that all columns of a frame have, which then lie in memory as one array; empty where there is none."""
-    numpy = sys.modules["numpy"]
-    kinds = set(frame.dtypes)
-    kind = next(iter(kinds)) if len(kinds) == 1 else None
-    return str(kind.kind) if isinstance(kind, numpy.dtype) and kind.kind in "biufc" else ""
 
 
 def short_repr(value: object) -> str:
@@ -122,12 +127,36 @@ def reachable_names(code: str, namespace: Mapping[str, Any]) -> set[str]:
             continue
         found.add(name)
         value = known[name]
+        todo += [other for function in _functions_in(value) for other in _names_in(function.__code__)]
         if isinstance(value, FunctionType):
-            todo += _names_in(value.__code__)
-        elif type(value).__module__ == "__main__" or isinstance(value, type):
+            continue
+        if type(value).__module__ == "__main__" or isinstance(value, type):
             return set(known)
-        else:
-            todo += _shared_with(value, known)
+        todo += _shared_with(value, known)
+    return found
+
+
+def _functions_in(value: object) -> Iterator[FunctionType]:
+    """Yield the functions that `value` is or holds, and those in their closures."""
+    todo, seen = deque([value]), set[int]()
+    while todo and len(seen) < _MOST_FUNCTIONS:
+        if is_large(one := todo.popleft()):
+            continue
+        for part, _ in walk(one, _MOST_FUNCTIONS):
+            if isinstance(part, FunctionType) and id(part) not in seen:
+                seen.add(id(part))
+                yield part
+                todo += [*closure_of(part).values(), getattr(part, "__wrapped__", None)]
+
+
+def closure_of(function: FunctionType) -> dict[str, Any]:
+    """Return what a function has in its closure, by name."""
+    found = dict[str, Any]()
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # nothing is in it yet
+            continue
     return found
 
 
@@ -157,98 +186,14 @@ def _inner_values(value: object, depth: int = 0) -> Iterator[object]:
             yield from _inner_values(item, depth + 1)
 
 
-# Whether a value is still the same.
-
-
-def value_fingerprint(value: object, depth: int = 0) -> int:
-    """Return a number that changes when the content of `value` does; of very large values and of columns of objects it knows a sample."""
-    pandas, numpy = sys.modules.get("pandas"), sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return _of_array(value)
-    if pandas is not None and isinstance(value, pandas.DataFrame):
-        parts = [
-            _of_frame(value),
-            value_fingerprint(value.index),
-            value_fingerprint(value.columns),
-            value_fingerprint(value.attrs, depth + 1),
-        ]
-        return hash((tuple(map(str, value.dtypes)), *parts))
-    if pandas is not None and isinstance(value, pandas.RangeIndex):
-        return hash((value.start, value.stop, value.step, str(value.name)))
-    if pandas is not None and isinstance(value, pandas.Series | pandas.Index):
-        index = value_fingerprint(value.index) if isinstance(value, pandas.Series) else 0
-        return hash((str(value.dtype), str(getattr(value, "name", "")), index, _of_column(value.array)))
-    try:
-        return zlib.crc32(marshal.dumps(cast("Any", value), 2))
-    except ValueError:  # not only plain values of Python
-        return _of_object(value, depth)
-
-
-def _of_array(array: Any) -> int:
-    numpy = sys.modules["numpy"]
-    head = (str(array.dtype), array.shape)
-    if array.dtype == object:
-        flat = array.ravel()
-        sample = flat[:: max(1, len(flat) // _SAMPLE)]
-        return hash((head, tuple(short_repr(item) for item in sample.tolist())))
-    step = max(1, array.nbytes // MOST_HASHED)
-    flat = array.T if array.flags.f_contiguous and not array.flags.c_contiguous else array
-    flat = numpy.ascontiguousarray(flat).reshape(-1)[::step]
-    return hash((head, _of_bytes(numpy.ascontiguousarray(flat).view(numpy.uint8)))) if flat.size else hash(head)
-
-
-@cache
-def _weights() -> Any:
-    """Return random odd numbers, one for each word of a block, the same in every copy of this process."""
-    numpy = sys.modules["numpy"]
-    return numpy.random.default_rng(0).integers(1, 2**63, _BLOCK // 8, dtype=numpy.uint64) | numpy.uint64(1)
-
-
-def _of_bytes(data: Any) -> int:
-    """Hash an array of bytes: many by a weighted sum of the words of each block, which is five times as fast as a checksum of them."""
-    numpy = sys.modules["numpy"]
-    whole = len(data) // _BLOCK * _BLOCK
-    if whole < _SUMMED:
-        return zlib.crc32(data.data)
-    sums = numpy.einsum("ij,j->i", data[:whole].view(numpy.uint64).reshape(-1, _BLOCK // 8), _weights())
-    return hash((zlib.crc32(sums.data), zlib.crc32(data[whole:].data)))
-
-
-def _of_frame(frame: Any) -> int:
-    if _block_kind(frame):
-        return _of_array(frame.to_numpy())
-    return hash(tuple(_of_column(frame.iloc[:, place].array) for place in range(frame.shape[1])))
-
-
-def _of_column(array: Any) -> int:
-    pandas = sys.modules["pandas"]
-    if type(array) is pandas.arrays.NumpyExtensionArray and array.dtype != object:
-        return _of_array(array.to_numpy())
-    step = max(1, len(array) // _SAMPLE)
-    return hash((len(array), int(array.isna().sum()), tuple(map(str, array[::step].tolist()))))
-
-
-def _of_object(value: object, depth: int) -> int:
-    """Combine the attributes or items of an object, a few levels deep; what is below counts by its identity."""
-    if depth >= _DEEP:
-        return id(value)
-    if isinstance(value, list | tuple | set | frozenset | dict) and len(value) <= _MANY:
-        items: Iterable[Any] = [part for pair in value.items() for part in pair] if isinstance(value, dict) else value
-        return hash(tuple(value_fingerprint(item, depth + 1) for item in items))
-    state = getattr(value, "__dict__", None)
-    if not isinstance(state, dict) or isinstance(value, type | FunctionType | ModuleType) or len(state) > _MANY:
-        return id(value)
-    return hash((id(type(value)), tuple((name, value_fingerprint(item, depth + 1)) for name, item in state.items())))
-
-
 # What changed.
 
-Kind = Literal["new", "changed", "deleted"]
+Kind = Literal["new", "changed", "deleted", "state"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """A variable that is not what it was."""
+    """A variable that is not what it was, or, of kind `state`, something else that code changed: an attribute, a setting, a file."""
 
     name: str
     kind: Kind
@@ -258,10 +203,12 @@ class Change:
     """The name stands for another object; otherwise its object was changed."""
     lost: str = ""
     """Why what it was cannot be restored; empty where it can be."""
+    inside: bool = False
+    """The object that the name stood for was changed."""
 
     def as_json(self) -> dict[str, Json]:
         """Return the fields as a JSON object."""
-        return {"name": self.name, "kind": self.kind, "text": self.text, "rebound": self.rebound, "lost": self.lost}
+        return {name: getattr(self, name) for name in ("name", "kind", "text", "rebound", "lost", "inside")}
 
     @property
     def line(self) -> str:
@@ -270,8 +217,20 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class Alteration:
+    """A change of state beside variables, with the way back."""
+
+    change: Change
+    restore: Callable[[], None]
+    is_as_left: Callable[[], bool]
+    """Whether nothing else has changed it since."""
+    is_back: Callable[[], bool]
+    """Whether it is what it was before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Before:
-    """The variables before code ran, with fingerprints of those that it can reach."""
+    """The variables before code ran, with fingerprints of those that it can reach and of those that are quickly compared."""
 
     values: Mapping[str, Any]
     """The very objects, so that a name that stands for another one afterwards can have the old one back."""
@@ -279,17 +238,40 @@ class Before:
     prints: Mapping[str, int]
     modules: frozenset[str]
     """Names of modules."""
+    others: Mapping[str, int] = field(default_factory=dict)
+    """Fingerprints of variables that the code seems not to reach."""
+    states: Mapping[str, Any] = field(default_factory=dict)
+    """States of the random generators among the variables."""
+    used: frozenset[str] = frozenset()
+    """Variables of which nothing can be compared, whose methods the code calls."""
+    hidden: frozenset[str] = frozenset()
+    """Names of modules, and those with an underscore."""
+    own: tuple[tuple[str, Any], ...] = ()
+    """Functions, classes and modules of the user, with the name of the variable, or in variables."""
 
     @classmethod
     def of(cls, code: str, namespace: Mapping[str, Any]) -> Before:
         """Look at the variables now."""
         names = reachable_names(code, namespace)
         values = user_variables(namespace)
+        seen, own, left = dict[str, int](), list[tuple[str, Any]](), _MOST_OTHERS
+        for name, value in values.items():
+            if name in names or (left > 0 and not is_large(value)):
+                seen[name], found, count = _print_and_own(value, MOST_PARTS if name in names else _MOST_OF_OTHER)
+                own += [(name if one is value else "", one) for one in found]
+                left -= 0 if name in names else count
+        hidden = hidden_names(namespace)
+        own += [(name, value) for name, value in hidden.items() if isinstance(value, ModuleType | FunctionType | type)]
         return cls(
             values,
             {name: describe_value(values[name]) for name in names},
-            {name: value_fingerprint(values[name]) for name in names},
+            {name: seen[name] for name in names},
             frozenset(name for name, value in namespace.items() if isinstance(value, ModuleType)),
+            {name: found for name, found in seen.items() if name not in names},
+            {name: state for name, value in values.items() if (state := read_state(value)) is not None},
+            frozenset(name for name, called in _used(code).items() if name in names and _may_change(values[name], called=called)),
+            frozenset(hidden),
+            tuple(own),
         )
 
     @property
@@ -297,29 +279,110 @@ class Before:
         """A key of what the code can reach: equal within one kernel for equal variables."""
         return f"{hash(tuple(sorted(self.prints.items()))) & (2**64 - 1):016x}"
 
+    def is_as_before(self, name: str, value: object) -> bool:
+        """Whether `value` is what the variable held, as far as that was looked at."""
+        if name in self.prints:
+            return value_fingerprint(value) == self.prints[name]
+        return name not in self.others or value_fingerprint(value, _MOST_OF_OTHER) == self.others[name]
+
     def changes(self, namespace: Mapping[str, Any]) -> list[Change]:
         """Return what is different now, by name."""
         now, found = user_variables(namespace), list[Change]()
         for name in sorted(now.keys() | self.values.keys()):
+            if name in self.hidden:
+                continue
             if name not in self.values:
-                found.append(
-                    Change(name=name, kind="new", text=f"new {(made := describe_value(now[name])).type}, {made.text}", rebound=True)
-                )
-            elif name not in now:
-                found.append(Change(name=name, kind="deleted", text=f"deleted ({self._was(name).type})", rebound=True))
-            elif now[name] is not self.values[name]:
-                found.append(
-                    Change(name=name, kind="changed", text=value_difference(self._was(name), describe_value(now[name])), rebound=True)
-                )
-            elif name in self.prints and value_fingerprint(now[name]) != self.prints[name]:
-                lost = not_plain(now[name])
-                found.append(
-                    Change(name=name, kind="changed", text=value_difference(self.described[name], describe_value(now[name])), lost=lost)
-                )
+                made = describe_value(now[name])
+                found.append(Change(name=name, kind="new", text=f"new {made.type}, {made.text}", rebound=True))
+                continue
+            old = self.values[name]
+            inside = not self.is_as_before(name, old)
+            lost = "" if not inside or name in self.states else not_plain(old)
+            if name not in now:
+                text = f"deleted ({self._was(name).type})"
+                found.append(Change(name=name, kind="deleted", text=text, rebound=True, inside=inside, lost=lost))
+            elif now[name] is not old:
+                text = value_difference(self._was(name), describe_value(now[name]))
+                found.append(Change(name=name, kind="changed", text=text, rebound=True, inside=inside, lost=lost))
+            elif inside:
+                text = value_difference(self._was(name), describe_value(old))
+                found.append(Change(name=name, kind="changed", text=text, inside=True, lost=lost))
+            elif name in self.used:
+                text = "it cannot be seen whether it changed"
+                found.append(Change(name=name, kind="changed", text=text, inside=True, lost=not_plain(old)))
         return found
 
     def _was(self, name: str) -> Description:
         return self.described.get(name) or describe_value(self.values[name])
+
+
+def _print_and_own(value: object, most: int) -> tuple[int, list[Any], int]:
+    """Return the fingerprint of a value, the functions, classes and modules in it that may be the user's, and how many parts it has."""
+    tokens, own = list[object](), list[Any]()
+    for one, token in walk(value, most):
+        tokens.append(token)
+        if isinstance(one, type | FunctionType | ModuleType):
+            own.append(one)
+        elif type(one).__module__ != "builtins":
+            own.append(type(one))
+    return hash(tuple(tokens)), own, len(tokens)
+
+
+def read_state(value: object) -> Any:
+    """Return the state of a random generator; `None` for anything else."""
+    return value.getstate() if isinstance(value, random.Random) else numpy_random_state(value)
+
+
+def put_state(value: Any, state: Any) -> None:
+    """Set a random generator back to a state that `read_state` gave."""
+    if isinstance(value, random.Random):
+        value.setstate(state)
+    elif hasattr(value, "bit_generator"):
+        value.bit_generator.state = state
+    elif hasattr(value, "set_state"):
+        value.set_state(state)
+    else:
+        value.state = state
+
+
+def put_back(old: Any, value: Any) -> Any:
+    """Give an object its old content, so that whoever else holds it sees that too; returns the old value itself where that cannot be done."""
+    if type(old) in (list, bytearray):
+        old[:] = value
+    elif type(old) in (dict, set):
+        old.clear()
+        old.update(value)
+    elif type(old) is deque:
+        old.clear()
+        old.extend(value)
+    elif type(old).__module__ == "numpy" and getattr(old, "shape", None) == getattr(value, "shape", ()) and old.dtype == value.dtype:
+        old[...] = value
+    else:
+        return value
+    return old
+
+
+def _may_change(value: object, *, called: bool) -> bool:
+    """Whether code that names an opaque value may change it: by a method, or by taking the next item of an iterator."""
+    return (called or hasattr(type(value), "__next__")) and is_opaque(value)
+
+
+def _used(code: str) -> dict[str, bool]:
+    """Return the names in code; `True` for one whose methods it calls, or whose items or attributes it sets."""
+    try:
+        tree = compile(code, "<cell>", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    except (SyntaxError, ValueError):
+        return {}
+    found = dict[str, bool]()
+    for node in ast.walk(cast("ast.AST", tree)):
+        if isinstance(node, ast.Name):
+            found.setdefault(node.id, False)
+        target = node.func if isinstance(node, ast.Call) else node
+        if not isinstance(target, ast.Attribute | ast.Subscript) or not isinstance(target.value, ast.Name):
+            continue
+        if target is not node or not isinstance(target.ctx, ast.Load):
+            found[target.value.id] = True
+    return found
 
 
 def value_difference(was: Description, now: Description) -> str:
@@ -334,7 +397,7 @@ def value_difference(was: Description, now: Description) -> str:
         parts.append(f"missing values {was.missing or 0:,} → {now.missing or 0:,}")
     if not parts and was.rows is None and was.text != now.text:
         parts.append(f"{was.text} → {now.text}")
-    return " · ".join(parts) or "other values"
+    return " · ".join(parts) or ("other values" if was.type in _VALUES else "changed inside")
 
 
 def _columns(was: dict[str, str], now: dict[str, str]) -> Iterator[str]:

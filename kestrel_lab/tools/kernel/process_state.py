@@ -1,0 +1,179 @@
+"""State behind the names, before and after code: settings of the process, attributes of modules and classes, files, threads.
+
+What the import of an installed library does is no doing of the code: it goes into the state before. That is why imports are watched.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.kernel.attributes import Snapshot, own_holders
+from kestrel_lab.tools.kernel.effects import Witness
+from kestrel_lab.tools.kernel.fingerprints import in_library, is_own
+from kestrel_lab.tools.kernel.probes import ABSENT, PROBES, Probe, Reading, probe_of, read_all, same
+from kestrel_lab.tools.kernel.values import Buffers, encode_value
+from kestrel_lab.tools.kernel.variables import Alteration, Before, Change
+
+
+@dataclass(slots=True)
+class ProcessState:
+    """The state beside variables, as it was before code ran."""
+
+    shell: Any
+    witness: Witness
+    _readings: dict[str, dict[Any, Any]]
+    _attributes: Snapshot
+    _importing: bool = field(default=False)
+
+    @classmethod
+    def of(cls, code: str, shell: Any, before: Before, hidden: str = "") -> ProcessState:
+        """Look at what is there now, for `code` that is about to run; files in the folder `hidden` are not looked at."""
+        attributes = Snapshot.of(code, shell.user_ns, own_holders(before.own))
+        return cls(shell, Witness(hidden), {name: dict(found) for name, found in read_all(shell).items()}, attributes)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look on while the code runs in the block."""
+        with self.witness.watching(), _watched_imports(self._around_import):
+            yield
+
+    @contextmanager
+    def _around_import(self) -> Iterator[None]:
+        """Let what the import of a library does in the block belong to the state before."""
+        earlier = read_all(self.shell)
+        try:
+            with self.witness.paused():
+                yield
+        finally:
+            for probe in PROBES:
+                self._absorb(probe, earlier[probe.name], probe.reading(self.shell))
+            self._attributes.look_again()
+
+    def _absorb(self, probe: Probe, earlier: Reading, later: Reading) -> None:
+        mine = self._readings[probe.name]
+        for key, (was, now) in probe.difference(earlier, later).items():
+            if not same(mine.get(key, ABSENT), was):
+                continue  # the code has changed it before
+            if now is ABSENT:
+                mine.pop(key, None)
+            else:
+                mine[key] = now
+
+    def alterations(self) -> list[Alteration]:
+        """Return what is different now."""
+        found = [one for probe in PROBES if (one := self._of_probe(probe)) is not None]
+        # Attributes first: what a probe puts back into a list of `sys` goes into the list that was there.
+        return [*_joined([*self._attributes.alterations(), *found]), *self.witness.alterations()]
+
+    def _of_probe(self, probe: Probe) -> Alteration | None:
+        old, new = self._readings[probe.name], probe.reading(self.shell)
+        changed = probe.difference(old, new) if old or not probe.library else {}
+        if not changed:
+            return None
+        change = Change(name=probe.name, kind="state", text=probe.text(changed), lost=probe.lost)
+
+        def restore() -> None:
+            if probe.restore is not None:
+                probe.restore(self.shell, {key: was for key, (was, _) in changed.items()})
+
+        def matches(place: int) -> bool:
+            now = probe.reading(self.shell)
+            return all(same(now.get(key, ABSENT), values[place]) for key, values in changed.items())
+
+        return Alteration(change, restore, lambda: matches(1), lambda: matches(0))
+
+    def adoptable(self, changes: list[Change], buffers: Buffers) -> dict[str, Json]:
+        """Return the states among these changes that go along with the values of a preview, by the name of the probe.
+
+        Raises `NotPlain` for one that cannot be handed over.
+        """
+        probes = [probe for probe in PROBES if probe.adopted and any(one.name == probe.name for one in changes)]
+        return {probe.name: encode_value(dict(probe.reading(self.shell)), buffers) for probe in probes}
+
+
+def _joined(found: list[Alteration]) -> Iterator[Alteration]:
+    """Yield one alteration for each name: `sys.path` is an attribute of a module and has a probe for what is in it."""
+    by_name = dict[str, list[Alteration]]()
+    for one in found:
+        by_name.setdefault(one.change.name, []).append(one)
+    for same_name in by_name.values():
+        yield same_name[0] if len(same_name) == 1 else _both(same_name)
+
+
+def _both(parts: list[Alteration]) -> Alteration:
+    def restore() -> None:
+        for part in parts:
+            part.restore()
+
+    lost = next((part.change.lost for part in parts if part.change.lost), "")
+    change = replace(parts[-1].change, lost=lost)
+    return Alteration(change, restore, lambda: all(one.is_as_left() for one in parts), lambda: all(one.is_back() for one in parts))
+
+
+def is_adopted(change: Change) -> bool:
+    """Whether a change of state goes along when the values of a preview are taken over."""
+    return any(probe.adopted and probe.name == change.name for probe in PROBES)
+
+
+def adopt_states(shell: Any, states: Mapping[str, Any]) -> None:
+    """Take over states that a preview handed over; raises `ValueError` for one that no preview may."""
+    for name, values in states.items():
+        probe = probe_of(name)
+        if not probe.adopted or probe.restore is None or not isinstance(values, dict):
+            raise ValueError(f"{name} cannot be taken over")
+        probe.restore(shell, values)
+
+
+# Imports.
+
+_BOOTSTRAP = "<frozen importlib._bootstrap>"
+
+
+@contextmanager
+def _watched_imports(around: Callable[[], Any]) -> Iterator[None]:
+    """Enter `around()` in the block whenever this thread imports an installed library that is not loaded yet."""
+    machinery: Any = importlib._bootstrap
+    load, here, inside = machinery._find_and_load, threading.get_ident(), False
+
+    def find_and_load(name: str, import_: Any) -> Any:
+        nonlocal inside
+        if inside or threading.get_ident() != here or not _is_library(name):
+            return load(name, import_)
+        inside = True
+        try:
+            with around():
+                return load(name, import_)
+        finally:
+            inside = False
+
+    # Python leaves its own import machinery out of tracebacks, by the name of the file.
+    find_and_load.__code__ = find_and_load.__code__.replace(co_filename=_BOOTSTRAP)
+    machinery._find_and_load = find_and_load
+    try:
+        yield
+    finally:
+        if machinery._find_and_load is find_and_load:
+            machinery._find_and_load = load
+
+
+def _is_library(name: str) -> bool:
+    """Whether the module that is about to be loaded is an installed one."""
+    top = name.partition(".")[0]
+    loaded = sys.modules.get(top)
+    if isinstance(loaded, ModuleType):
+        return not is_own(top)
+    try:
+        spec = find_spec(top)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    where = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+    return bool(where) and in_library(str(where))
