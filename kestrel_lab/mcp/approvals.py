@@ -50,7 +50,9 @@ class Definition:
     def schema(self) -> dict[str, Json]:
         """The JSON Schema of the arguments."""
         found = self.fields.get("inputSchema")
-        return found if isinstance(found, dict) else {"type": "object", "properties": {}}
+        if not isinstance(found, dict):
+            return {"type": "object", "properties": {}}
+        return {key: value for key, value in found.items() if not (value is None and key in {"type", "properties", "required"})}
 
     @property
     def says(self) -> str:

@@ -28,6 +28,7 @@ from kestrel_lab.mcp.approvals import Definition, check_definitions
 from kestrel_lab.mcp.authorization import provider_of
 from kestrel_lab.mcp.config import ServerConfig
 from kestrel_lab.mcp.elicitation import Ask, Person, answer_elicitation
+from kestrel_lab.mcp.repair import repair_results
 from kestrel_lab.mcp.results import LONGEST, Answer, answer_of, resource_text, text_of
 from kestrel_lab.mcp.sandboxing import network_hint, sandboxed_server
 from kestrel_lab.mcp.stdio_transport import ServerLog, open_pipe
@@ -99,6 +100,8 @@ class Connection:
         self._stop, self._turn = asyncio.Event(), asyncio.Event()
         self._wanted, self._listed = 1, 0  # changes of its tools announced by the server, and those listed since
         self._listing = asyncio.Lock()
+        self._left_out: dict[str, str] = {}
+        """What the server listed last that is not as the protocol says, and why."""
         self._at_work: dict[Person, None] = {}
         """Whom the requests under way are for, in their order."""
 
@@ -280,6 +283,7 @@ class Connection:
         try:
             async with AsyncExitStack() as stack:
                 self._client = await stack.enter_async_context(await self._make_client(stack))
+                repair_results(self._client.session, self._left_out.__setitem__)
                 info = self._client.server_info
                 self.who = "" if info is None else one_line(f"{info.name} {info.version}", 80)
                 await self._list()
@@ -346,6 +350,7 @@ class Connection:
             if self._listed == (wanted := self._wanted):
                 return
             client = cast("Client", self._client)
+            self._left_out.clear()
             found = [
                 Definition(name=tool.name, fields=tool.model_dump(mode="json", by_alias=True, exclude_none=True))
                 for tool in await self._pages(client.list_tools, "tools")
@@ -354,7 +359,8 @@ class Connection:
                 with suppress(ToolError):  # it says that it has resources, and cannot list them
                     some = (await self._asked(client.list_resources)).resources
                     found += [READ_RESOURCE] if some or (await self._asked(client.list_resource_templates)).resource_templates else []
-            self.definitions, self.refused = check_definitions(found)
+            self.definitions, refused = check_definitions(found)
+            self.refused = {one_line(name, 60): why for name, why in self._left_out.items()} | refused
             self._listed = wanted
 
     async def _listen(self, client: Client) -> None:

@@ -70,7 +70,8 @@ async def answer_elicitation(server: str, params: ElicitRequestParams, ask: Ask)
     if not fields:
         return ElicitResult(action="accept" if await ask(head, (_YES, DECLINE)) == _YES else "decline", content={})
     content: dict[str, Any] = {}
-    for number, (name, about) in enumerate(fields.items(), 1):
+    for number, (name, said) in enumerate(fields.items(), 1):
+        about = said if isinstance(said, dict) else {}
         place = f" ({number} of {len(fields)})" if len(fields) > 1 else ""
         found = await _field(f"{head}\n{_field_text(name, about)}{place}", about, ask, optional=name not in required)
         if found is None:

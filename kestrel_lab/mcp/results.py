@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kestrel_lab.core.json_types import Json, dumps
 from kestrel_lab.core.messages import IMAGE_BYTES, IMAGE_TYPES, ImagePart
 from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
+from kestrel_lab.tools.results import to_json
 
 if TYPE_CHECKING:
     from mcp_types import CallToolResult
@@ -33,9 +34,9 @@ def answer_of(result: CallToolResult) -> Answer:
     """Return the answer of a tool; its structured content was validated against the tool's output schema by the SDK."""
     text, images = text_of(result.content)
     structured: Any = result.structured_content
-    if structured is None or (text and not structured) or len(dumps(structured)) > LONGEST:
+    shown = None if structured is None else _sanitize(structured)
+    if shown is None or (text and not shown) or len(dumps(shown)) > LONGEST:
         return Answer(value=text, images=images)
-    shown = _sanitize(structured)
     # Servers wrap a bare text, number or list in an object of one key, which says no more than what it wraps.
     inner = next(iter(shown.values())) if isinstance(shown, dict) and len(shown) == 1 else shown
     if not text or _is_same_json(text, shown):
@@ -94,8 +95,11 @@ def _is_same_json(text: str, value: Json) -> bool:
 
 
 def _sanitize(value: Any) -> Any:
+    """Return a value with harmless texts, and numbers that JSON does not have by their names."""
     if isinstance(value, str):
         return sanitize_text(value)
+    if isinstance(value, float):
+        return to_json(value)
     if isinstance(value, list):
         return [_sanitize(item) for item in value]
     return {sanitize_text(key): _sanitize(item) for key, item in value.items()} if isinstance(value, dict) else value

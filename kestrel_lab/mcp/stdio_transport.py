@@ -217,8 +217,9 @@ class _Incoming:
             try:
                 message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:  # half a character, as of a text that was cut, is JSON and yet refused
-                whole = json.dumps(json.loads(line.decode("utf-8", "replace")), ensure_ascii=False).encode("utf-8", "replace")
-                message = jsonrpc_message_adapter.validate_json(whole, by_name=False)
+                whole = json.loads(line.decode("utf-8", "replace"))
+                text = json.dumps(_response(whole) or whole, ensure_ascii=False).encode("utf-8", "replace")
+                message = jsonrpc_message_adapter.validate_json(text, by_name=False)
         except (ValueError, RecursionError):
             self._log.write(b"[not a message] " + line[:_HEAD] + b"\n")
             self._garbage += 1
@@ -256,6 +257,23 @@ class _Incoming:
         else:
             how = f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
         return f"{how}; it said last: {self._log.last}" if self._log.last else how
+
+
+def _response(message: Any) -> dict[str, Any] | None:
+    """Return a response whose result or error is no object as one that says so; `None` for anything else."""
+    number = message.get("id") if isinstance(message, dict) and "method" not in message else None
+    if not isinstance(number, int | str) or isinstance(number, bool):
+        return None
+    head = {"jsonrpc": "2.0", "id": number}
+    result, error = message.get("result"), message.get("error")
+    if error is None and (isinstance(result, dict) or (result is None and "result" in message)):
+        return {**head, "result": result or {}}
+    if error is None:
+        return {**head, "error": {"code": -32603, "message": f"its result is no object: {one_line(json.dumps(result), 200)}"}}
+    fields = error if isinstance(error, dict) else {"message": error}
+    code, said = fields.get("code"), fields.get("message")
+    text = said if isinstance(said, str) else one_line(json.dumps(error), 500)
+    return {**head, "error": {"code": code if isinstance(code, int) else -32603, "message": text}}
 
 
 async def _write(program: Program, messages: Any) -> None:

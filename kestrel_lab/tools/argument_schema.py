@@ -213,6 +213,12 @@ class TypedArguments:
         return f"{message}, not {one_line(repr(error['input']), 60)}"
 
 
+def properties_of(schema: Mapping[str, Json]) -> dict[str, Mapping[str, Json]]:
+    """Return what a schema says of each argument; nothing for one of which it says no more than `true`."""
+    found = schema.get("properties")
+    return {name: one if isinstance(one, dict) else {} for name, one in found.items()} if isinstance(found, dict) else {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class SchemaArguments:
     """Arguments described only by a JSON Schema that another program enforces, such as a tool server.
@@ -226,8 +232,7 @@ class SchemaArguments:
 
     def validate(self, args: dict[str, Json]) -> dict[str, Json]:
         """The arguments as they are; raises `ToolArgumentsError` for a missing key, or an unknown one where the schema forbids it."""
-        properties, required = self.schema.get("properties"), self.schema.get("required")
-        known = properties if isinstance(properties, dict) else {}
+        known, required = properties_of(self.schema), self.schema.get("required")
         names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
         lines = [f"- {name}: required but missing" for name in names if name not in args]
         if self.schema.get("additionalProperties") is False:

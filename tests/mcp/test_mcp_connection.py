@@ -327,3 +327,155 @@ def test_the_end_of_an_open_connection_is_told_once_with_the_reason(tmp_path: Pa
         assert len(ended) == 1
 
     asyncio.run(go())
+
+
+# What is almost as the protocol says.
+
+
+def listing(*tools: Any, **more: Any) -> dict[str, Any]:
+    """Answers of a server with these tools."""
+    return {"tools/list": {"tools": [*tools], **more}, "tools/call": {"content": [{"type": "text", "text": "OK"}]}}
+
+
+RECURSIVE = {"type": "object", "properties": {"next": {"$ref": "#"}, "x": True}, "$defs": {"a": {"$ref": "#/$defs/a"}}}
+
+
+@pytest.mark.parametrize(
+    ("odd", "refused"),
+    [
+        ({"name": "odd"}, ""),
+        ({"name": "odd", "inputSchema": None, "description": None, "annotations": None, "outputSchema": None, "_meta": None}, ""),
+        ({"name": "odd", "inputSchema": {"type": "object", "properties": {"x": True, "y": False}}}, ""),
+        ({"name": "odd", "inputSchema": {"type": "object", "properties": None, "required": None}}, ""),
+        ({"name": "odd", "inputSchema": RECURSIVE}, ""),
+        ({"name": "odd", "inputSchema": {"type": "object"}, "outputSchema": {"type": "objekt"}}, ""),
+        ({"name": "odd", "inputSchema": {"type": "object"}, "outputSchema": True}, ""),
+        ({"name": "odd", "inputSchema": {}}, "odd"),
+        ({"name": "odd", "inputSchema": True}, "odd"),
+        ({"name": "odd", "inputSchema": []}, "odd"),
+        ({"name": "odd", "inputSchema": {"type": "object"}, "description": 7}, "odd"),
+        ({"name": "odd", "inputSchema": {"type": "object", "properties": {"x": {"enum": [f"option {n}" for n in range(5_500)]}}}}, "odd"),
+        ({"name": "an odd/name", "inputSchema": {"type": "object"}}, "an odd/name"),
+        ({"name": "名前", "inputSchema": {"type": "object"}}, "名前"),
+        ({"name": "", "inputSchema": {"type": "object"}}, ""),
+        ({"name": "look", "inputSchema": {"type": "object"}}, "look"),
+        ({"inputSchema": {"type": "object"}}, "number 1 of tools"),
+        ({"name": 7, "inputSchema": {"type": "object"}}, "number 1 of tools"),
+        ("odd", "number 1 of tools"),
+        (None, "number 1 of tools"),
+    ],
+)
+def test_one_odd_tool_takes_no_other_with_it(odd: Any, refused: str, tmp_path: Path) -> None:
+    """A definition is mended where it says enough, else left out by name with the reason; all others can be called."""
+
+    async def go() -> None:
+        async with connected(tmp_path, listing(odd, TOOL)) as made:
+            assert await called(made) == "OK"
+            assert refused in made.refused or not refused
+            if not made.refused:
+                assert await called(made, "odd", x=1) == "OK"
+
+    asyncio.run(go())
+
+
+def test_a_listing_that_is_odd_itself_is_read(tmp_path: Path) -> None:
+    """A cursor that is null or a number, and a note that is no object."""
+    for more in ({"nextCursor": None}, {"_meta": None}, {"_meta": []}):
+
+        async def go(more: dict[str, Any] = more) -> None:
+            async with connected(tmp_path, listing(TOOL, **more)) as made:
+                assert await called(made) == "OK"
+
+        asyncio.run(go())
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        ({"_meta": {}}, ""),
+        ({"content": None}, ""),
+        ({"content": []}, ""),
+        ({"content": ["OK", {"type": "text", "text": "more"}]}, "OK\nmore"),
+        ({"content": [{"text": "OK"}]}, "OK"),
+        ({"content": [{"type": "text", "text": "OK", "annotations": None, "_meta": None}]}, "OK"),
+        ({"content": [{"type": "text", "text": {"a": 1}}]}, '{"a": 1}'),
+        ({"content": [{"type": "text"}]}, "[text, not shown: it is not as the protocol says]"),
+        (
+            {"content": [{"type": "hologram", "data": 7}, {"type": "text", "text": "OK"}]},
+            "[hologram, not shown: it is not as the protocol says]\nOK",
+        ),
+        ({"content": [{"type": "image"}]}, "[image, not shown: it is not as the protocol says]"),
+        ({"content": [{"type": "image", "data": "#", "mimeType": "image/png"}]}, "[image image/png, 0 bytes, not shown: it is not Base64]"),
+        ({"content": [None, 7]}, "7"),
+        ({"content": [{"type": "text", "text": "OK"}], "structuredContent": None, "isError": None, "_meta": None}, "OK"),
+        ({"content": [{"type": "text", "text": "OK"}], "structuredContent": {"a": NAN}}, {"text": "OK", "structured": {"a": "NaN"}}),
+        ({"content": [], "structuredContent": {"a": [float("inf"), -float("inf"), 1.5]}}, {"a": ["Infinity", "-Infinity", 1.5]}),
+        ({"content": [], "structuredContent": [1, 2]}, {"result": [1, 2]}),
+        ({"content": [{"type": "text", "text": "OK"}], "isError": "false"}, "OK"),
+    ],
+)
+def test_an_answer_that_is_almost_usual_is_read(result: Any, value: Any, tmp_path: Path) -> None:
+    """What can be read of it is the answer; what cannot is named."""
+
+    async def go() -> None:
+        async with connected(tmp_path, {**TOOLS, "tools/call": result}) as made:
+            assert await called(made) == value
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ({"error": {"code": "E_LIMIT", "message": "no quota"}}, "no quota"),
+        ({"error": {"code": 7, "message": None}}, '"code": 7'),
+        ({"error": {"message": "no quota"}}, "no quota"),
+        ({"error": "no quota"}, "no quota"),
+        ({"result": ["no quota"]}, "no quota"),
+        ({"result": "no quota"}, "no quota"),
+        ({}, "no object"),
+    ],
+)
+def test_a_response_of_another_form_is_an_error_of_its_call(reply: dict[str, Any], words: str, tmp_path: Path) -> None:
+    """Its words are told at once, not when the time is up."""
+    script = (
+        "import json, sys\n"
+        "for line in sys.stdin:\n"
+        "    m = json.loads(line); first = m.get('method') == 'initialize'; listing = m.get('method') == 'tools/list'\n"
+        f"    known = {{'protocolVersion': '2025-06-18', 'capabilities': {{'tools': {{}}}}, 'serverInfo': {{'name': 's', 'version': '1'}}}}\n"
+        f"    body = {{'result': known}} if first else {{'result': {TOOLS['tools/list']!r}}} if listing else {reply!r}\n"
+        "    'id' in m and print(json.dumps({'jsonrpc': '2.0', 'id': m['id'], **body}), flush=True)\n"
+    )
+
+    async def go() -> None:
+        async with connected(tmp_path, {}, args=["-S", "-c", script]) as made:
+            with pytest.raises(ToolError, match=words):
+                await called(made)
+            assert made.alive
+
+    asyncio.run(go())
+
+
+def test_resources_and_prompts_that_are_almost_usual_are_read(tmp_path: Path) -> None:
+    """One that is not is left out, and contents that are not whole are shown as far as they go."""
+    answers = {
+        **WITH_ALL,
+        **TOOLS,
+        "resources/list": {"resources": [{"name": "no address"}, A_FILE, None]},
+        "resources/templates/list": {"resourceTemplates": [{"name": "x"}, A_TEMPLATE]},
+        "prompts/list": {"prompts": [{"title": "no name"}, {"name": "good", "description": None}]},
+        "resources/read notes://a": {"contents": [{"text": "held"}, {"uri": "notes://b", "text": None}, "bare"]},
+    }
+
+    async def go() -> None:
+        async with connected(tmp_path, answers) as made:
+            listed = (await made.resource("")).value
+            assert "notes://a" in str(listed)
+            assert "notes://{day}" in str(listed)
+            assert [one.name for one in await made.prompts()] == ["good"]
+            assert (await made.resource("notes://a")).value == "[notes://a]\nheld\n[notes://b]\n\n[notes://a]\nbare"
+
+    asyncio.run(go())

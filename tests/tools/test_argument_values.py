@@ -31,11 +31,13 @@ from pydantic import (
     model_validator,
 )
 
-from kestrel_lab.core.calls import Danger
+from kestrel_lab.core.calls import Call, Danger
 from kestrel_lab.core.events.union import ToolAnswered, ToolCalled
 from kestrel_lab.lab import Lab
+from kestrel_lab.models.prompted_tools import brief_prompt, reply_schema, required_only, tool_prompt
+from kestrel_lab.runtime.security.authority import authority_arguments, content_arguments
 from kestrel_lab.testing import ScriptedModel
-from kestrel_lab.tools.argument_schema import ToolArgumentsError
+from kestrel_lab.tools.argument_schema import SchemaArguments, ToolArgumentsError
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.tool import Tool
 
@@ -281,3 +283,29 @@ def test_a_missing_argument_with_another_name_is_named() -> None:
     made = tool_of(Annotated[str, Field(alias="from")], [])
     with pytest.raises(ToolArgumentsError, match="from: required but missing"):
         made.validate({})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"x": True}},
+        {"properties": {"x": None}},
+        {"properties": {"x": []}},
+        {"properties": {"x": {"$ref": "#"}}},
+        {"properties": None, "required": None},
+        {"properties": True, "required": True},
+        {"properties": [], "required": ["x", 7, None]},
+        {},
+    ],
+)
+def test_any_schema_of_a_server_is_looked_at(schema: dict[str, Any]) -> None:
+    """What it says of an argument may be no more than that there is one; authority, search, prompts and rules take it as it is."""
+    args: dict[str, Any] = {"x": "q"}
+    made = Tool(name="s:t", description="d", function=print, arguments=SchemaArguments(tool="s:t", schema=schema))
+    assert made.validate(args) == args
+    call = Call(id="c", kind="tool", target="s:t", args=args)
+    assert authority_arguments(call, made) == args
+    assert content_arguments(made) == frozenset()
+    assert "s:t" in tool_prompt([made.spec()], thought=False)
+    assert "s:t" in brief_prompt([made.spec()])
+    assert reply_schema([required_only(made.spec())], thought=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from kestrel_lab.core.calls import Call
 from kestrel_lab.core.json_types import Json
+from kestrel_lab.tools.argument_schema import properties_of
 
 if TYPE_CHECKING:
     from kestrel_lab.permissions.policy import Ruling
@@ -66,15 +67,14 @@ def is_authorised(call: Call, tool: Tool, taint: Taint, ruling: Ruling | None) -
 
 def authority_arguments(call: Call, tool: Tool) -> dict[str, Json]:
     """Return the arguments that bear authority: all but those declared as content and those left at their default."""
-    properties = cast("Mapping[str, Mapping[str, Json]]", tool.schema.get("properties") or {})
-    content = content_arguments(tool)
+    properties, content = properties_of(tool.schema), content_arguments(tool)
     return {name: value for name, value in call.args.items() if name not in content and not _default(properties.get(name, {}), value)}
 
 
 def content_arguments(tool: Tool) -> frozenset[str]:
     """Return the arguments that its author, or a `contentMediaType` in its schema, declares as content."""
-    properties = cast("Mapping[str, Mapping[str, Json]]", tool.schema.get("properties") or {})
-    return frozenset((*tool.content, *(name for name, one in properties.items() if "contentMediaType" in one)))
+    declared = (name for name, one in properties_of(tool.schema).items() if "contentMediaType" in one)
+    return frozenset((*tool.content, *declared))
 
 
 def _default(schema: Mapping[str, Json], value: Json) -> bool:
