@@ -226,7 +226,13 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
     )
 }
 """Every contract by its name."""
-FOR_INTENT: Final[Mapping[Intent, str]] = {"question": "brief", "edit": "patch", "explanation": "explanation", "research": "research"}
+FOR_INTENT: Final[Mapping[Intent, str]] = {
+    "question": "brief",
+    "edit": "patch",
+    "explanation": "explanation",
+    "research": "research",
+    "plan": "plan",
+}
 """Which contract fits what a goal asks for."""
 
 

@@ -1,4 +1,4 @@
-"""The intent of a goal: a question, a change of code, an explanation, or research. Rules decide; a model may be asked when they are unsure."""
+"""The intent of a goal: a question, a change of code, an explanation, research, or a plan. Rules decide; a model may be asked when they are unsure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal, get_args
 
-Intent = Literal["question", "edit", "explanation", "research"]
+Intent = Literal["question", "edit", "explanation", "research", "plan"]
 INTENTS: Final[tuple[Intent, ...]] = get_args(Intent)
 UNSURE: Final = 0.6
 """Below this share of all that speaks for any intent a second opinion is worth its price."""
@@ -29,6 +29,12 @@ _POLITE: Final = (
     r" you to |let'?s |(?:i|we) (?:need|want) to |you should |your task is to |try to |help me (?:to )?)*"
 )
 _THING: Final = r"(?:functions?|class(?:es)?|methods?|tests?|files?|modules?|scripts?|docstrings?|readme|imports?|options?|flags?|types?|bugs?|code|configs?|endpoints?|api)"
+_CARRIED_OUT: Final = rf"(?!.*\b(?:and|then) (?:then )?(?:{_EDIT}|execute|carry|do|follow|start|begin|run)\b)"
+"""Not where what is planned is also to be done."""
+_ASKS: Final = (
+    r"^(?!(?:what|which|where|who|whose|when|why|is|are|was|were|does|do|did|has|have|had|how (?:does|do|did|is|are|was|many|much))\b)"
+)
+"""Not where something is asked about that is there."""
 _RULES: Final[tuple[tuple[Intent, float, str], ...]] = (
     ("edit", 3, rf"^{_POLITE}{_EDIT}\b"),
     ("edit", 2, rf"[,;:.] {_POLITE}{_EDIT} \w"),
@@ -51,6 +57,8 @@ _RULES: Final[tuple[tuple[Intent, float, str], ...]] = (
     ("research", 2, r"\bwhich (?:library|libraries|framework|frameworks|tool|tools|database|model|models|service|approach)\b.*\b(?:should|best|better|recommended|suits?)\b|\b(?:vs\.?|versus)\b|\bdifferences? between\b"),
     ("research", 2.5, r"\bshould (?:we|i|one) (?:use|choose|pick|take|buy|adopt)\b"),
     ("research", 1.5, rf"^{_POLITE}(?:find out|report on|write (?:a|an) (?:report|survey|summary of the)|prepare a report)\b|\breport\b.*\bsources?\b"),
+    ("plan", 6, rf"^{_CARRIED_OUT}{_POLITE}plan\b(?!\s+(?:is|was|has|does|\w+s)\b)"),
+    ("plan", 6, rf"{_ASKS}{_CARRIED_OUT}(?:(?!\bplans?\b).)*?\b(?:an?|your|another) (?:[\w'-]+ ){{0,3}}(?:plan|roadmap)\b(?=\W*$|[,.:;!?)]|\s+(?:for|to|of|how|on|with|that|which|in|before|first|and)\b)"),
     ("question", 1.5, r"^(?:what|which|where|who|whom|whose|when|how (?:many|much|long|often|old|far|big|large))\b"),
     ("question", 1.5, r"^(?:is|are|was|were|does|do|did|has|have|had|can|could|will|would|should|may|must)\b"),
     ("question", 0.5, r"\?\s*$"),
@@ -62,7 +70,7 @@ What does this goal ask an assistant for?
 {goal}
 
 Answer with one word: question (a fact), edit (a change of files), explanation (how or why something works), research (several sources \
-compared)."""
+compared), plan (steps that somebody is to carry out later)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

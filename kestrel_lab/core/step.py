@@ -63,6 +63,8 @@ class Step:
     """The agents to which its agent may delegate: by name, fields of a step as JSON and a `description`."""
     turns: int | None = None
     """Most model turns of the step; the run's limit holds as well."""
+    repairs: int = 0
+    """How often an agent may put it right where it fails and trying again would not help; steps of stages only."""
     react: bool = False
     """Thought, action and observation are written as text, which works with models that have no tool calling."""
     temperature: float | None = None
@@ -83,6 +85,8 @@ class Step:
             raise UsageError(f"step {self.id!r} has a team and no goal: agents delegate, calls and operations do not")
         if twice := sorted({*self.given} & {*self.consumes}):
             raise UsageError(f"step {self.id!r} both consumes {twice[0]!r} and is given it")
+        if self.repairs < 0:
+            raise UsageError(f"step {self.id!r} has {self.repairs} repairs: at least 0 are needed")
         if self.turns is not None and self.turns < 1:
             raise UsageError(f"step {self.id!r} has {self.turns} turns: at least one is needed")
         try:
@@ -164,6 +168,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "temperature": (float, int, type(None)),
     "tools": (list, type(None)),
     "turns": (int, type(None)),
+    "repairs": int,
     "schema": (dict, type(None)),
 }
 """What the fields of a step are in JSON."""

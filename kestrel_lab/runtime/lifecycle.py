@@ -166,6 +166,7 @@ async def _run_plan(ctx: RunContext, desk: ApprovalDesk, plan: Plan) -> str:
         inputs=runner.inputs,
         preflight=partial(check_dependencies, ctx),
         on_disk=ctx.on_disk,
+        repair=runner.repair,
         budget=ctx.ports.budget,
         sleep=ctx.sleep,
     )
@@ -195,6 +196,10 @@ def _end_run(ctx: RunContext, status: RunStatus, finished: RunFinished) -> None:
 
 
 def _so_far(ctx: RunContext) -> str:
-    """Return the answer of a run that ends early: the last text of a model that worked as an agent."""
-    agents = {step.id for step in ctx.state.planned.steps if not step.operation}
-    return next((talk.text for name, talk in reversed(ctx.state.conversations.items()) if talk.text and name in agents), "")
+    """Return the answer of a run that ends early: the last text of a model that worked as an agent, none of behind a step that failed."""
+    state = ctx.state
+    agents = {step.id for step in state.planned.steps if not step.operation}
+    begun = [*state.conversations]
+    failed = [name for name, ok in state.finished_steps.items() if not ok and name not in state.skipped_steps and name in begun]
+    last = begun[: begun.index(failed[0]) + 1] if failed else begun
+    return next((text for name in reversed(last) if (text := state.conversations[name].text) and name in agents), "")

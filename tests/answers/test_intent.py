@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -128,3 +129,28 @@ def test_any_text_is_understood_somehow(goal: str) -> None:
     found = guess_intent(goal)
     assert found.intent in INTENTS
     assert 0 <= found.share <= 1
+
+
+@pytest.mark.parametrize(
+    ("goal", "intent"),
+    [
+        ("Make a plan", "plan"),
+        ("Make a plan for the migration to pydantic 2.", "plan"),
+        ("Plan the migration.", "plan"),
+        ("Can you draft a step-by-step plan to remove the cache?", "plan"),
+        ("I need a roadmap for the 2.0 release.", "plan"),
+        ("Let's plan the refactoring of parser.py", "plan"),
+        ("Write an implementation plan for retries.", "plan"),
+        ("Make a plan and carry it out.", "edit"),
+        ("Make a plan, then implement it.", "edit"),
+        ("Fix the plan parser.", "edit"),
+        ("Add a plan parser to the loader.", "edit"),
+        ("Implement the plan in PLAN.md", "edit"),
+        ("Is there a plan for 2.0?", "question"),
+        ("Which class makes a plan?", "question"),
+        ("How does the scheduler run a plan?", "explanation"),
+    ],
+)
+def test_a_plan_is_asked_for_or_spoken_of(goal: str, intent: str) -> None:
+    """A new plan is asked for by the verb or as what is to be made; a plan that is there, or is to be carried out as well, is another thing."""
+    assert guess_intent(goal).intent == intent

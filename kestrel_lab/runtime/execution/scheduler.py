@@ -27,6 +27,8 @@ class Outcome:
     """The plan with the steps that it grew, if it grew any."""
     artifacts: Mapping[str, Json] = field(default_factory=dict)
     """Artifacts that are there before these."""
+    reason: str = ""
+    """Why what it grew is needed, where it failed and is put right."""
 
 
 RunStep = Callable[[Step], Awaitable["Outcome | None"]]
@@ -187,7 +189,7 @@ class StepScheduler:
         if outcome.grown is not None:
             new = [other for other in outcome.grown.steps if other.id not in self._steps]
             self._emit(PlanExtended(step=step.id, steps=[other.as_json() for other in new], artifacts=dict(outcome.artifacts)))
-        self._emit(StepFinished(step=step.id, ok=True, skipped=outcome.skipped, output=outcome.output))
+        self._emit(StepFinished(step=step.id, ok=True, skipped=outcome.skipped, output=outcome.output, reason=outcome.reason))
         if outcome.grown is not None:
             self._arrange(outcome.grown)
             for name in (*self._errors, *self._skipped):  # what has grown may wait for what failed before

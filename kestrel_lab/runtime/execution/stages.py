@@ -37,17 +37,18 @@ class StageRunner:
         inputs: Callable[[Step], Mapping[str, Json]],
         preflight: Callable[[Step], Awaitable[None]],
         on_disk: Callable[[], Awaitable[None]],
+        repair: Callable[[Step, RunError], Outcome | None] = lambda _step, _error: None,
         budget: RetryBudget | None = None,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         """Prepare; `inputs` gives the artifacts of a step, `preflight` raises a `RunError` when something that it needs is not there.
 
         `emit` records an event and takes it into `state`; `on_disk` waits until what was recorded is safe: nothing is begun, or begun
-        anew, before a checkpoint is.
+        anew, before a checkpoint is. `repair` gives the outcome of a step that failed for good and grows what puts it right, or `None`.
         """
         self._run, self._state, self._toolbox, self._emit = run, state, toolbox, emit
         self._inputs, self._preflight, self._on_disk, self._sleep = inputs, preflight, on_disk, sleep
-        self._budget = budget or RetryBudget()
+        self._repair, self._budget = repair, budget or RetryBudget()
 
     async def __call__(self, step: Step) -> Outcome:
         """Carry out `step`; raises what `run` raises, a failure of a stage with its class and what to do."""
@@ -61,7 +62,8 @@ class StageRunner:
                 await self._preflight(step)
                 outcome = await self._run(step)
             except RunError as error:
-                await self._failed(step, talk, error)
+                if (outcome := await self._failed(step, talk, error)) is not None:
+                    return outcome
             else:
                 self._checkpoint(step, "skipped" if outcome.skipped else "done", talk)
                 await self._on_disk()
@@ -75,17 +77,21 @@ class StageRunner:
             self._retry(step, talk, last.error_class, last.error_message, 0.0)
         return talk
 
-    async def _failed(self, step: Step, talk: Conversation, error: RunError) -> None:
-        """Wait until the next attempt may begin, or raise what ends the step."""
+    async def _failed(self, step: Step, talk: Conversation, error: RunError) -> Outcome | None:
+        """Wait until the next attempt may begin; return what puts the step right where it may not, or raise what ends it."""
         kind = failure_class(error)
         wait = self._budget.wait(error, talk.attempt - talk.earlier)
         if not self._may_repeat(step, talk, kind, wait):
             self._checkpoint(step, "failed", talk, kind, str(error))
+            if kind == "logic" and (repaired := self._repair(step, error)) is not None:
+                await self._on_disk()
+                return repaired
             raise self._ended(talk, kind, error)
         self._checkpoint(step, "retrying", talk, kind, str(error))
         self._retry(step, talk, kind, str(error), wait)
         await self._on_disk()
         await self._sleep(wait)
+        return None
 
     def _may_repeat(self, step: Step, talk: Conversation, kind: FailureClass, wait: float) -> bool:
         harmless = not step.tool or self._toolbox.get(step.tool).effect in REPEATABLE

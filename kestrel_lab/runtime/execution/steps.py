@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, cast
 from kestrel_lab.answers.claim_markdown import asks_for_claims
 from kestrel_lab.answers.output_types import OutputType
 from kestrel_lab.core.calls import Call, Danger, Problem
-from kestrel_lab.core.errors import START_STEP, RunError, ToolError, UsageError, did_you_mean
+from kestrel_lab.core.errors import START_STEP, ModelError, RunError, ToolError, UsageError, did_you_mean
 from kestrel_lab.core.events.union import StepStarted
-from kestrel_lab.core.json_types import Json, values_in
+from kestrel_lab.core.json_types import Json, readable, values_in
 from kestrel_lab.core.messages import ToolRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.plan_shapes import all_steps
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kestrel_lab.core.protocols import Model
+
+
+_REPAIR = """\
+Put a step right that failed:
+
+{work}
+
+The artifacts below say why it failed. Find out what is wrong, do what the step was for, in another way where this one does not work, \
+and say what came of it as the step would have."""
 
 
 def check_steps(steps: Iterable[Step], toolbox: Toolbox, operations: Mapping[str, Operation], resolve: Callable[[str], Model]) -> None:
@@ -112,6 +121,34 @@ class StepRunner:
             return await self._operate(step, inputs)
         await work_on_step(step, ctx, self._desk)
         return Outcome()
+
+    def repair(self, step: Step, error: RunError) -> Outcome | None:
+        """Return the outcome of a step that failed and grows an agent's step to put it right; `None` where that may not be, or would not help.
+
+        What a person or a rule denied is not done by other means, and a model that fails cannot put anything right.
+        """
+        denied = isinstance(error, ToolError) and (error.problem is None or error.problem.kind == "denied")
+        if step.repairs < 1 or denied or (isinstance(error, ModelError) and not isinstance(error, UnusableAnswer)):
+            return None
+        first, _, number = step.id.partition("/repair#")
+        text = "" if step.tool else self._ctx.state.conversation(step.id).text
+        given: dict[str, Json] = {"why it failed": str(error)} | ({"what it said": text} if text else {})
+        new = Step(
+            id=f"{first}/repair#{int(number or 0) + 1}",
+            goal=_REPAIR.format(work=step.goal or f"call {step.tool} with {readable(step.args)}"),
+            given={name: value for name, value in given.items() if name not in step.consumes} if not number else step.given | given,
+            depends_on=(step.id,),
+            consumes=step.consumes,
+            produces=step.produces,
+            parallelizable=False,
+            model=step.model,
+            instructions=step.instructions,
+            tools=step.tools,
+            schema=step.schema,
+            stage="repair",
+            repairs=step.repairs - 1,
+        )
+        return Outcome(grown=self._grown(step, Done(grows=(new,))), reason=f"it failed: {error}; {new.id} puts it right")
 
     def inputs(self, step: Step) -> dict[str, Json]:
         """The artifacts that `step` is given, by name."""

@@ -57,7 +57,7 @@ async def plan(scope: Scope) -> Done:
     """Propose a plan for `goal` and grow it: its steps run before anything that waits for this one.
 
     Arguments: `goal`; `context`, further information for the model; `max_steps`; `one_at_a_time`, whether the steps run
-    in order, each leaving an artifact; `stage`, the label of the steps. The last artifact that this step produces is what the last grown step
+    in order, each leaving an artifact and none behind one that failed; `repairs`, how often each of them is put right at most; `stage`, the label of the steps. The last artifact that this step produces is what the last grown step
     answers, one before it is the operation's own output, `{steps, acceptance_criteria}`. Artifacts it consumes without
     referring to them are shown to the model. An invalid proposal goes back to the model with its problems, twice at most.
     """
@@ -74,7 +74,7 @@ async def plan(scope: Scope) -> Done:
     proposed = await step_dialogue(scope).ask(text, lambda answer: _proposal(answer, toolbox, most))
     steps = _with_one_end(proposed, goal, scope.step.produces[-1:])
     if scope.args.get("one_at_a_time"):
-        steps = _with_artifacts(steps)
+        steps = _one_at_a_time(_with_artifacts(steps), args.whole("repairs", 0, least=0))
     grown = prefix_steps(scope.step.id, steps, stage=args.text("stage") or scope.step.stage)
     criteria = cast("list[Json]", list(proposed.acceptance_criteria))
     return Done(output={"steps": [step.id for step in grown], "acceptance_criteria": criteria}, grows=grown)
@@ -121,6 +121,19 @@ def _with_one_end(proposed: Plan, goal: str, produces: tuple[str, ...]) -> tuple
             consumes=tuple(names.values()),
             produces=produces,
         ),
+    )
+
+
+def _one_at_a_time(steps: tuple[Step, ...], repairs: int) -> tuple[Step, ...]:
+    """Return the steps each waiting for the one before it, so that nothing goes on behind a step that failed."""
+    order = Plan(steps=steps).order()
+    return tuple(
+        replace(
+            step,
+            depends_on=tuple(dict.fromkeys((*step.depends_on, *(before.id for before in order[max(0, place - 1) : place])))),
+            repairs=repairs,
+        )
+        for place, step in enumerate(order)
     )
 
 

@@ -18,6 +18,7 @@ from kestrel_lab.runtime.agent.structured_output import Dialogue, read_json
 from kestrel_lab.runtime.execution.artifacts import artifacts_prompt
 from kestrel_lab.runtime.execution.operation import Scope
 from kestrel_lab.runtime.operations.arguments import TEXTS, closed_object
+from kestrel_lab.runtime.review.answer_review import FORM
 from kestrel_lab.runtime.review.evidence_table import check_claims
 from kestrel_lab.verification.engine import UNFINISHED
 from kestrel_lab.verification.evidence import evidence_of, wrong_citations
@@ -140,7 +141,7 @@ class Formed:
 
     contract: Contract
     root: Path
-    name: str = "form"
+    name: str = FORM
 
     async def __call__(self, claim: Claim) -> Verification:
         """Judge the form, and that files named as existing exist; the content is not judged."""

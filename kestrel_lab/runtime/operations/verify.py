@@ -59,19 +59,23 @@ async def verify(scope: Scope) -> Done:
     `plan` proposed which the step waits for, hold as well. Steps it waits for that failed are issues too.
 
     Its output is the answer that passed; one that was given as claims with citations (`answers.claim_form`) is Markdown then. One that does not pass grows a step `STEP/repair#N`, which produces the answer
-    anew, and the next round `STEP#N`. After the last round a `RunError` tells what is still wrong.
+    anew, and the next round `STEP#N`. After the last round a `RunError` tells what is still wrong; an answer with which nothing is wrong but
+    its form is given then, and the verdict on the form is in the log.
     """
     order = _Order(scope)
-    answer, issues = order.text, list(order.failed)
+    answer, issues, form = order.text, list(order.failed), list[str]()
     if not answer:
         issues.append("there is no answer")
     for judge in order.verifiers() if answer else ():
         claim = Claim(goal=order.goal, answer=answer, criteria=order.criteria, evidence=await evidence_for(scope, answer, order.goal))
-        issues += await _run_verifier(judge, claim, scope)
+        found = await _run_verifier(judge, claim, scope)
+        (form if isinstance(judge, Formed) else issues).extend(found)
     issues += await _citation_issues(scope, order)
-    if not issues:
+    over = order.round > order.rounds
+    if not issues and (not form or over):  # what is right in another form is given, with what is wrong with its form beside it
         return Done(output=answer if order.claims else order.answer)
-    if order.round > order.rounds:
+    issues = [*form, *issues]
+    if over:
         times = f"{order.rounds} repair{'s' * (order.rounds != 1)}"
         raise UnmetError(f"the answer does not meet its criteria after {times}: {'; '.join(one_line(issue, 300) for issue in issues)}")
     return Done(grows=order.growth(answer, issues))

@@ -15,7 +15,7 @@ from kestrel_lab.answers.contracts import is_abstention
 from kestrel_lab.answers.next_actions import NextAction, next_actions
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.deeds import Deed
-from kestrel_lab.core.events.union import RunFinished
+from kestrel_lab.core.events.union import RunFinished, VerifierFinished
 from kestrel_lab.eventlog.run_state import RunState
 from kestrel_lab.runtime.review.calibration import FILE, calibration_for, known_models
 from kestrel_lab.runtime.review.evidence_table import (
@@ -40,6 +40,8 @@ REVIEW_S: Final = 2.0
 """Seconds that a review reads a workspace; nothing is said of the part of a huge one that was not read."""
 MOST_CONCERNS: Final = 20
 """Concerns stored with the answer."""
+FORM: Final = "form"
+"""The verifier that looks at the form of an answer."""
 _WRITE: Final = frozenset({"write_file", "edit_file", "multi_edit"})
 
 
@@ -63,12 +65,25 @@ async def review_answer(ctx: RunContext, answer: str) -> RunFinished:
         looked, _, _ = await asyncio.to_thread(look)
     # Whose words they are is folded from the log only where some answer orders anything.
     orders = await asyncio.to_thread(lambda taint: tuple(repeated_orders(answer, taint)), ctx.flow.now()) if ordered else ()
-    concerns = [*looked.concerns, *(one.as_json() for one in orders)]
+    concerns = [*looked.concerns, *(one.as_json() for one in (*orders, *await form_issues(ctx)))]
     end = await _held_back(ctx, replace(looked, concerns=concerns[:MOST_CONCERNS]))
     try:
         return await _with_calibration(ctx, end)
     except UsageError as error:  # the answer is not lost to a file that somebody edited
         return replace(end, concerns=[*end.concerns, make_issue("minor", "", str(error), "", check="calibration").as_json()])
+
+
+async def form_issues(ctx: RunContext) -> list[Issue]:
+    """Return what the last verdict on the form of the answer found wrong with it: that refuses no answer, it is said beside it."""
+    if not any(step.operation == "verify" and step.args.get("form") for step in ctx.state.planned.steps):
+        return []
+    await ctx.on_disk()
+    records = await asyncio.to_thread(ctx.store.records, ctx.run_id, types=(VerifierFinished.type,))
+    verdicts = [event for record in records if isinstance(event := record.event, VerifierFinished) and event.verifier == FORM]
+    fix = "ask for it again in that form, or without one"
+    return [
+        make_issue("minor", "", what, fix, check="form") for what in (verdicts[-1].issues if verdicts and not verdicts[-1].passed else ())
+    ]
 
 
 async def _held_back(ctx: RunContext, end: RunFinished) -> RunFinished:

@@ -106,6 +106,7 @@ class StepEntry(WorkEntry):
 
     depends_on: Names
     after_failure: bool = False
+    repairs: int = Field(default=0, ge=0, description="How often an agent puts it right at most where it fails; of a step with a stage.")
 
 
 class NodeEntry(WorkEntry):

@@ -11,7 +11,7 @@ from reference import put_prefix
 from kestrel_lab.answers.contracts import CONTRACTS, Contract
 from kestrel_lab.answers.intent import IntentGuess, decide_intent
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, StepStarted, VerifierFinished
+from kestrel_lab.core.events.union import ModelAnswered, ModelCalled, RunFinished, StepStarted, VerifierFinished
 from kestrel_lab.core.messages import ModelRequest
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.protocols import Claim
@@ -75,10 +75,32 @@ def test_a_form_is_told_looked_at_and_repaired(session: Session, workspace: Path
 
 
 def test_a_form_that_is_never_kept_is_reported(session: Session, workspace: Path) -> None:
-    """After two repairs the run fails and says what is wrong with the form: a verifier that passes everything would not."""
+    """After two repairs the answer is given, and what is wrong with its form stands beside it: a broken form fails nothing."""
     run = carry_out(session, workspace, "plan it", says(LONG, LONG), form="plan")
+    assert (run.status, run.answer.strip()) == (RunStatus.COMPLETE, LONG.strip())
+    assert [event.passed for event in run.events() if isinstance(event, VerifierFinished)] == [False, False, False]
+    (end,) = [event for event in run.events() if isinstance(event, RunFinished)]
+    assert [(one["severity"], one["check"], one["what"]) for one in end.concerns] == [
+        ("minor", "form", "form 'plan': the answer lacks the sections ## Goal, ## Steps, ## Checks, ## Risks")
+    ]
+    assert "the answer lacks the sections" in repr(run.report)
+
+
+def test_a_wrong_fact_fails_also_where_the_form_is_broken(session: Session, workspace: Path) -> None:
+    """What is wrong with the answer itself refuses it, and the form is named as well."""
+    run = carry_out(session, workspace, "where", says(LONG, f"{LONG} See `src.py:1`, and `a.py:77`."), form="brief", verify="repair")
     assert (run.status, run.outcome) == (RunStatus.FAILED, "unmet")
-    assert "after 2 repairs: form 'plan': the answer lacks the sections ## Goal, ## Steps, ## Checks, ## Risks" in run.reason
+    assert "form 'brief'" in run.reason
+    assert "a.py:77 is not there" in run.reason
+
+
+@pytest.mark.parametrize("goal", ["Make a plan", "Plan how to print less.", "Can you draft a plan for a smaller module?"])
+def test_a_goal_that_asks_for_a_plan_gets_the_form_of_one(session: Session, workspace: Path, goal: str) -> None:
+    """No model is asked what such a goal wants."""
+    run = carry_out(session, workspace, goal, says(LONG, PLAN), form="auto")
+    output = run._state.outputs["intake"]
+    assert isinstance(output, dict)
+    assert (output["intent"], output["form"], output["by"], run.status, run.answer) == ("plan", "plan", "rules", RunStatus.COMPLETE, PLAN)
 
 
 def test_with_a_level_facts_and_judges_look_too(session: Session, workspace: Path) -> None:
