@@ -187,14 +187,17 @@ class FileTaint:
         for path in paths:
             place, whole = copy / path, str(Path(root, path))
             with self._lock:
-                short, name = self._short.get(whole, {}), self._names.get(root, {}).get(path, "")
+                short, name = self._short.get(root, {}), self._names.get(root, {}).get(path, "")
                 folder = next((why for above, why in self._folders.items() if whole.startswith(f"{above}/")), "")
             try:
                 status = place.lstat()
                 if not stat.S_ISREG(status.st_mode):
                     continue
-                source = folder or name or (short.get(self._content(place, status), ("", 0))[0] if short else "")
-                source = source or (self._written_open(root, path, Path(root, path).lstat().st_ctime_ns) if self._open else "")
+                source = folder or name
+                if not source and short and status.st_size < _TELLING:
+                    why, began_ns = short.get(self._content(place, status), ("", 0))
+                    source = why if _changed_ns(root, path) >= began_ns else ""
+                source = source or (self._written_open(root, path, _changed_ns(root, path)) if self._open else "")
             except OSError:
                 continue
             if source:
@@ -419,3 +422,11 @@ class FileTaint:
                 self._hashes.clear()
             self._hashes[stamp] = content
         return content
+
+
+def _changed_ns(root: str, path: str) -> int:
+    """When a file was changed last, in nanoseconds; just now where it is gone, so that nobody's words are taken for one's own."""
+    try:
+        return Path(root, path).lstat().st_ctime_ns
+    except OSError:
+        return time.time_ns()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,9 @@ from kestrel_lab.core.json_types import dumps
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.removal import RemovalPlan, plan_removal, remove_from_log, removed_runs, rewrite, sweep_blobs
 from kestrel_lab.eventlog.run_status import at_work
-from kestrel_lab.eventlog.store import RunRow
+from kestrel_lab.eventlog.store import RunRow, SessionStore
+from kestrel_lab.runtime.forks.private_copy import copies_folder, remove_copy, runs_with_copies
+from kestrel_lab.tools.files.snapshots import SnapshotStore
 from kestrel_lab.tools.files.trash import TRASH
 from kestrel_lab.views.formatting import format_count
 from kestrel_lab.views.html.table_view import TableView
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from kestrel_lab.runtime.run import Run
     from kestrel_lab.runtime.session import Session
 
+_SETTLED_S = 3_600.0
+"""How old a copy is before no fork can be about to begin in it."""
 _AGE = re.compile(r"(\d+(?:\.\d+)?) ?([mhdw])")
 _SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0, "w": 604_800.0}
 _TRIALS = "SELECT count(*) FROM eval_runs WHERE result_json ->> '$.run' IN (SELECT value FROM json_each(?))"
@@ -105,8 +109,10 @@ def remove_runs(session: Session, *runs: str | Run[Any], children: bool = False)
     whose trials the runs are go with them; notes stay. Raises `UsageError` for a run that does not exist, or that somebody works on.
     """
     chosen = [run if isinstance(run, str) else run.id for run in runs]
+    snapshots = SnapshotStore(session.home)
     for _ in range(_TRIES):
         planned = plan_of(session, chosen, children=children)
+        files = _files_of(session.store, snapshots, planned.plan.keep)
         if remove_from_log(session.store, planned.plan):
             break
     else:
@@ -114,8 +120,10 @@ def remove_runs(session: Session, *runs: str | Run[Any], children: bool = False)
     for run in planned.runs:
         _remove_trash(session, run, planned.plan.keep[run.id])
         session.history.live.pop(run.id, None)
-        for copy in session.home.glob(f"*/{run.id}"):
-            shutil.rmtree(copy, ignore_errors=True)
+        for place in session.home.glob(f"*/{run.id}"):
+            if place != copies_folder(session.home, run.id):
+                shutil.rmtree(place, ignore_errors=True)
+    _remove_files(session, snapshots, files)
     session.cache.clear()
     return _rewritten(session, replace(planned, done=True))
 
@@ -143,9 +151,56 @@ def collect_garbage(session: Session) -> Swept:
             break
     else:
         raise StoreError(_BUSY)
+    _remove_copies(session)
     texts = sweep_blobs(session.store)
     done = _rewritten(session, Removal(runs=(), plan=plan, trials=0))
     return Swept(runs=len(plan.keep), texts=texts, freed=done.freed, problem=done.problem)
+
+
+# Files that forks need: contents of snapshots, and the private copies. Others may share both.
+
+_OF_FILES = "('files_kept', 'files_applied', 'run_started', 'run_forked')"
+"""The events that name contents of snapshots and private copies."""
+_NAME = re.compile(r"[0-9a-f]{32}")
+
+
+def _files_of(store: SessionStore, snapshots: SnapshotStore, keep: Mapping[str, int] | None = None) -> set[str]:
+    """Return the contents that events name: all, or of the runs in `keep` those behind that number."""
+    runs = [str(run) for (run,) in store.query("SELECT id FROM runs")] if keep is None else [*keep]
+    found, indexes = set[str](), set[str]()
+    for run in runs:
+        rows = store.query(
+            f"SELECT body, coalesce(body ->> '$.whole', body ->> '$.copy.whole', '') FROM events WHERE run_id = ? AND seq > ? AND type IN {_OF_FILES}",
+            (run, 0 if keep is None else keep[run]),
+        )
+        for body, whole in rows:
+            found.update(_NAME.findall(str(body)))
+            indexes.add(str(whole))
+    for whole in indexes - {""}:
+        found.update(entry.content for entry in (snapshots.index(whole) or {}).values() if entry.kind == "f")
+    return found - {""}
+
+
+def _remove_files(session: Session, snapshots: SnapshotStore, names: set[str]) -> None:
+    """Remove those of the contents `names` that no event names any more, and copies that no run works in."""
+    if names:
+        snapshots.drop(names - _files_of(session.store, snapshots))
+    _remove_copies(session)
+
+
+def _remove_copies(session: Session) -> None:
+    """Remove the private copies of runs that are gone; one in which a follow-up or a resumed fork works stays."""
+    store, gone = session.store, removed_runs(session.store)
+    rows = store.query(
+        "SELECT run_id, body ->> '$.copy.folder' FROM events WHERE type IN ('run_started', 'run_forked') AND body ->> '$.copy.folder' <> ''"
+    )
+    used = {str(folder) for run, folder in rows if run not in gone}
+    known = {str(run) for (run,) in store.query("SELECT id FROM runs")} - gone.keys()
+    for run in runs_with_copies(session.home):
+        folder = copies_folder(session.home, run)
+        fresh = folder.stat().st_mtime > time.time() - _SETTLED_S  # of a fork that is just being made
+        if run not in known and (run in gone or not fresh) and not any(Path(place).is_relative_to(folder) for place in used):
+            remove_copy(session.home, run)
 
 
 def _rewritten(session: Session, removal: Removal) -> Removal:

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -157,6 +157,25 @@ class SnapshotStore:
             self._used.add(file)
             return True
 
+    def drop(self, names: Collection[str]) -> int:
+        """Remove contents for good, and return how many there were; what lies in a bundle with one of them is kept in another."""
+        dropped = set[str]()
+        with self._lock:
+            for name in names:
+                if self._file(name).exists():
+                    self._file(name).unlink(missing_ok=True)
+                    dropped.add(name)
+            for bundle in [file.stem for file in self.contents.folder.glob(f"{_BUNDLE}*.txt")]:
+                places = self._places_in(bundle)
+                if gone := places.keys() & set(names):
+                    dropped |= gone
+                    content = self._file(bundle).read_bytes()
+                    self.keep_batch({name: content[at : at + length] for name, (_, at, length) in places.items() if name not in gone})
+                    self._file(bundle).unlink(missing_ok=True)
+            self._places = {name: found for name, found in self._places.items() if self._file(found[0]).exists()}
+            self._used.clear()
+        return len(dropped)
+
     def _file(self, name: str) -> Path:
         return self.contents.folder / f"{name}.txt"
 
@@ -172,9 +191,14 @@ class SnapshotStore:
                 bundle = file.removesuffix(".txt")
                 if bundle.startswith(_BUNDLE) and bundle not in self._bundles:
                     self._bundles.add(bundle)
-                    with suppress(OSError, ValueError), self._file(bundle).open("rb") as opened:
-                        head = opened.readline()
-                        self._places |= {name: (bundle, len(head) + at, length) for name, (at, length) in json.loads(head).items()}
+                    self._places |= self._places_in(bundle)
+
+    def _places_in(self, bundle: str) -> dict[str, tuple[str, int, int]]:
+        """Return where the contents of a bundle are; nothing for one that is gone or cannot be read."""
+        with suppress(OSError, ValueError), self._file(bundle).open("rb") as opened:
+            head = opened.readline()
+            return {name: (bundle, len(head) + at, length) for name, (at, length) in json.loads(head).items()}
+        return {}
 
     def _write(self, name: str, pieces: Iterable[bytes]) -> None:
         private_folder(self.contents.folder)

@@ -251,3 +251,39 @@ def test_other_connections_still_delete_nothing(tmp_path: Path) -> None:
             with pytest.raises(sqlite3.IntegrityError, match="E_APPEND_ONLY"):
                 raw.execute(sql)
     raw.close()
+
+
+def test_files_kept_for_forks_go_with_the_runs_that_had_them(tmp_path: Path) -> None:
+    """What snapshots hold of a removed run's files is gone, from bundles too, and what others share with it can still be had."""
+    work = tmp_path / "work"
+    work.mkdir()
+    for number in range(12):
+        (work / f"{number}.txt").write_text(f"plain {number}\n")
+    write = ("write_file", {"path": "new.txt", "content": f"{SECRET}\n"})
+    lab = lab_of(tmp_path, [write], "done", [("bash", {"command": "rm new.txt; echo more > other.txt"})], "done")
+    first, second = run(lab, tmp_path, "go"), run(lab, tmp_path, "and on", approve="auto:critical")
+    assert any(name.startswith("home/snapshots/") for name in holding(tmp_path))
+    (work / "new.txt").unlink(missing_ok=True)
+    lab.remove(first, second)
+    assert holding(tmp_path) == []
+    third = run(lab, tmp_path, "again", model=ScriptedModel([[write], "done"]))
+    fork = asyncio.run(lab.fork(third.id, at=1, model=ScriptedModel(lambda _request: "done")))
+    copy = Path(str(fork.files.folder))
+    assert (copy / "3.txt").read_text() == "plain 3\n" and not (copy / "new.txt").exists()
+    lab.close()
+
+
+def test_a_private_copy_goes_with_the_last_run_that_works_in_it(tmp_path: Path) -> None:
+    """A follow-up of a fork works on in the fork's copy: removing the fork leaves it, removing the follow-up too does not."""
+    (tmp_path / "work").mkdir()
+    lab = lab_of(tmp_path, [("write_file", {"path": "a.txt", "content": "a\n"})], "done")
+    parent = run(lab, tmp_path, "go")
+    fork = asyncio.run(lab.fork(parent.id, at=1, model=ScriptedModel(lambda _request: "done")))
+    copy = Path(str(fork.files.folder))
+    after = asyncio.run(lab.run("go on", follow=fork, model=ScriptedModel(lambda _request: "done")))
+    assert Path(str(after.files.folder)) == copy
+    lab.remove(fork)
+    assert copy.is_dir()
+    lab.remove(after)
+    assert not copy.exists()
+    lab.close()
