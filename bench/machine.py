@@ -8,7 +8,7 @@ import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from kestrel_lab.core.version import __version__
+from kestrel_lab.host.version import __version__
 
 OURS = ("litellm", "apsw")
 BUSY = 1.0

@@ -11,8 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kestrel_lab.core.version import __version__
 from kestrel_lab.host import safe_imports as modules
+from kestrel_lab.host.version import __version__
 
 modules.install_guard()
 

@@ -23,8 +23,8 @@ from kestrel_lab.core.calls import Danger, Usage
 from kestrel_lab.core.errors import ModelError, UsageError
 from kestrel_lab.core.messages import ModelAnswer, ModelRequest, ToolRequest
 from kestrel_lab.core.protocols import ModelKind, OnDelta
-from kestrel_lab.core.version import __version__
 from kestrel_lab.host.user import home_folder
+from kestrel_lab.host.version import __version__
 
 ACP: Final = "acp"
 _PROGRAMS: Final = (CLAUDE_CODE, CODEX, GEMINI, OPENCODE)

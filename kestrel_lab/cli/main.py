@@ -37,7 +37,6 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.protocols import Approver, Reporter
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import one_line, sanitize_text
-from kestrel_lab.core.version import __version__
 from kestrel_lab.evals.commits.bisect_result import BisectResult
 from kestrel_lab.evals.commits.comparison import Comparison
 from kestrel_lab.evals.commits.history import History
@@ -48,6 +47,7 @@ from kestrel_lab.evals.studies.ablation_result import Ablation
 from kestrel_lab.evals.summaries.breakdowns import CHECK_HEADINGS, FAILED_HEADINGS, failed_table, family_table, shared_checks
 from kestrel_lab.evals.summaries.result_table import summarise_configurations, summary_table
 from kestrel_lab.host.user import user_name
+from kestrel_lab.host.version import __version__
 from kestrel_lab.lab import Lab
 from kestrel_lab.permissions.rulebook import Rulebook
 from kestrel_lab.runtime.mcp.server_table import ServerTable

@@ -10,7 +10,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperGroup
 
-from kestrel_lab.core.version import __version__
+from kestrel_lab.host.version import __version__
 
 START: Final = f"""\
 kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they do, and measure them.

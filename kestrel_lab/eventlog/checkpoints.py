@@ -19,8 +19,8 @@ import msgspec
 
 from kestrel_lab.core.errors import StoreError
 from kestrel_lab.core.json_types import Json, content_key, dumps
-from kestrel_lab.core.version import __version__
 from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.host.version import __version__
 
 MEANING = 2
 """Raise this number when `RunState.apply` makes another state of the same events than before."""

@@ -68,8 +68,8 @@ class RunState:
     status: RunStatus = RunStatus.PLANNING
     started: RunStarted | None = None
     """With the model, tools and policy of the fork, in a forked run."""
-    copy: dict[str, Json] = field(default_factory=dict)
-    """The private copy of the workspace that a fork works in, see `RunForked.copy`; empty where it works in the workspace itself."""
+    private_copy: dict[str, Json] = field(default_factory=dict)
+    """The private copy of the workspace that a fork works in, see `RunForked.private_copy`; empty where it works in the workspace itself."""
     model_kind: str = "real"
     """`real` only if every model that worked on the run so far is."""
     plan: dict[str, Json] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class RunState:
     @property
     def folder(self) -> str:
         """Where its files are: the workspace, or the private copy of a fork."""
-        return str(self.copy["folder"]) if self.copy else self.project
+        return str(self.private_copy["folder"]) if self.private_copy else self.project
 
     @property
     def usage(self) -> Usage:
@@ -227,7 +227,7 @@ class RunState:
             case StateTransition():
                 self.status = RunStatus(event.target)
             case RunStarted():
-                self.started, self.model_kind, self.copy = event, event.model_kind, event.copy
+                self.started, self.model_kind, self.private_copy = event, event.model_kind, event.private_copy
                 self._take_over(event.earlier)
             case RunResumed():
                 self._resumed(event)
@@ -313,7 +313,7 @@ class RunState:
     def _forked(self, event: RunForked) -> None:
         """Go on without what was asked in the parent and not answered there: the fork asks for itself."""
         self.interrupted = False
-        self.copy = event.copy or self.copy
+        self.private_copy = event.private_copy or self.private_copy
         self._joined_by(event.model_kind)
         if self.started is not None:
             limits = event.limits or self.started.limits

@@ -23,7 +23,7 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import head_tail, one_line, sanitize_text
-from kestrel_lab.core.version import __version__
+from kestrel_lab.host.version import __version__
 from kestrel_lab.mcp.approvals import Definition, check_definitions
 from kestrel_lab.mcp.authorization import provider_of
 from kestrel_lab.mcp.config import ServerConfig

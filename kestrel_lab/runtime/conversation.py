@@ -44,7 +44,7 @@ def inherited_history(store: SessionStore, run_id: str, known: Callable[[str], F
         raise UsageError(f"run {run_id} has not ended: wait for it (kestrel follow {run_id}), or begin anew with --new")
     turn = cast("int", state.started.earlier.get("turn", 0)) + 1
     messages = [_rename_calls(message, turn) for message in _messages(state)]
-    return replace(state.started, copy=state.copy), {
+    return replace(state.started, private_copy=state.private_copy), {
         "turn": turn,
         "messages": [message.as_json() for message in messages],
         "recalled": [*sorted(state.recalled)],

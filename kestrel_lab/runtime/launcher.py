@@ -19,10 +19,10 @@ from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.plan_shapes import all_steps
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.run_types import Limits, RunStatus, new_run_id
-from kestrel_lab.core.version import __version__
 from kestrel_lab.eventlog import run_status as owner
 from kestrel_lab.eventlog.connection import process_name
 from kestrel_lab.eventlog.run_state import RunState
+from kestrel_lab.host.version import __version__
 from kestrel_lab.permissions.policy import Policy
 from kestrel_lab.permissions.rulebook import read_rulebook
 from kestrel_lab.runtime.agent.macro_calls import offer_macros, recorded_tools_of
@@ -112,7 +112,7 @@ class Launcher:
             known += (tool for tool in registry.toolbox if tool.group in (KERNEL_TOOLS, CELL_TOOLS) and tool not in known)
         agents = plan is None or any(step.goal and not step.operation for step in steps)  # operations ask models what needs no guidance
         given = self._given(place, trial=bool(options.scenario)) if agents and not is_adapter(model) else GivenTexts()
-        copy = {} if began is None or str(place.root) != began.copy.get("folder") else began.copy
+        copy = {} if began is None or str(place.root) != began.private_copy.get("folder") else began.private_copy
         project = began.workspace if began is not None and copy else str(place.root)
         toolbox = offer_macros(with_declarations(known, session.store), session.store, project)
         if given.skills:
@@ -125,11 +125,11 @@ class Launcher:
         met = session_time(ports.now())
         system = system_prompt(limits, options.instructions, met.line, citation_instructions(level, form, toolbox), given.prompt)
         options = replace(options, limits=limits, resolve=resolve, ports=replace(ports, look=level != "off"), output=output)
-        ctx = self._context(new_run_id(), RunState(copy=copy), options, model, toolbox, place, policy, growth, given.skills)
+        ctx = self._context(new_run_id(), RunState(private_copy=copy), options, model, toolbox, place, policy, growth, given.skills)
         started = RunStarted(
             goal=goal,
             workspace=project,
-            copy=copy,
+            private_copy=copy,
             model=model.name,
             model_kind=model.kind,
             system=system,
@@ -161,7 +161,7 @@ class Launcher:
             options,
             model=self._model_again(began, options.model),
             tools=recorded_tools_of(began) if options.tools is None else options.tools,
-            workspace=_folder_of(began.workspace, began.copy) if options.workspace == "." else options.workspace,
+            workspace=_folder_of(began.workspace, began.private_copy) if options.workspace == "." else options.workspace,
             rules=rules_from_json(began.rules) if options.rules is None else options.rules,
         )
         return given, earlier, began
@@ -232,9 +232,9 @@ class Launcher:
         store.run(run_id)
         branch = branch_of(run_id, records_to_fork(store, run_id, at), at, answer=answer, result=result)
         fork_id = new_run_id()
-        live, copy = branch.state.folder, branch.state.copy
+        live, copy = branch.state.folder, branch.state.private_copy
         if not in_place:
-            branch.state.copy = copy = copy_for_fork(store, session.recorders.store, fork_id, run_id, branch.state, branch.at)
+            branch.state.private_copy = copy = copy_for_fork(store, session.recorders.store, fork_id, run_id, branch.state, branch.at)
         try:
             ctx = self._again(fork_id, run_id, branch.began, branch.state, options)
         except BaseException:
@@ -252,7 +252,7 @@ class Launcher:
             by=process_name(),
             stage=stage,
             limits={} if options.limits is None else options.limits.as_json(),
-            copy=copy,
+            private_copy=copy,
         )
         now = store.fork_run(fork_id, forked, branch.state.status, branch.given)
         opening = (forked,) if branch.given is None else (forked, branch.given)
@@ -274,7 +274,7 @@ class Launcher:
         """Return the context of a run that goes on behind the events of `earlier`: with what is given anew, else with what it began with."""
         options.check_resumable()
         session, registry = self._session, self._session.registry
-        if state.copy and not Path(state.folder).is_dir():
+        if state.private_copy and not Path(state.folder).is_dir():
             raise UsageError(
                 f"the private copy of run {earlier} is gone ({state.folder} was removed): fork the run that it was forked from again"
             )
@@ -354,7 +354,7 @@ class Launcher:
         session, sandbox = self._session, self._session.sandbox
         if own := tuple(skill.root for skill in skills.values() if skill.own):
             sandbox = replace(sandbox, readable=own)
-        if shared := state.copy.get("objects"):
+        if shared := state.private_copy.get("objects"):
             sandbox = replace(sandbox, readable=(*sandbox.readable, *(Path(str(one)) for one in cast("list[Json]", shared))))
         return RunContext(
             run_id=run_id,

@@ -18,7 +18,7 @@ from kestrel_lab.core.errors import ApprovalRequired, KestrelError
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.version import __version__
+from kestrel_lab.host.version import __version__
 from kestrel_lab.runtime.context.run_options import RunChanges, RunOptions
 from kestrel_lab.runtime.conversation import Chat
 from kestrel_lab.runtime.run import Run

@@ -24,10 +24,10 @@ from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Reporter
 from kestrel_lab.core.run_types import TERMINAL, Limits
 from kestrel_lab.core.usage import UsageMeter
-from kestrel_lab.core.version import __version__
 from kestrel_lab.eventlog.run_status import at_work, visible_status
 from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.host.user import user_name
+from kestrel_lab.host.version import __version__
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 from kestrel_lab.server import protocol

@@ -15,8 +15,8 @@ from kestrel_lab.core.messages import Message
 from kestrel_lab.core.plan import Plan, Step
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.version import __version__
 from kestrel_lab.eventlog.conversation import read_images
+from kestrel_lab.host.version import __version__
 from kestrel_lab.models.chat_format import wire_name
 from kestrel_lab.runtime.context.images import with_images
 from kestrel_lab.runtime.run import Run

@@ -16,7 +16,7 @@ from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import Event, Record, RunInterrupted, RunStarted, StateTransition, Told
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import escape_surrogates
-from kestrel_lab.core.version import __version__
+from kestrel_lab.host.version import __version__
 from kestrel_lab.telemetry.spans import Attributes, Span, SpanFold
 
 if TYPE_CHECKING:

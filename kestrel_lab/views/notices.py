@@ -23,7 +23,7 @@ _MARKS = {"todo": "☐", "doing": "▶", "done": "☑", "dropped": "☒"}
 
 
 def copy_row(copy: Mapping[str, Json]) -> NoticeRow:
-    """Return the row that says what the files of a fork are: see `RunForked.copy`."""
+    """Return the row that says what the files of a fork are: see `RunForked.private_copy`."""
     exact = bool(copy.get("exact"))
     doubt = "" if exact else "; they may not be those of that moment"
     notes = cast("Sequence[str]", copy.get("notes") or ())

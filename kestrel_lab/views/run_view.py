@@ -239,7 +239,7 @@ def _forked(view: RunView, event: e.RunForked, at: float) -> list[Change]:
     if event.stage:
         parted = f"goes on with {event.parent}, which had ended, behind its last completed stage {event.stage!r} (event {event.at})"
     notice = row_builders.notice_row(view, "info", f"{parted}{given}")
-    copied = [] if event.stage or not event.copy else [row_builders.added_row(view, notices.copy_row(event.copy))]
+    copied = [] if event.stage or not event.private_copy else [row_builders.added_row(view, notices.copy_row(event.private_copy))]
     return [*head, *stopped, *withdrawn, notice, *copied]
 
 

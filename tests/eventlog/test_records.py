@@ -46,6 +46,8 @@ BY_ANNOTATION: dict[str, st.SearchStrategy[Any]] = {
     "float": numbers,
     "float | None": st.none() | numbers,
     "list[str]": st.lists(texts, max_size=3),
+    "list[str] | None": st.none() | st.lists(texts, max_size=3),
+    "int | None": st.none() | st.integers(),
     "dict[str, Json]": objects,
     "dict[str, Json] | None": st.none() | objects,
     "dict[str, str]": st.dictionaries(texts, texts, max_size=3),

@@ -283,7 +283,7 @@ def test_what_a_person_changed_since_is_not_in_the_fork(session: Session, folder
 
     held = files(copy_of(child))
     assert {path: one[-1] for path, one in held.items()} == {"a.txt": b"run\n", "b.txt": b"b\n"}
-    assert child._state.copy["exact"] is True
+    assert child._state.private_copy["exact"] is True
 
 
 def test_where_nothing_was_kept_the_fork_says_so(session: Session, folder: Path) -> None:
@@ -294,8 +294,8 @@ def test_where_nothing_was_kept_the_fork_says_so(session: Session, folder: Path)
     child = fork(session, run, number(run, ToolAnswered))
 
     assert (copy_of(child) / "b.txt").read_text() == "by hand\n"
-    assert child._state.copy["exact"] is False
-    assert "b.txt" in str(child._state.copy["notes"])
+    assert child._state.private_copy["exact"] is False
+    assert "b.txt" in str(child._state.private_copy["notes"])
 
 
 def test_an_old_log_has_its_changes_undone(session: Session, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,8 +324,8 @@ def test_an_old_log_has_its_changes_undone(session: Session, folder: Path, monke
     assert {"a.txt": b"old\n", "b.txt": b"b\n"}.items() <= {path: one[-1] for path, one in files(copy_of(first)).items()}.items()
     assert "new/c.txt" not in files(copy_of(first))
     assert files(copy_of(second))["a.txt"][-1] == b"1\n"
-    assert first._state.copy["exact"] is False
-    assert "bash" in str(first._state.copy["notes"])
+    assert first._state.private_copy["exact"] is False
+    assert "bash" in str(first._state.private_copy["notes"])
 
 
 def test_a_fork_is_made_after_the_folder_is_gone(session: Session, folder: Path) -> None:
@@ -440,7 +440,7 @@ def test_kinds_of_files_are_as_they_were(session: Session, folder: Path, tmp_pat
     assert not os.path.lexists(place / "pipe")
     assert not (place / "__pycache__").exists()
     assert (place / ".venv" / "cfg").read_text() == "v"
-    notes = str(child._state.copy["notes"])
+    notes = str(child._state.private_copy["notes"])
     assert "outer" in notes
     assert "copied as they are now: .venv" in notes
     assert remove_copy(session.home, child.id)
@@ -506,10 +506,10 @@ def test_a_large_file_is_copied_where_it_is_the_same(session: Session, folder: P
     other = fork(session, run, number(run, ModelCalled))
 
     assert (copy_of(same) / "big.bin").read_bytes() == b"x" * 5_000
-    assert same._state.copy["exact"] is True
+    assert same._state.private_copy["exact"] is True
     assert not (copy_of(other) / "big.bin").exists()
-    assert other._state.copy["exact"] is False
-    assert "big.bin" in str(other._state.copy["notes"])
+    assert other._state.private_copy["exact"] is False
+    assert "big.bin" in str(other._state.private_copy["notes"])
 
 
 def test_taint_of_files_is_carried_into_the_copy(session: Session, folder: Path) -> None:

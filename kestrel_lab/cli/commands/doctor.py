@@ -17,10 +17,10 @@ from kestrel_lab.cli.frontend import frontend_of
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.redaction import REDACTED, Redactor, secret_values
-from kestrel_lab.core.version import __version__
 from kestrel_lab.host.filesystem import is_shared, kind_of_filesystem
 from kestrel_lab.host.git import git_program
 from kestrel_lab.host.vector_tables import load_problem
+from kestrel_lab.host.version import __version__
 from kestrel_lab.lab import Lab
 from kestrel_lab.models.fallback import EscalatingModel
 from kestrel_lab.models.resolve import available_models

@@ -41,8 +41,8 @@ class RunStarted(Event, frozen=True, kw_only=True):
     `runtime.conversation`; what of it the log keeps: `eventlog.shared_conversation`."""
     params: dict[str, Json] = field(default_factory=dict)
     """Parameters of the models, by name."""
-    copy: dict[str, Json] = field(default_factory=dict)
-    """Of a run that follows a fork, the private copy of the workspace in which that worked: see `RunForked.copy`."""
+    private_copy: dict[str, Json] = field(default_factory=dict)
+    """Of a run that follows a fork, the private copy of the workspace in which that worked: see `RunForked.private_copy`."""
     images: list[dict[str, Json]] = field(default_factory=list)
     """Images beside the goal: `{media_type, blob}`; the bytes are kept beside the log under that name."""
     output: dict[str, Json] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class RunForked(Event, frozen=True, kw_only=True):
     """The last completed stage of the parent, when this is how a run that had ended was resumed."""
     limits: dict[str, Json] = field(default_factory=dict)
     """In force from here on; empty for the parent's."""
-    copy: dict[str, Json] = field(default_factory=dict)
+    private_copy: dict[str, Json] = field(default_factory=dict)
     """The private copy of the workspace that it works in; empty where it works in the folder of its parent. Memory, macros and settings are
     those of the workspace. `folder` is its path, `whole` names the index of its files as they were made, `source` says what they were made
     of, `exact` whether they are certainly those of that moment, `notes` what they are not, `objects` has git folders that it shares."""

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from kestrel_lab.core.errors import UsageError, most_severe
 from kestrel_lab.core.json_types import content_key
 from kestrel_lab.core.protocols import Model
-from kestrel_lab.core.version import RELEASE
 from kestrel_lab.evals.execution.eval_run import EvalRun, eval_run_of, last_eval_run, resumed_trials
 from kestrel_lab.evals.execution.prepare import PreparedSuite, prepare_suite
 from kestrel_lab.evals.execution.progress import EvalProgress, rate_limit_counts, slowdowns_since
@@ -30,6 +29,7 @@ from kestrel_lab.evals.suite import MOST_EPOCHS, Config, Scenario, Suite
 from kestrel_lab.evals.suites.cassettes import with_cassette
 from kestrel_lab.evals.suites.loader import load_suite
 from kestrel_lab.eventlog.store import SessionStore
+from kestrel_lab.host.version import RELEASE
 from kestrel_lab.models.wrapper import prepare_models
 from kestrel_lab.runtime.options import takes_options
 from kestrel_lab.runtime.session import Session

@@ -15,10 +15,10 @@ from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.plan import Plan
 from kestrel_lab.core.run_types import RunStatus
 from kestrel_lab.core.sanitize import head_tail, one_line
-from kestrel_lab.core.version import __version__
 from kestrel_lab.evals.execution.trial import ANSWER_KEPT
 from kestrel_lab.evals.metrics import measure_run
 from kestrel_lab.evals.stored_trials import EvalRow
+from kestrel_lab.host.version import __version__
 from kestrel_lab.runtime.context.recorded_tools import recorded_tool
 
 COMMIT: Final = "imported"

@@ -49,7 +49,7 @@ async def run_adapter(step: Step, adapter: Adapter, ctx: RunContext, desk: Appro
         await work.ask_to_begin()
     work.keep_decisions()
     work.close_calls("the program was stopped while this call ran or waited; it may have taken effect")
-    moved = talk.borrowed and bool(ctx.state.copy)  # programs look for a session in the folder where it was begun
+    moved = talk.borrowed and bool(ctx.state.private_copy)  # programs look for a session in the folder where it was begun
     resumes = bool(talk.session) and not moved and (not talk.borrowed or adapter.capabilities.resume == "any")
     messages = with_images(await with_note_texts(talk.sent, ctx), ctx.store)
     last = messages[-1] if messages[-1].role == "user" else Message(role="user", text=GO_ON)

@@ -101,7 +101,7 @@ def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence
 
     Raises `UsageError` for a run without a copy, and where the copy or what it was made of is gone.
     """
-    if not state.copy or state.started is None:
+    if not state.private_copy or state.started is None:
         raise UsageError(f"run {run_id} works in the workspace itself: there is nothing to apply")
     snapshots = SnapshotStore(store.path.parent, writes=False)
     copy, workspace = Path(state.folder), Path(state.started.workspace)
@@ -109,7 +109,7 @@ def changes_of(store: SessionStore, run_id: str, state: RunState, runs: Sequence
         raise UsageError(f"the private copy of run {run_id} is gone: {copy} was removed")
     if not workspace.is_dir():
         raise UsageError(f"the workspace {workspace} is gone: what the run made is in {copy}")
-    if (base := snapshots.index(str(state.copy["whole"]))) is None:
+    if (base := snapshots.index(str(state.private_copy["whole"]))) is None:
         raise UsageError(f"what the copy of run {run_id} began with is not kept any more: compare {copy} with {workspace} by hand")
     base = _with_applied(base, store, runs)
     try:

@@ -84,8 +84,8 @@ def _kept_then(records: Sequence[Record], at: int, snapshots: SnapshotStore) -> 
                 entries = None
             elif entries is not None:
                 _apply(entries, event.changed, event.gone)
-        elif isinstance(event, RunStarted | RunForked) and event.copy:
-            entries, last = snapshots.index(str(event.copy["whole"])), record.seq
+        elif isinstance(event, RunStarted | RunForked) and event.private_copy:
+            entries, last = snapshots.index(str(event.private_copy["whole"])), record.seq
     if entries is None:
         return None
     following = next((record.event for record in records[at:] if isinstance(record.event, FilesKept)), None)

@@ -72,7 +72,7 @@ _VARIABLES_OF_NOW: Final = "variables: those of the notebook as they are now; th
 
 
 def copy_for_fork(store: SessionStore, snapshots: SnapshotStore, fork_id: str, run_id: str, state: RunState, at: int) -> dict[str, Json]:
-    """Make the private copy for a fork of `run_id` at event `at`, behind which that was in `state`; returns `RunForked.copy`.
+    """Make the private copy for a fork of `run_id` at event `at`, behind which that was in `state`; returns `RunForked.private_copy`.
 
     Raises `UsageError` where nothing is known of the files, or the copy cannot be made.
     """
@@ -105,7 +105,7 @@ def carry_taint(ctx: RunContext, live: str) -> None:
 
 
 def make_copy(then: FilesThen, workspace: Path, live: Path, run_id: str, snapshots: SnapshotStore) -> dict[str, Json]:
-    """Make a private copy of the files `then`, for a fork named `run_id`; returns `RunForked.copy`.
+    """Make a private copy of the files `then`, for a fork named `run_id`; returns `RunForked.private_copy`.
 
     `workspace` is what the run was begun in, `live` where its files are now. Raises `UsageError` where the copy cannot be made; then
     nothing is left of it.

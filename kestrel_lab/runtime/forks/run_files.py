@@ -77,7 +77,7 @@ class RunFiles(TextView):
 
     @property
     def _copy(self) -> dict[str, Json]:
-        return self._run._state.copy
+        return self._run._state.private_copy
 
     def __repr__(self) -> str:
         if self.folder == self.workspace:

@@ -48,7 +48,7 @@ _TICK_NS = 50_000_000
 _ASK_S = 0.01
 """How long an answer of the log counts. A call that began as much earlier would not have been looked at either."""
 _Key = tuple[str, str, float]
-_FOLDER = """coalesce((SELECT first.body ->> '$.copy.folder' FROM events AS first
+_FOLDER = """coalesce((SELECT first.body ->> '$.private_copy.folder' FROM events AS first
   WHERE first.run_id = runs.id AND first.seq = coalesce(runs.forked_at, 0) + 1), runs.workspace)"""
 """Where the files of a run are: its first event names the private copy of a fork."""
 _TAINTS = f"""

@@ -171,14 +171,14 @@ class Taint:
         """Take one event in."""
         match event:
             case RunStarted():
-                self._root = str(event.copy.get("folder") or event.workspace)
+                self._root = str(event.private_copy.get("folder") or event.workspace)
                 self.words += [event.goal, *(text for _, text in texts_in(event.plan))]
                 self._offered(event.tools)
                 self._guided(event)
                 self._planned(event.plan)
                 self._take_over(event.earlier, conversation_step(event.plan))
             case RunForked():
-                self._root = str(event.copy.get("folder") or self._root)
+                self._root = str(event.private_copy.get("folder") or self._root)
                 self._offered(event.tools)
             case PlanProposed():
                 self._planned(event.plan)

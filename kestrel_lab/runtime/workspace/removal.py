@@ -170,7 +170,7 @@ def _files_of(store: SessionStore, snapshots: SnapshotStore, keep: Mapping[str, 
     found, indexes = set[str](), set[str]()
     for run in runs:
         rows = store.query(
-            f"SELECT body, coalesce(body ->> '$.whole', body ->> '$.copy.whole', '') FROM events WHERE run_id = ? AND seq > ? AND type IN {_OF_FILES}",
+            f"SELECT body, coalesce(body ->> '$.whole', body ->> '$.private_copy.whole', '') FROM events WHERE run_id = ? AND seq > ? AND type IN {_OF_FILES}",
             (run, 0 if keep is None else keep[run]),
         )
         for body, whole in rows:
@@ -192,7 +192,7 @@ def _remove_copies(session: Session) -> None:
     """Remove the private copies of runs that are gone; one in which a follow-up or a resumed fork works stays."""
     store, gone = session.store, removed_runs(session.store)
     rows = store.query(
-        "SELECT run_id, body ->> '$.copy.folder' FROM events WHERE type IN ('run_started', 'run_forked') AND body ->> '$.copy.folder' <> ''"
+        "SELECT run_id, body ->> '$.private_copy.folder' FROM events WHERE type IN ('run_started', 'run_forked') AND body ->> '$.private_copy.folder' <> ''"
     )
     used = {str(folder) for run, folder in rows if run not in gone}
     known = {str(run) for (run,) in store.query("SELECT id FROM runs")} - gone.keys()

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote, urlsplit
 
-from kestrel_lab.core.version import __version__
+from kestrel_lab.host.version import __version__
 from kestrel_lab.tools.web.urls import Url, address_refusal, is_number, join_url, read_url
 
 if TYPE_CHECKING:
