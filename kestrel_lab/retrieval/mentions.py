@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kestrel_lab.language.code_tokens import COMMON, search_terms
-from kestrel_lab.retrieval.indexing.languages import LANGUAGES
+from kestrel_lab.language.grammars import LANGUAGES
 
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _URL = re.compile(r"https?://\S+")

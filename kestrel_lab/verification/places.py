@@ -6,17 +6,15 @@ goal names, that the run itself wrote or deleted, that the sentence proposes to 
 
 from __future__ import annotations
 
-import ast
 import difflib
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from kestrel_lab.core.citations import Citation, citations_in
 from kestrel_lab.core.text_files import split_lines
-from kestrel_lab.language.python_ast import tree_of
+from kestrel_lab.language.definitions import definitions_in
 from kestrel_lab.verification.claims import Mention, Statement, files_in, folders_in, names_in, preceding_name
 from kestrel_lab.verification.issues import Issue, make_issue
 from kestrel_lab.verification.quotes import contains_quote, quotes_in, with_context_lines
@@ -151,9 +149,10 @@ def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: 
         return f"{where} has nothing of {name}, which is defined at {at}"
     names = [name for name in names_in(said.text, said.shown) if not any(name in part for part in cited.path.split("/"))]
     known = {name: f"{path}:{line}" for path, text in texts.items() for name in reversed(names) if (line := _first_line(name, text))}
-    if not known or any(_stands_near(name, cited, path, text) for path, text in texts.items() for name in known):
+    around = [_text_near(cited, path, text) for path, text in texts.items()]
+    if not known or any(whole_word(name).search(near) for near in around for name in known):
         return ""
-    if any(contains_quote(quote, [with_context_lines(cited, text)]) for quote in quotes_in(said) for text in texts.values()):
+    if any(contains_quote(quote, around) for quote in quotes_in(said)):
         return ""
     first = next(iter(reversed(known)))
     return f"{where} has nothing of {', '.join(list(known)[:3])}; {first} is at {known[first]}"
@@ -161,13 +160,21 @@ def _wrong_lines(subject: Subject, said: Statement, cited: Citation, *, others: 
 
 def _defined_elsewhere(name: str, cited: Citation, texts: Mapping[str, str]) -> str:
     """Where a name is defined that the cited lines neither have nor are in; empty where they do, or where it is not defined."""
-    short, places = name.rpartition(".")[2], [(path, one) for path, text in texts.items() for one in _definitions(path, text)]
-    fits = [(path, one) for path, one in places if f".{one.name}".endswith(f".{name}")]
-    fits = fits or [(path, one) for path, one in places if "." in name and not name[0].isupper() and one.name.rpartition(".")[2] == short]
+    short, places = name.rpartition(".")[2], [(path, one) for path, text in texts.items() for one in definitions_in(path, text)]
+    fits = [(path, one) for path, one in places if f".{one.qualified}".endswith(f".{name}")]
+    fits = fits or [(path, one) for path, one in places if "." in name and not name[0].isupper() and one.name == short]
     near = any(one.first <= cited.last and cited.first <= one.last for _, one in fits)
-    if not fits or near or any(whole_word(short).search(with_context_lines(cited, text)) for text in texts.values()):
+    if not fits or near or any(whole_word(short).search(_text_near(cited, path, text)) for path, text in texts.items()):
         return ""
     return f"{fits[0][0]}:{fits[0][1].first}"
+
+
+def _text_near(cited: Citation, path: str, text: str) -> str:
+    """The cited lines with those near them and with the definitions that they are in: a line speaks for its whole function or class."""
+    around = [one for one in definitions_in(path, text) if one.first <= cited.last and cited.first <= one.last]
+    first = min((one.first for one in around), default=0)
+    lines = split_lines(text)[first - 1 : max(one.last for one in around)] if around else ()
+    return "\n".join((with_context_lines(cited, text), *(one.qualified for one in around), *lines))
 
 
 def _first_line(name: str, text: str) -> int:
@@ -180,46 +187,8 @@ def _words_elsewhere(said: Statement, cited: Citation, texts: Mapping[str, str])
     if sum(bool(one.path) for one in citations_in(said.text)) != 1:
         return ""
     for quote in quotes_in(said):
-        found = [text for text in texts.values() if contains_quote(quote, [text])]
-        if found and len(found) == len(texts) and not any(contains_quote(quote, [with_context_lines(cited, text)]) for text in found):
+        found = [(path, text) for path, text in texts.items() if contains_quote(quote, [text])]
+        near = any(contains_quote(quote, [_text_near(cited, path, text)]) for path, text in found)
+        if found and len(found) == len(texts) and not near:
             return quote
     return ""
-
-
-def _stands_near(name: str, cited: Citation, path: str, text: str) -> bool:
-    """Whether a name is in or around the cited lines, or is that of what they are in."""
-    if whole_word(name).search(with_context_lines(cited, text)):
-        return True
-    return any(name in one.name.split(".") and one.first <= cited.last and cited.first <= one.last for one in _definitions(path, text))
-
-
-class Definition(NamedTuple):
-    """A class, a function or a constant of a file, with its first and last lines."""
-
-    name: str
-    """With the classes and functions that it is in, such as `Flask.run`."""
-    first: int
-    last: int
-
-
-@lru_cache(maxsize=64)
-def _definitions(path: str, text: str) -> tuple[Definition, ...]:
-    """The definitions of a Python file; empty for another one, and for what cannot be parsed."""
-    try:
-        tree = tree_of(text) if path.endswith(".py") else ast.Module([], [])
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
-    return tuple(_defined_in(tree.body, ""))
-
-
-def _defined_in(body: list[ast.stmt], holder: str) -> Iterator[Definition]:
-    for node in body:
-        last = node.end_lineno or node.lineno
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield Definition(f"{holder}{node.name}", min([node.lineno, *(mark.lineno for mark in node.decorator_list)]), last)
-            yield from _defined_in(node.body, f"{holder}{node.name}.")
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (Definition(f"{holder}{one.id}", node.lineno, last) for one in targets if isinstance(one, ast.Name))
-        elif isinstance(node, ast.If | ast.Try | ast.With):
-            yield from _defined_in([*node.body, *getattr(node, "orelse", [])], holder)

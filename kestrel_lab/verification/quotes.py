@@ -42,6 +42,8 @@ _ON: Final = re.compile(r"[\"'][ \t\r]*(?:#[^\n]*)?\\?\n[ \t]*(?:\+[ \t]*)?[fbru
 """Where a string goes on in the next line."""
 _ESCAPE: Final = re.compile(r"\\u([0-9a-fA-F]{4})")
 """A character as JSON and strings of code write it."""
+_TAG: Final = re.compile(r"</?(?:a|b|i|u|em|strong|span|small|code|p|br|div|li|ul|ol|td|th|tr|h[1-6])(?:\s[^<>\n]{0,200})?/?>")
+"""Marks of HTML, which nobody reads as words."""
 _PUT_IN: Final = re.compile(r"[\"'] ?\+ ?[\w.()\[\]]{1,60} ?\+ ?[fbruFBRU]{0,2}[\"']")
 """Where something is put into a string by `+`."""
 
@@ -54,6 +56,7 @@ def quote_words(text: str) -> list[str]:
 @lru_cache(maxsize=128)
 def words_of_text(text: str) -> str:
     """The words of a file's text, strings and comments that go on over lines put together."""
+    text = _TAG.sub(" ", text)
     text = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
     text = re.sub(r"\n[ \t]*(?:#+|//+|\*|>|\.\.)[ \t]?", " ", text)
     text = _HOLE.sub(f" {_FILLED} ", re.sub(r"\\[nrt]", " ", _PUT_IN.sub("{}", _ON.sub("", text))))

@@ -222,3 +222,23 @@ def test_a_warning_is_the_same_in_two_previews(person: Typist) -> None:
 
     assert result.startswith("True")
     assert "UserWarning: A" in result and "kestrel-preview" not in result
+
+
+def test_what_was_denied_is_not_reported_as_done(person: Typist) -> None:
+    """After a person, or a policy, has denied the code, "Done. `df` lost its rows." is a concern, and the frame is as it was; done code is none."""
+    person.run(
+        "def claims(code, answer, **options):\n"
+        "    return Lab(model=ScriptedModel([[('run_python', {'code': code})], answer]), **options)\n"
+        "def concerns(run): return [one['what'] for e in run.events() if e.type == 'run_finished' for one in e.concerns]\n"
+        "code, passive = 'df.drop(df.index[:5], inplace=True)', '`df` was cleaned: it lost its rows.'"
+    )
+    person.run("lab = claims(code, 'Done. `df` lost its rows.')\n%kestrel run 'clean' --as r", answer="n")
+    denied = person.run("print(len(df), concerns(r))")
+    person.run("lab = claims(code, passive, approve='deny')\n%kestrel run 'clean' --as r", answer="n")
+    ruled = person.run("print(len(df), concerns(r))")
+    person.run("lab = claims(code, passive)\n%kestrel run 'clean' --as r", answer="y")
+    done = person.run("print(len(df), concerns(r))")
+
+    assert denied.startswith("90 ['the answer says “Done.”, but the call of run_python was denied', 'the answer says “lost”")
+    assert ruled.startswith("90 ['the answer says “was cleaned”, but the call of run_python was denied")
+    assert done == "85 []\n"

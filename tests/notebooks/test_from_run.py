@@ -221,7 +221,7 @@ def test_undone_and_stopped_calls_of_a_log_are_no_part_of_what_was_executed() ->
         KernelUndone(calls=["b"], kernel="k"),
     ]
     texts = {event.call: event.text for event in events if isinstance(event, ToolAnswered)}
-    run: Any = SimpleNamespace(id="r", goal="g", answer="", events=lambda: events, results=texts)
+    run: Any = SimpleNamespace(id="r", goal="g", answer="", events=lambda: events, results=texts, _state=SimpleNamespace(folder="."))
     store: Any = None
     turn = recomputation._turn(run, store)
 

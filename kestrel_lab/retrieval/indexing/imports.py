@@ -6,7 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 
-from kestrel_lab.retrieval.indexing.languages import language_of
+from kestrel_lab.language.grammars import language_of
 
 
 def resolve_import(path: str, kind: str, target: str, names: str, known: frozenset[str]) -> list[str]:

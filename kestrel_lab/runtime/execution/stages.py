@@ -62,8 +62,8 @@ class StageRunner:
                 await self._preflight(step)
                 outcome = await self._run(step)
             except RunError as error:
-                if (outcome := await self._failed(step, talk, error)) is not None:
-                    return outcome
+                if (repaired := await self._failed(step, talk, error)) is not None:
+                    return repaired
             else:
                 self._checkpoint(step, "skipped" if outcome.skipped else "done", talk)
                 await self._on_disk()

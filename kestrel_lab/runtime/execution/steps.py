@@ -132,7 +132,9 @@ class StepRunner:
             return None
         first, _, number = step.id.partition("/repair#")
         text = "" if step.tool else self._ctx.state.conversation(step.id).text
-        given: dict[str, Json] = {"why it failed": str(error)} | ({"what it said": text} if text else {})
+        given: dict[str, Json] = {"why it failed": str(error)}
+        if text:
+            given["what it said"] = text
         new = Step(
             id=f"{first}/repair#{int(number or 0) + 1}",
             goal=_REPAIR.format(work=step.goal or f"call {step.tool} with {readable(step.args)}"),
