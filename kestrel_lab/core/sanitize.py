@@ -27,6 +27,15 @@ def sanitize_text(text: str) -> str:
     return _HIDDEN.sub(lambda match: f"\\u{{{ord(match[0]):x}}}", text)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a text can be stored and sent; a name of a file that is not UTF-8 has lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def escape_surrogates(text: str) -> str:
     r"""`text` with lone surrogates, which no encoding knows and no kernel can send, written as `\udXXX`."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -1,16 +1,21 @@
 """The workspace cannot be left, and what is written is whole."""
 
+import asyncio
 import errno
+import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,6 +23,9 @@ from hypothesis import strategies as st
 from waits import PATIENCE_S
 
 from kestrel_lab.core.errors import UsageError
+from kestrel_lab.core.events.union import ToolAnswered
+from kestrel_lab.lab import Lab
+from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.tools.files import safe_open as confine
 from kestrel_lab.tools.files.directory_walk import Entry
 from kestrel_lab.tools.files.safe_open import has_openat2, open_beneath, walk_beneath
@@ -373,3 +381,112 @@ def test_no_file_descriptor_is_left_open(place: Path) -> None:
                 attempt(path)
     list(workspace.walk())
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# Odd names and odd files.
+
+ODD = {
+    b"caf\xe9.txt": '"caf\\udce9.txt"',
+    b"new\nline.txt": '"new\\nline.txt"',
+    b"\x1b[31mred.txt": '"\\u001b[31mred.txt"',
+    b'"quoted".txt': '"\\"quoted\\".txt"',
+    b"x" * 251 + b".txt": "x" * 251 + ".txt",
+    "e\u0301.txt".encode(): "e\u0301.txt",
+    "\u00e9.txt".encode(): "\u00e9.txt",
+    b"A.txt": "A.txt",
+    b"a.txt": "a.txt",
+    b"-rf.txt": "-rf.txt",
+}
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """A folder with files of odd names, and with what is no file."""
+    for name in ODD:
+        (tmp_path / os.fsdecode(name)).write_text("needle\n")
+    os.mkdir(tmp_path / os.fsdecode(b"dir\xff"))
+    (tmp_path / os.fsdecode(b"dir\xff/in.txt")).write_text("needle\n")
+    for name in ("fifo", "fifo.txt"):
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "link.txt").symlink_to("fifo")
+    (tmp_path / "loop.txt").symlink_to("loop.txt")
+    return tmp_path
+
+
+def run_calls(folder: Path, home: Path, *calls: tuple[str, dict[str, Any]]) -> list[str]:
+    """What a run in that folder answers to these calls."""
+    model = ScriptedModel([[call] for call in calls] + ["done"])
+    run = asyncio.run(Lab(home=home, model=model, approve="auto:critical").run("go", workspace=folder))
+    assert run.answer == "done"
+    return [event.text for event in run.events() if isinstance(event, ToolAnswered)]
+
+
+def test_odd_names_are_listed_as_a_model_can_write_them(odd: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each is one line in every listing, a JSON text where it cannot be shown; with that text as argument the file is read and written."""
+    home = tmp_path_factory.mktemp("home")
+    calls: list[tuple[str, dict[str, Any]]] = [
+        *(("list_directory", {}), ("glob", {"pattern": "*.txt"}), ("grep", {"pattern": "needle"}), ("tree", {})),
+    ]
+    listed, globbed, grepped, drawn = run_calls(odd, home, *calls)
+    for shown in ODD.values():
+        assert shown in listed.split("\n")
+        assert shown in globbed.split("\n")
+        assert f"{shown}:1: needle" in grepped.split("\n")
+        assert f"  {shown}" in drawn.split("\n")
+    assert '"dir\\udcff/in.txt":1: needle' in grepped.split("\n")
+    for shown in ODD.values():
+        path = json.loads(shown) if shown.startswith('"') else shown
+        read, there, wrote = run_calls(
+            *(odd, home), ("read_file", {"path": path}), ("file_exists", {"path": path}), ("write_file", {"path": path, "content": "new\n"})
+        )
+        assert (read, there.startswith("yes, "), wrote.startswith("replaced ")) == ("needle\n", True, True)
+
+
+@pytest.mark.parametrize("path", ["fifo", "fifo.txt", "link.txt", "loop.txt", "y" * 300, "a/" * 3_000, "n\ud800", "\0", "dir", ""])
+def test_no_call_hangs_or_ends_the_run_on_what_is_no_file(path: str, odd: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Every file tool says what is wrong with a pipe, a loop, a name that is too long or that no file system has."""
+    if path == "dir":
+        path = os.fsdecode(b"dir\xff")
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("read_file", {"path": path}),
+        ("batch_read", {"paths": [path, "A.txt"]}),
+        ("write_file", {"path": path, "content": "x"}),
+        ("edit_file", {"path": path, "old": "a", "new": "b"}),
+        ("delete_file", {"path": path}),
+        ("grep", {"pattern": "x", "path": path}),
+        ("file_exists", {"path": path}),
+    ]
+    answers = run_calls(odd, tmp_path_factory.mktemp("home"), *calls)
+    assert all("UnicodeEncodeError" not in answer for answer in answers)
+    assert answers[0].startswith("error: ")
+    assert "needle" in answers[1]
+    assert all(answer.startswith("error: ") for answer in answers[2:4])
+
+
+def test_a_workspace_that_is_not_utf8_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """Before anything is begun; the folder above it works."""
+    folder = tmp_path / os.fsdecode(b"w\xff")
+    folder.mkdir()
+    with pytest.raises(UsageError, match=r"w\\udcff has a name that is not UTF-8: rename the folder, or name another"):
+        Workspace(folder)
+    assert run_calls(tmp_path, tmp_path / "home", ("list_directory", {}))[0].split("\n")[-1] == '"w\\udcff"/'
+
+
+def test_what_vanishes_while_it_is_listed_is_no_error(tmp_path: Path) -> None:
+    """A folder that is emptied meanwhile by another thread is walked to its end, any number of times."""
+    stop = threading.Event()
+
+    def churn() -> None:
+        while not stop.is_set():
+            (tmp_path / "d/e").mkdir(parents=True, exist_ok=True)
+            (tmp_path / "d/e/f").write_text("x")
+            shutil.rmtree(tmp_path / "d", ignore_errors=True)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        for _ in range(200):
+            list(Workspace(tmp_path).walk())
+    finally:
+        stop.set()
+        thread.join()

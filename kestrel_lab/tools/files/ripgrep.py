@@ -108,7 +108,8 @@ class _Reader:
 
 
 def _match(found: Mapping[str, Any]) -> Match:
-    path = _text(found["path"])
+    named = found["path"]
+    path = named["text"] if "text" in named else os.fsdecode(base64.b64decode(named["bytes"]))
     text = _text(found["lines"]).rstrip("\r\n")
     if len(text) > _LINE_CHARS:
         begin = max(min((part["start"] for part in found["submatches"]), default=0) - _LINE_CHARS // 3, 0)

@@ -26,6 +26,7 @@ from kestrel_lab.tools.files.fingerprints import (
 from kestrel_lab.tools.files.glob import compile_pattern
 from kestrel_lab.tools.files.lock import LockedFile
 from kestrel_lab.tools.files.ripgrep import search_file, search_tree
+from kestrel_lab.tools.files.workspace import quoted_path
 from kestrel_lab.tools.sandbox.autorun_watch import with_autorun_warning
 from kestrel_lab.tools.tool import ToolContext
 
@@ -187,7 +188,7 @@ def list_directory(ctx: ToolContext, path: str = ".") -> str:
         path: Directory, relative to the workspace.
 
     """
-    names = [entry.path + _MARKS[entry.kind] for entry in ctx.workspace.listdir(path)]
+    names = [quoted_path(entry.path) + _MARKS[entry.kind] for entry in ctx.workspace.listdir(path)]
     if len(names) > _MOST_ENTRIES:
         names[_MOST_ENTRIES:] = [f"[{len(names) - _MOST_ENTRIES} more]"]
     return "\n".join(names) or f"[{path} is empty]"
@@ -231,7 +232,7 @@ def glob(pattern: str, ctx: ToolContext, path: str = ".") -> str:
         if entry.kind == "file" and matches(entry.path):
             count += 1
             if count <= _MOST_PATHS:
-                found.append(_join_path(base, entry.path))
+                found.append(quoted_path(_join_path(base, entry.path)))
     if count > _MOST_PATHS:
         found.append(f"[{count - _MOST_PATHS:,} more: use a narrower pattern or path]")
     return "\n".join(found) or f"[no file matches {pattern}]"
@@ -273,7 +274,7 @@ async def grep(
             found = await search_file(fd, pattern, flags, max_results)
     finally:
         os.close(fd)
-    lines = [f"{_join_path(base, match.path) if match.path else base}:{match.line}: {match.text}" for match in found.matches]
+    lines = [f"{quoted_path(_join_path(base, match.path) if match.path else base)}:{match.line}: {match.text}" for match in found.matches]
     if found.incomplete:
         lines.append(f"[{found.incomplete}]")
     return "\n".join(lines) or f"[nothing matches {pattern}]"
@@ -296,7 +297,7 @@ def tree(ctx: ToolContext, path: str = ".", depth: int = 3) -> str:
         if len(lines) > MOST_TREE_LINES:
             lines.append("[more: use a smaller depth or a directory further down]")
             break
-        lines.append("  " * (entry.path.count("/") + 1) + entry.name + _MARKS[entry.kind])
+        lines.append("  " * (entry.path.count("/") + 1) + quoted_path(entry.name) + _MARKS[entry.kind])
     return "\n".join(lines)
 
 

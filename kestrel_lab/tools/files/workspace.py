@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import posixpath
 import stat
@@ -13,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import loads_toml
+from kestrel_lab.core.sanitize import escape_surrogates, is_utf8
 from kestrel_lab.core.text_files import Text, decode_text, encode_text
 from kestrel_lab.host.log_files import LOG, LOG_NAMES, is_log, is_open_here, log_refused, refuse_open_log
 from kestrel_lab.host.programs import exclude_folder
@@ -55,6 +57,9 @@ class Workspace:
             raise UsageError(f"the workspace {given} is not a directory: create it, or name another")
         object.__setattr__(self, "_given", given)
         object.__setattr__(self, "root", given.resolve())
+        if not is_utf8(str(self.root)):  # the log has it as text
+            shown = escape_surrogates(str(self.root))
+            raise UsageError(f"the workspace {shown} has a name that is not UTF-8: rename the folder, or name another")
         exclude_folder(self.root)
 
     def also_known_as(self, original: Path) -> Workspace:
@@ -70,6 +75,10 @@ class Workspace:
         text = os.fspath(path)
         if "\0" in text:
             raise ValueError(f"the path {text!r} contains a NUL character")
+        try:
+            os.fsencode(text)
+        except UnicodeEncodeError:
+            raise ValueError(f"the path {escape_surrogates(text)!r} contains half a character") from None
         if posixpath.isabs(text):
             normal = posixpath.normpath(text)
             for base in (self.root, self._given):
@@ -237,6 +246,11 @@ class Workspace:
         before = self.read_bytes(relative) if self.exists(relative) else b""
         if settings_in(before) != settings_in(content):
             raise PermissionError(f"cannot write {relative}: its [tool.kestrel] is protected, leave that table as it is")
+
+
+def quoted_path(path: str) -> str:
+    """`path` as it is shown: as a JSON text, which is how a model writes it in a call, where it has a line end or cannot be shown."""
+    return path if path.isprintable() and not path.startswith('"') else json.dumps(path)
 
 
 def settings_in(content: bytes) -> object:
