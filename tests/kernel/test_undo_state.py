@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from shells import Kernel
 
+from kestrel_lab.core.errors import ConflictError
 from kestrel_lab.tools.kernel.lockdown import lockdown_problem
 
 pytestmark = [
@@ -265,3 +268,83 @@ def test_nothing_is_named_where_nothing_behind_the_names_changed(kernel: Kernel,
     assert [change for change in ran.changes if change.kind == "state" or change.lost] == []
     if ran.changes:
         assert kernel.live.undo().missing == {}
+
+
+def test_what_has_changed_again_since_stays_and_is_named(kernel: Kernel) -> None:
+    """Key by key; with force it goes back too."""
+    kernel.execute("os.environ['KESTREL_A'] = '1'; os.environ['KESTREL_B'] = '1'; Model.count = 5")
+    kernel.shell.run_cell("os.environ['KESTREL_A'] = 'mine'")
+    undone = kernel.live.undo()
+    assert (undone.restored, list(undone.missing)) == (["Model.count"], ["os.environ"])
+    assert "something else has changed it since" in undone.missing["os.environ"]
+    assert kernel.ns["os"].environ["KESTREL_A"] == "mine"
+
+    kernel.shell.run_cell("del os.environ['KESTREL_A'], os.environ['KESTREL_B']")
+    kernel.execute("os.environ['KESTREL_A'] = '1'")
+    kernel.shell.run_cell("os.environ['KESTREL_A'] = 'mine'")
+    assert kernel.live.undo(force=True).restored == ["os.environ"]
+    assert "KESTREL_A" not in kernel.ns["os"].environ
+
+
+def test_nothing_is_called_restored_that_did_not_come_back(kernel: Kernel) -> None:
+    """An environment that does not give a name up: it is compared afterwards, and named."""
+    kernel.execute("os.environ['KESTREL_C'] = '1'; x = 4")
+    environ = kernel.ns["os"].environ
+    kept = type(environ).pop
+    type(environ).pop = lambda *_: None  # type: ignore[assignment]
+    try:
+        undone = kernel.live.undo()
+    finally:
+        type(environ).pop = kept  # type: ignore[method-assign]
+        environ.pop("KESTREL_C")
+    assert (undone.restored, undone.missing) == (["x"], {"os.environ": "+ KESTREL_C: it is not what it was"})
+
+
+def test_adoption_moves_random_states_on(kernel: Kernel) -> None:
+    """Two previews that are taken over draw different numbers, and the undo of both gives the first back."""
+    for name in ("first", "second"):
+        assert kernel.adopt(f"{name} = np.random.rand(2), random.random()").how == "adopted"
+    first, second = kernel.ns["first"], kernel.ns["second"]
+    assert list(first[0]) != list(second[0])
+    assert first[1] != second[1]
+    kernel.live.undo()
+    kernel.live.undo()
+    kernel.adopt("again = np.random.rand(2), random.random()")
+    assert (list(kernel.ns["again"][0]), kernel.ns["again"][1]) == (list(first[0]), first[1])
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"os.environ": ["dict", [["A", "1"]]]},
+        {"nothing": ["dict", []]},
+        {"random state (random)": ["dict", [["", ["tuple", [3, 1, "x"]]]]]},
+    ],
+)
+def test_a_forged_state_is_refused(kernel: Kernel, states: dict[str, Any]) -> None:
+    """The copy ran code of a model: only random states are taken over from it, and only whole ones."""
+    preview = kernel.preview("fine = 1")
+    with pytest.raises(ConflictError):
+        kernel.live.adopt(replace(preview, states=states), "r", "c1")
+    assert "fine" not in kernel.ns
+    assert "A" not in kernel.ns["os"].environ
+
+
+def test_code_that_changes_more_than_variables_is_run_and_not_taken_over(kernel: Kernel) -> None:
+    """An adoption would lose the setting, and importing a library that is not loaded would run its code unseen."""
+    sys.modules.pop("colorsys", None)
+    for code, why in (
+        ("os.environ['X'] = '1'", "it changes os.environ, which is more than a variable"),
+        ("Model.count = 3", "it changes Model.count, which is more than a variable"),
+        ("import colorsys", "it imports colorsys, which is not loaded yet"),
+    ):
+        assert kernel.preview(code).unfit == why
+
+
+def test_a_call_leaves_the_shell_as_it_was(kernel: Kernel) -> None:
+    """The last result is still `_`, and IPython's events hold nothing of the call."""
+    kernel.shell.user_ns["_"] = "mine"
+    before = {name: len(found) for name, found in kernel.shell.events.callbacks.items()}
+    kernel.execute("x = 4")
+    assert kernel.ns["_"] == "mine"
+    assert {name: len(found) for name, found in kernel.shell.events.callbacks.items()} == before

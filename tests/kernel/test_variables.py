@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kestrel_lab.tools.kernel import fingerprints
-from kestrel_lab.tools.kernel.fingerprints import value_fingerprint
 from kestrel_lab.tools.kernel.inspection import MOST_CHARS, MOST_LISTED, inspect_name, variable_lines
+from kestrel_lab.tools.kernel.state import fingerprints
+from kestrel_lab.tools.kernel.state.fingerprints import value_fingerprint
 from kestrel_lab.tools.kernel.variables import Before, describe_value, reachable_names, short_repr, user_variables
 
 

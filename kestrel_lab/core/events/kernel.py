@@ -23,7 +23,8 @@ class KernelPreviewed(Event, frozen=True, kw_only=True):
     problem: str = ""
     """Why there is no preview, or none to its end; empty where it is whole."""
     changes: list[dict[str, Json]] = field(default_factory=list)
-    """Variables that would be others: `{name, kind, text, rebound, lost}`, the last says why the old value could not be restored."""
+    """What would be different: `{name, kind, text, rebound, lost, inside}`. `lost` says why the old value could not be restored, `inside`
+    that the object was changed. The kind is `new`, `changed` or `deleted`, and `state` for what is no variable: an attribute, a setting, a file."""
     refused: list[str] = field(default_factory=list)
     """Effects that the code asked for and did not get, in words."""
     error: str = ""
@@ -50,7 +51,7 @@ class KernelChanged(Event, frozen=True, kw_only=True):
     images: list[dict[str, Json]] = field(default_factory=list)
     error: str = ""
     undoable: bool = True
-    """Whether `undo` can bring everything back that was changed among the variables."""
+    """Whether `undo` can bring everything back that the code changed."""
     code: str = ""
     """The code, where it is not the argument of the call: that of the cell that `run_cell` ran."""
 
@@ -75,7 +76,7 @@ class KernelUndone(Event, frozen=True, kw_only=True):
     kernel: str
     """Names the kernel; empty where no variable was concerned."""
     restored: list[str] = field(default_factory=list)
-    """Names of variables."""
+    """Names of variables and of other state; each was compared with what it was."""
     missing: dict[str, Json] = field(default_factory=dict)
     """What could not be restored, with the reason."""
     files: list[str] = field(default_factory=list)

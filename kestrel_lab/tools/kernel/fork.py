@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 import os
+import random
 import select
 import shutil
 import signal
@@ -51,12 +52,14 @@ class Fork:
         self._scratch = tempfile.mkdtemp(prefix="kestrel-preview-")
         self._fd = os.memfd_create("kestrel-fork", os.MFD_CLOEXEC)
         waiting, self._starter = os.pipe()
+        drawn = random.getstate()
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", DeprecationWarning
             )  # newer Pythons warn of forking beside threads: what is locked then ends in a time limit
             self.pid = os.fork()
         if self.pid == 0:
+            random.setstate(drawn)  # Python seeds it anew in a copy, which then would draw other numbers than the kernel will
             _child(work, places, self._scratch, self._fd, waiting, paused=paused)
         os.close(waiting)
         self._watch = os.pidfd_open(self.pid)

@@ -21,7 +21,7 @@ from kestrel_lab.tools.kernel.capture import Output, capture_output, show_drawn
 from kestrel_lab.tools.kernel.fork import Fork, copied_values
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
 from kestrel_lab.tools.kernel.preview import Preview, PreviewJob
-from kestrel_lab.tools.kernel.process_state import ProcessState, adopt_states
+from kestrel_lab.tools.kernel.state.process_state import ProcessState, adopt_states
 from kestrel_lab.tools.kernel.undo import Done, UndoResult, UndoStack
 from kestrel_lab.tools.kernel.values import decode_value
 from kestrel_lab.tools.kernel.variables import Before, Change
@@ -234,19 +234,9 @@ class LiveKernel:
         namespace = self.shell.user_ns
         before = Before.of(preview.code, namespace)
         state = ProcessState.of(preview.code, self.shell, before)
-        try:
-            states = {name: decode_value(told, preview.store) for name, told in preview.states.items()}
-            values = {name: self._value(told, preview) for name, told in preview.adopted.items()}
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            msg = f"what the preview computed cannot be taken over ({error}): nothing was changed; make the call again"
-            raise ConflictError(msg) from error
-        if bad := [name for name in values if name != "_" and (not name.isidentifier() or name.startswith("_"))]:
-            raise ConflictError(f"what the preview computed has names that no variable should have ({bad[0][:40]!r}): nothing was changed")
+        with state.watching():
+            values = self._taken_over(preview, state)
         given = values.pop("_", None)
-        try:
-            adopt_states(self.shell, states)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ConflictError(f"what the preview computed cannot be taken over ({error}): nothing was changed") from error
         for name, value in values.items():
             if value is _DELETED:
                 namespace.pop(name, None)
@@ -264,6 +254,22 @@ class LiveKernel:
         if show:
             self.show(ran)
         return ran
+
+    def _taken_over(self, preview: Preview, state: ProcessState) -> dict[str, Any]:
+        """Return what a preview computed, by name, and move random states on as it did; raises `ConflictError` where it cannot be read."""
+        assert preview.store is not None
+        problem = "what the preview computed cannot be taken over"
+        try:
+            states = {name: decode_value(told, preview.store) for name, told in preview.states.items()}
+            values = {name: self._value(told, preview) for name, told in preview.adopted.items()}
+            if bad := [name for name in values if name != "_" and (not name.isidentifier() or name.startswith("_"))]:
+                raise ConflictError(f"{problem}: it has names that no variable should have ({bad[0][:40]!r}): nothing was changed")
+            adopt_states(self.shell, states)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            for one in state.alterations():
+                one.restore()
+            raise ConflictError(f"{problem} ({error}): nothing was changed; make the call again") from error
+        return values
 
     def _value(self, told: Any, preview: Preview) -> Any:
         if "deleted" in told:

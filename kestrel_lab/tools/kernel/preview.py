@@ -13,11 +13,11 @@ from typing import Any, cast
 from kestrel_lab.core.calls import IN_KERNEL, PREVIEWED, Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.tools.kernel.capture import IMAGES, MOST_IMAGE_BYTES, Output, add_open_figures, capture_output
-from kestrel_lab.tools.kernel.effects import NETWORK, Effects
-from kestrel_lab.tools.kernel.fingerprints import OpenFiles
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
 from kestrel_lab.tools.kernel.lockdown import NoLockdown
-from kestrel_lab.tools.kernel.process_state import ProcessState, is_adopted
+from kestrel_lab.tools.kernel.state.effects import NETWORK, Effects
+from kestrel_lab.tools.kernel.state.fingerprints import OpenFiles
+from kestrel_lab.tools.kernel.state.process_state import ProcessState, is_adopted
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, Store, encode_value
 from kestrel_lab.tools.kernel.variables import Before, Change, shadows_builtin
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.kernel.fingerprints import value_fingerprint
 from kestrel_lab.tools.kernel.fork import PROBLEM, Fork
+from kestrel_lab.tools.kernel.state.fingerprints import value_fingerprint
 from kestrel_lab.tools.kernel.values import decode_value
 from kestrel_lab.tools.kernel.variables import Alteration, Before, Change, not_plain, put_back, put_state
 

@@ -15,7 +15,15 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.kernel.fingerprints import MOST_PARTS, block_kind, is_large, is_opaque, numpy_random_state, value_fingerprint, walk
+from kestrel_lab.tools.kernel.state.fingerprints import (
+    MOST_PARTS,
+    block_kind,
+    is_large,
+    is_opaque,
+    numpy_random_state,
+    value_fingerprint,
+    walk,
+)
 from kestrel_lab.tools.kernel.values import Buffers, NotPlain, encode_value
 
 _VALUES = frozenset({"DataFrame", "Series", "ndarray", "list", "tuple", "set", "frozenset", "dict"})

@@ -16,12 +16,21 @@ from types import ModuleType
 from typing import Any
 
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.tools.kernel.attributes import Snapshot, own_holders
-from kestrel_lab.tools.kernel.effects import Witness
-from kestrel_lab.tools.kernel.fingerprints import in_library, is_own
-from kestrel_lab.tools.kernel.probes import ABSENT, PROBES, Probe, Reading, probe_of, read_all, same
+from kestrel_lab.tools.kernel.state.attributes import Snapshot, own_holders
+from kestrel_lab.tools.kernel.state.effects import Witness
+from kestrel_lab.tools.kernel.state.fingerprints import in_library, is_own
+from kestrel_lab.tools.kernel.state.library_probes import LIBRARIES
+from kestrel_lab.tools.kernel.state.probes import ABSENT, Probe, Reading, same
+from kestrel_lab.tools.kernel.state.python_probes import PYTHON
 from kestrel_lab.tools.kernel.values import Buffers, encode_value
 from kestrel_lab.tools.kernel.variables import Alteration, Before, Change
+
+PROBES = (*PYTHON, *LIBRARIES)
+
+
+def read_all(shell: Any) -> dict[str, Reading]:
+    """Return all readings, by the name of the probe."""
+    return {probe.name: probe.reading(shell) for probe in PROBES}
 
 
 @dataclass(slots=True)
@@ -127,7 +136,7 @@ def is_adopted(change: Change) -> bool:
 def adopt_states(shell: Any, states: Mapping[str, Any]) -> None:
     """Take over states that a preview handed over; raises `ValueError` for one that no preview may."""
     for name, values in states.items():
-        probe = probe_of(name)
+        probe = {one.name: one for one in PROBES}[name]
         if not probe.adopted or probe.restore is None or not isinstance(values, dict):
             raise ValueError(f"{name} cannot be taken over")
         probe.restore(shell, values)

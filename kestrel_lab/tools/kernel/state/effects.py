@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
-from kestrel_lab.tools.kernel.fingerprints import in_library
 from kestrel_lab.tools.kernel.lockdown import is_special_file
+from kestrel_lab.tools.kernel.state.fingerprints import in_library
 from kestrel_lab.tools.kernel.variables import Alteration, Change
 
 MOST_WISHES = 20

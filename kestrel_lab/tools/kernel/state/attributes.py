@@ -16,8 +16,8 @@ from functools import lru_cache
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
-from kestrel_lab.tools.kernel.fingerprints import is_large, is_own, raw_dict, value_fingerprint
-from kestrel_lab.tools.kernel.probes import ABSENT, same, set_or_delete
+from kestrel_lab.tools.kernel.state.fingerprints import is_large, is_own, raw_dict, value_fingerprint
+from kestrel_lab.tools.kernel.state.probes import ABSENT, same, set_or_delete
 from kestrel_lab.tools.kernel.variables import Alteration, Change, closure_of, hidden_names, put_back, short_repr
 
 _NOT_STATE = frozenset(

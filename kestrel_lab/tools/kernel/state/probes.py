@@ -1,0 +1,121 @@
+"""A probe: one kind of state that no variable holds, how it is read and, where that is cheap, how it is put back.
+
+A new kind of state is one more row of `python_probes.PYTHON` or `library_probes.LIBRARIES`. A reading is a mapping, so that only the keys
+that code changed are named and put back.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kestrel_lab.tools.kernel.variables import short_repr
+
+Reading = Mapping[Any, Any]
+ABSENT: Final = object()
+"""Stands for a key that a reading does not have."""
+_MOST_NAMED = 6
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """One kind of state. `read` and `restore` get the shell; a probe whose library is not loaded, or that cannot be read, reads nothing."""
+
+    name: str
+    read: Callable[[Any], Reading]
+    restore: Callable[[Any, Mapping[Any, Any]], object] | None = None
+    """Put back the values of these keys; `ABSENT` for one that was not there."""
+    lost: str = ""
+    """Why it cannot be restored."""
+    library: str = ""
+    """The module that has to be loaded."""
+    words: str = ""
+    """What to say instead of old and new values."""
+    secret: bool = False
+    """Values may be secrets: only keys are named."""
+    adopted: bool = False
+    """Plain data, which goes along when the values of a preview are taken over."""
+    ignore: Callable[[Any, Any, Any], bool] = lambda key, old, new: False  # a default with the shape of the others
+    """Whether a change of this key, from old to new, is no change of state."""
+
+    def reading(self, shell: Any) -> Reading:
+        """Return what there is now; empty where it cannot be read."""
+        if self.library and self.library not in sys.modules:
+            return {}
+        try:
+            return self.read(shell)
+        except Exception:  # noqa: BLE001  # the boundary to libraries of any version: what cannot be read is not compared
+            return {}
+
+    def difference(self, old: Reading, new: Reading) -> dict[Any, tuple[Any, Any]]:
+        """Return the keys whose values differ, each with both; `ABSENT` where there is none."""
+        found = {}
+        for key in [*old, *(key for key in new if key not in old)]:
+            was, now = old.get(key, ABSENT), new.get(key, ABSENT)
+            if not same(was, now) and not self.ignore(key, was, now):
+                found[key] = (was, now)
+        return found
+
+    def text(self, changed: Mapping[Any, tuple[Any, Any]]) -> str:
+        """Say in a line what changed."""
+        if self.words:
+            return self.words
+        parts = [self._part(str(key), was, now) for key, (was, now) in list(changed.items())[:_MOST_NAMED]]
+        return " · ".join(parts) + (f" · {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else "")
+
+    def _part(self, key: str, was: Any, now: Any) -> str:
+        if was is ABSENT or now is ABSENT:
+            value = now if was is ABSENT else was
+            return f"{'+' if was is ABSENT else '−'} {key}" + (
+                f" ({value})" if isinstance(value, str) and value and not self.secret else ""
+            )
+        if isinstance(was, tuple) and isinstance(now, tuple) and not key:
+            more = [f"+ {short_repr(one)[:80]}" for one in _without(now, was)][:3]
+            less = [f"− {short_repr(one)[:80]}" for one in _without(was, now)][:3]
+            return " · ".join([*more, *less]) or "another order"
+        values = "" if self.secret else f"{short_repr(was)[:60]} → {short_repr(now)[:60]}"
+        return ": ".join(part for part in (key, values) if part)
+
+
+def _without(items: tuple[Any, ...], others: tuple[Any, ...]) -> list[Any]:
+    return [one for one in items if not any(same(one, other) for other in others)]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, by identity where they cannot be compared."""
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # noqa: BLE001  # the boundary to classes of others: arrays have no one answer
+        return False
+
+
+def each(restore: Callable[[Any, Any], object]) -> Callable[[Any, Mapping[Any, Any]], None]:
+    """Return what puts back a reading key by key."""
+
+    def put_back(_: Any, values: Mapping[Any, Any]) -> None:
+        for key, value in values.items():
+            restore(key, value)
+
+    return put_back
+
+
+def set_or_delete(mapping: Any, key: Any, value: Any) -> None:
+    """Make `value` that of `key`; `ABSENT` removes the key."""
+    if value is ABSENT:
+        mapping.pop(key, None)
+    else:
+        mapping[key] = value
+
+
+def each_list(find: Callable[[Any, Any], list[Any]]) -> Callable[[Any, Mapping[Any, Any]], None]:
+    """Return what puts back the items of lists, which stay the same lists; `find` gets the shell and a key."""
+
+    def put_back(shell: Any, values: Mapping[Any, Any]) -> None:
+        for key, value in values.items():
+            find(shell, key)[:] = () if value is ABSENT else value
+
+    return put_back
