@@ -433,20 +433,3 @@ def _going_on(run: Run) -> Run:
     if run.status is RunStatus.CANCELLED:
         raise UsageError(f"run {run.id} was cancelled ({run.reason}) and is not resumed; {run.report.way_on}")
     return run
-
-
-def wrong_usage(error: Exception, root: Any, program: str, words: list[str]) -> str:
-    """Return what is wrong with the words of a command, what was probably meant, and where its help is; empty if help was printed."""
-    message = str(error.format_message() if hasattr(error, "format_message") else error).strip()
-    if not message:  # a group of commands without a command prints its help
-        return ""
-    if likely := getattr(error, "possibilities", None):
-        message = f"{str(error).rstrip('.')}. Did you mean {min(likely)}?"
-    known, command = [program], root
-    for word in words:
-        if (command := getattr(command, "commands", {}).get(word)) is None:
-            break
-        known.append(word)
-    if len(known) == 2 and len(words) > 2 and not any(word.startswith("-") for word in words):  # `show me the data` begins with a command
-        message = f"{message.removesuffix('.')}. If these words are a goal: {program} run {' '.join(words)}."
-    return f"{message}{'' if message.endswith(('.', '?')) else '.'} See {' '.join(known)} --help."

@@ -23,13 +23,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kestrel_lab.cli.app import app, wrong_usage
+from kestrel_lab.cli.app import app
 from kestrel_lab.cli.attach import AttachedTerminal, stopped_notice, tell_way_on
 from kestrel_lab.cli.build_server_output import harmless_output
 from kestrel_lab.cli.commands.doctor import Doctor
 from kestrel_lab.cli.commands.serve import LinesScreen
 from kestrel_lab.cli.frontend import Screen, ShowOptions, files_named
-from kestrel_lab.cli.goal_words import with_run
+from kestrel_lab.cli.goal_words import with_run, wrong_usage
 from kestrel_lab.cli.settings_file import write_setting
 from kestrel_lab.cli.terminal import TerminalDisplay, progress_bar
 from kestrel_lab.core.errors import ApprovalRequired, KestrelError, RunCancelled, UsageError

@@ -17,9 +17,9 @@ import typer
 import typer.main
 from rich.text import Text
 
-from kestrel_lab.cli.app import app, wrong_usage
+from kestrel_lab.cli.app import app
 from kestrel_lab.cli.frontend import Frontend
-from kestrel_lab.cli.goal_words import RUN, with_run
+from kestrel_lab.cli.goal_words import RUN, with_run, wrong_usage
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import head_tail
 from kestrel_lab.runtime.run import Run

@@ -103,6 +103,11 @@ class Allowance:
 # The two deadlines of a run: one on all its time, one on working time, which stands still while it only waits.
 
 
+def seconds_left(limit: float | None, used: float) -> float | None:
+    """Return the seconds that a limit leaves; never none, since a run that begins has to end by itself."""
+    return None if limit is None else max(0.001, limit - used)
+
+
 class WorkClock:
     """Ends the block it guards after so many seconds of work, or so many of any kind; raises `TimeoutError` there."""
 

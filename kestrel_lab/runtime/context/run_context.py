@@ -26,7 +26,7 @@ from kestrel_lab.eventlog.store import SessionStore
 from kestrel_lab.middleware.hooks import Hooks, Moment, Phase
 from kestrel_lab.models.prompted_tools import TextToolModel
 from kestrel_lab.permissions.policy import Policy
-from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock
+from kestrel_lab.runtime.context.budget import Allowance, Dearest, WorkClock, seconds_left
 from kestrel_lab.runtime.context.dependencies import Ports
 from kestrel_lab.runtime.context.file_history import FileHistory
 from kestrel_lab.runtime.context.guidance import NestedGuidance
@@ -154,7 +154,7 @@ class RunContext:
         `opening` are those of them that this session wrote.
         """
         limits, state = self.limits, self.state
-        self.clock = WorkClock(_seconds_left(limits.seconds, state.working_s), _seconds_left(limits.wall_seconds, state.open_s))
+        self.clock = WorkClock(seconds_left(limits.seconds, state.working_s), seconds_left(limits.wall_seconds, state.open_s))
         self.allowance = Allowance(limits, state, self.dearest)
         self._turns_kept = self.state.meter.model_calls
         earlier = (lambda: opening) if len(opening) == state.events else partial(self._earlier, state.events)
@@ -434,11 +434,6 @@ class RunContext:
 def in_notebook(ctx: RunContext) -> bool:
     """Return whether code of the run runs in the kernel of a notebook, if there is one: it is no trial of a suite."""
     return not ctx.options.scenario and not (ctx.state.started is not None and ctx.state.started.scenario)
-
-
-def _seconds_left(limit: float | None, used: float) -> float | None:
-    """Seconds that a limit leaves; never none, since a run that begins has to end by itself."""
-    return None if limit is None else max(0.001, limit - used)
 
 
 async def call_hooks(ctx: RunContext, moment: Moment, step: str = "", **more: Any) -> None:
