@@ -56,6 +56,8 @@ class Launch:
     """Bytes of memory that the command and its descendants may use; with more they are killed."""
     watched: str = ""
     """The workspace that is searched before and after for files that run by themselves."""
+    terminal: bool = False
+    """Whether its standard error, which the caller opened as a terminal, becomes its controlling terminal."""
     shifted: bool = False
     """Whether its program reports a signal that ended the command as shells do: as 128 plus its number."""
 
@@ -73,6 +75,7 @@ class Launch:
                 "sources": self.sources,
                 "repositories": self.repositories,
                 "memory": self.memory,
+                "terminal": self.terminal,
             }
         ).encode()
         return struct.pack("=I", len(body)) + body
