@@ -66,7 +66,8 @@ class AcpAdapter:
     async def work(self, task: Task) -> AsyncIterator[Told]:
         """Start the program, prompt it and yield what it tells; see `Adapter.work`."""
         argv = shlex.split(self.command)
-        async with agent_process(argv, task, self.env, self._state(argv[0])) as running:
+        # Its input and output are the protocol. Many agents are written for a terminal and look for one elsewhere.
+        async with agent_process(argv, task, self.env, self._state(argv[0]), terminal=True) as running:
             talk = _Talk()
             prompting = asyncio.ensure_future(self._prompt(talk, running, task))
             prompting.add_done_callback(lambda _: talk.told.put_nowait(None))

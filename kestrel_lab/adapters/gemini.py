@@ -66,4 +66,5 @@ GEMINI: Final = AgentProgram(
     reader=_Reader,
     state=(".gemini",),
     install="npm install -g @google/gemini-cli",
+    terminal=True,
 )

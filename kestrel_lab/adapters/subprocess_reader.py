@@ -72,6 +72,8 @@ class AgentProgram:
     """Files and folders in the home folder that hold its settings, login and sessions."""
     install: str
     """How it is installed."""
+    terminal: bool = False
+    """Whether it refuses to work, or to run commands, without a terminal."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +114,7 @@ class ProgramAdapter:
         """Start the program and yield what it tells; see `Adapter.work`."""
         reader = self.program.reader(task)
         argv = [*self._command, *self.program.arguments(task, self.model)]
-        async with agent_process(argv, task, self.env, self.program.state) as running:
+        async with agent_process(argv, task, self.env, self.program.state, terminal=self.program.terminal) as running:
             for message in (first := reader.begin()):
                 await running.send(message)
             if not first:  # it is told all on its command line, and would wait for the end of its input
@@ -210,13 +212,16 @@ def require_program(executable: str, folder: Path, env: Mapping[str, str], insta
 
 
 @asynccontextmanager
-async def agent_process(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str]) -> AsyncIterator[RunningProgram]:
+async def agent_process(
+    argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str], *, terminal: bool = False
+) -> AsyncIterator[RunningProgram]:
     """Start a program at the sandbox level of the task; on leaving, it and all its descendants are gone.
 
-    Beside the workspace it writes its own `state`, which are paths below the home folder. Raises `UsageError` where it cannot be started.
+    Beside the workspace it writes its own `state`, which are paths below the home folder. With `terminal` it has one: its standard error, which
+    nobody sees and nobody types into. Raises `UsageError` where it cannot be started.
     """
     try:
-        running = RunningProgram(await start_server(_launch(argv, task, env, state), limit=LONGEST))
+        running = RunningProgram(await start_server(_launch(argv, task, env, state, terminal=terminal), limit=LONGEST))
     except OSError as error:
         raise UsageError(f"{argv[0]} cannot be started: {error}") from error
     listening = asyncio.ensure_future(running.listen())
@@ -227,11 +232,11 @@ async def agent_process(argv: Sequence[str], task: Task, env: Mapping[str, str],
         listening.cancel()
 
 
-def _launch(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str]) -> Launch:
+def _launch(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequence[str], *, terminal: bool) -> Launch:
     program = program_path(argv[0], task.folder, env)
     words = [str(program), *argv[1:]]
     if task.level is Level.S0:
-        return Launch(argv=tuple(words), cwd=str(task.folder), env=env)
+        return Launch(argv=tuple(words), cwd=str(task.folder), env=env, terminal=terminal)
     home = Path(env.get("HOME") or home_folder())
     places = [home / name for name in state]
     for place in places:
@@ -247,4 +252,5 @@ def _launch(argv: Sequence[str], task: Task, env: Mapping[str, str], state: Sequ
         folder=task.folder,
         env=env,
         sandbox=task.sandbox,
+        terminal=terminal,
     )

@@ -78,7 +78,7 @@ async def start_server(launch: Launch, *, limit: int = PIECE) -> Program:
         loop, unread = asyncio.get_running_loop(), asyncio.StreamReader()
         transport, protocol = await loop.connect_write_pipe(lambda: asyncio.StreamReaderProtocol(unread), os.fdopen(ours, "wb", 0))
         try:
-            running, outputs = await start_with_pipes(partial(start_program, launch, theirs), limit)
+            running, outputs = await start_with_pipes(partial(start_program, launch, theirs), limit, terminal=launch.terminal)
         except BaseException:
             transport.close()
             raise

@@ -94,6 +94,14 @@ def agent(tmp_path: Path) -> str:
     return str(program)
 
 
+def test_an_agent_that_looks_for_a_terminal_finds_one(tmp_path: Path, agent: str) -> None:
+    """Behind ACP, whose input and output are pipes: its errors go to a terminal that it can open."""
+    source = tmp_path / "agent" / "agent.py"
+    source.write_text("import sys\nif not sys.stderr.isatty(): sys.exit('no terminal')\nopen('/dev/tty', 'w').write('drawn')\n" + AGENT)
+    run, _ = asyncio.run(ran(tmp_path, agent, "Look", approve="auto"))
+    assert (run.status, run.answer) == ("COMPLETE", "gone"), run.reason
+
+
 @pytest.mark.parametrize("granted", [True, False])
 def test_an_acp_agent_is_a_runner(tmp_path: Path, agent: str, granted: bool) -> None:
     """Its calls are events, those of a turn together; its permission request is an approval, and the answer reaches it."""

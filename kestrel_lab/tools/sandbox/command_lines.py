@@ -70,21 +70,24 @@ def launch_with_places(
     folder: Path,
     env: Mapping[str, str],
     sandbox: Sandbox,
+    terminal: bool = False,
 ) -> Launch:
     """Return how a program is started that sees any number of places: some to read, and some to write.
 
-    A `folder` that is not one of these places appears empty.
+    A `folder` that is not one of these places appears empty. With `terminal` its standard error is its controlling terminal. At S1 it can open
+    no others, since those of the person are in the same folder.
     """
     if level is Level.S0:
-        return Launch(argv=tuple(argv), cwd=str(folder), env=env)
+        return Launch(argv=tuple(argv), cwd=str(folder), env=env, terminal=terminal)
     for place in (*read, *write):
         check_workspace(level, place, sandbox.hidden)
     if level is Level.S1:
-        return _landlock_launch(argv, read, write, folder, env, sandbox)
+        launch = _landlock_launch(argv, read, write, folder, env, sandbox)
+        return replace(launch, write=(*launch.write, "/dev/tty"), terminal=True) if terminal else launch
     mounts = _mounts(level, read, write, sandbox)
     if not any(is_within(folder, place) for place in (*read, *write)):
         mounts.add(folder, "--dir")
-    return _bwrap_launch(argv, mounts, folder, env, sandbox)
+    return _bwrap_launch(argv, mounts, folder, env, sandbox, terminal=terminal)
 
 
 def check_workspace(level: Level, workspace: Path, hidden: Sequence[Path] = ()) -> None:
@@ -191,14 +194,16 @@ class _Mounts:
         return words, sources
 
 
-def _bwrap_launch(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[str, str], sandbox: Sandbox) -> Launch:
+def _bwrap_launch(
+    argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mapping[str, str], sandbox: Sandbox, *, terminal: bool = False
+) -> Launch:
     program = filter_program((AF_INET, AF_INET6), namespaces=True)
     net = ("--share-net",) if sandbox.network else ()
     kept = dict(env) | {"HOME": HOME, "TMPDIR": "/tmp"}  # noqa: S108  # the sandbox's own
     options, sources = mounts.options()
     words = [
         *(bwrap_path() or "bwrap", "--unshare-all", *net, "--unshare-user", "--cap-drop", "ALL", *_user()),
-        *("--die-with-parent", "--new-session", "--seccomp", str(FILTER_FD)),
+        *("--die-with-parent", *(() if terminal else ("--new-session",)), "--seccomp", str(FILTER_FD)),  # a session has its terminal
         *options,
         *("--remount-ro", "/"),  # anything else lies in memory without a limit
         *("--chdir", str(folder), "--"),
@@ -214,6 +219,7 @@ def _bwrap_launch(argv: Sequence[str], mounts: _Mounts, folder: Path, env: Mappi
         memory=sandbox.memory,
         in_memory=mounts.in_memory,
         shifted=True,
+        terminal=terminal,
     )
 
 

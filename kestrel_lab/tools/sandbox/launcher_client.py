@@ -58,6 +58,8 @@ class Launch:
     """Places of file systems in memory that only it has; what lies in them counts as its memory."""
     watched: str = ""
     """The workspace that is searched before and after for files that run by themselves."""
+    terminal: bool = False
+    """Whether its standard error, which the caller opened as a terminal, becomes its controlling terminal."""
     shifted: bool = False
     """Whether its program reports a signal that ended the command as shells do: as 128 plus its number."""
 
@@ -76,6 +78,7 @@ class Launch:
                 "repositories": self.repositories,
                 "memory": self.memory,
                 "in_memory": self.in_memory,
+                "terminal": self.terminal,
             }
         ).encode()
         return struct.pack("=I", len(body)) + body

@@ -19,6 +19,7 @@ import signal
 import socket
 import struct
 import tempfile
+import termios
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -156,7 +157,9 @@ def _spawn_process(request: Request, streams: list[int]) -> int:
             opened = landlock.open_nofollow(source)
             kept.append((fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, _HIGH), place))
             os.close(opened)
-        actions = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in kept]
+        actions: list[Any] = [(os.POSIX_SPAWN_DUP2, fd, place) for fd, place in kept]
+        if request["terminal"]:  # a new session gets the first terminal that its leader opens
+            actions.append((os.POSIX_SPAWN_OPEN, 2, os.ttyname(streams[2]), os.O_RDWR, 0))
         return os.posix_spawnp(request["argv"][0], request["argv"], request["env"], file_actions=actions, setsid=True, setsigdef=_DEFAULTS)
     finally:
         for fd, _ in kept:
@@ -173,6 +176,8 @@ def _exec_restricted(request: Request, private: str, streams: list[int], tell: i
         kept = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, _HIGH) for stream in streams]
         for place, fd in zip(_PLACES, kept, strict=False):
             os.dup2(fd, place)
+        if request["terminal"]:
+            fcntl.ioctl(2, termios.TIOCSCTTY, 0)
         rules = request["landlock"]
         landlock.drop_privileges()
         landlock.restrict_process(rules["system"], rules["read"], [*rules["write"], private], network=rules["network"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import time
@@ -16,6 +17,8 @@ from kestrel_lab.tools.sandbox.autorun_watch import AutorunWatch, Marks, autorun
 from kestrel_lab.tools.sandbox.launcher_client import Launch, Overgrown, can_launch, start_command_async
 
 _PIECE = 65_536
+_WINDOW = (24, 120)
+"""Lines and columns of a terminal that nobody sees."""
 _GRACE_S = 0.25
 """How long output may still arrive after the program ended, while something it started holds the pipe."""
 _REAP_S = 2.0
@@ -160,17 +163,17 @@ Pipe = tuple[asyncio.ReadTransport, asyncio.StreamReader]
 
 
 async def start_with_pipes(
-    begin: Callable[[int, int], Awaitable[RunningProcess]], limit: int = _PIECE
+    begin: Callable[[int, int], Awaitable[RunningProcess]], limit: int = _PIECE, *, terminal: bool = False
 ) -> tuple[RunningProcess, list[Pipe]]:
     """Start a program with pipes for its output and its errors; where that fails or is cancelled, none of them stays open.
 
-    `limit` bounds the lines that are read from them.
+    `limit` bounds the lines that are read from them. With `terminal` its errors go to a terminal.
     """
     pipes: list[Pipe] = []
     ends: list[int] = []
     try:
-        for _ in range(2):
-            pipe, end = await _readable_pipe(limit)
+        for opened in (os.pipe, _open_terminal if terminal else os.pipe):
+            pipe, end = await _readable_pipe(limit, opened)
             pipes.append(pipe)
             ends.append(end)
         program = await begin(*ends)
@@ -184,17 +187,42 @@ async def start_with_pipes(
     return program, pipes
 
 
-async def _readable_pipe(limit: int) -> tuple[Pipe, int]:
+async def _readable_pipe(limit: int, opened: Callable[[], tuple[int, int]]) -> tuple[Pipe, int]:
     """Open a pipe that, unlike those of asyncio, can be closed while a stray process still holds it; returns both its ends."""
-    reading, writing = os.pipe()
+    reading, writing = opened()
     try:
         reader = asyncio.StreamReader(limit=limit)
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", 0))
+        transport, _ = await loop.connect_read_pipe(lambda: _Ending(reader), os.fdopen(reading, "rb", 0))
     except BaseException:
         os.close(writing)
         raise
     return (transport, reader), writing
+
+
+class _Ending(asyncio.StreamReaderProtocol):
+    """Takes the end of a terminal, which Linux reports as an error, for the end of what is read."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(None if isinstance(exc, OSError) and exc.errno == errno.EIO else exc)
+
+
+def _open_terminal() -> tuple[int, int]:
+    """Open a terminal that passes output on unchanged; returns the side of this process and that of the program."""
+    import termios  # not on every system
+
+    ours, theirs = os.openpty()
+    try:
+        state = termios.tcgetattr(theirs)
+        state[1] &= ~termios.OPOST
+        state[3] &= ~termios.ECHO
+        termios.tcsetattr(theirs, termios.TCSANOW, state)
+        termios.tcsetwinsize(theirs, _WINDOW)
+    except BaseException:
+        os.close(ours)
+        os.close(theirs)
+        raise
+    return ours, theirs
 
 
 async def _drain(pipe: Pipe, sink: Sink) -> bool:
