@@ -31,7 +31,7 @@ def test_the_list_has_errors_help_and_lines_of_the_terminal() -> None:
     found = page()
     for text in (
         "- give a goal or --resume, not both",
-        "- List the newest runs.",
+        "- List the newest runs, or remove runs.",
         "- The largest number of model turns.",
         "- waiting for an MCP client on standard input; Ctrl-D ends it",
     ):
