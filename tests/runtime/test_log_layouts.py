@@ -38,6 +38,7 @@ def acknowledged(told: Path) -> list[int]:
     return [int(line) for line in told.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("homes", LAYOUTS.values(), ids=LAYOUTS)
 def test_processes_that_are_killed_lose_nothing_in_any_layout(tmp_path: Path, homes: list[str]) -> None:
