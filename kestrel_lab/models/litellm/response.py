@@ -196,7 +196,7 @@ class Response:
 
     def _count(self, usage: Any) -> None:
         # All zero means that the server sent none.
-        if usage is not None and getattr(usage, "total_tokens", 0):
+        if usage is not None and getattr(usage, "total_tokens", None):
             self.usage = usage
 
 

@@ -208,10 +208,11 @@ def _choice(choice: dict[str, Any]) -> dict[str, Any]:
 
 
 def _call(call: dict[str, Any], place: int, of: int) -> dict[str, Any]:
-    function = call.get("function") if isinstance(call.get("function"), dict) else {}
+    given = call.get("function")
+    function: dict[str, Any] = given if isinstance(given, dict) else {}
     args = function.get("arguments")
     if args is not None and not isinstance(args, str):
         function = {**function, "arguments": dumps(args)}
     index = call.get("index")
     complete = {} if isinstance(index, int) or of == 1 else {"index": place}
-    return call if function is call.get("function") and not complete else {**call, "function": function, **complete}
+    return call if function is given and not complete else {**call, "function": function, **complete}

@@ -140,7 +140,7 @@ def write_file(path: str, content: str, ctx: ToolContext) -> str:
     size = len(made.content)
     done = f"{'created' if new else 'replaced'} {path} ({lines} {'line' if lines == 1 else 'lines'}, {size:,} bytes)"
     notes = list(made.notes) if new or known is not None else ["what it held was not text, or too large to read; it is utf-8 now"]
-    diff = "" if new else head_tail(_change(known and known.text, made.text, path), _DIFF_CHARS)[0]
+    diff = "" if new else head_tail(_change(None if known is None else known.text, made.text, path), _DIFF_CHARS)[0]
     return "\n".join([done, *(f"[{note}]" for note in notes), *([diff] if diff else [])])
 
 
