@@ -1,4 +1,4 @@
-"""Selectors of notes: an id, or a property such as `kind:fact` or `expired`."""
+"""Selectors of notes: an id, a property such as `kind:fact` or `expired`, or words that are in one note only."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from datetime import datetime
 
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.notes import KINDS, Note
-from kestrel_lab.core.sanitize import shown_folder
+from kestrel_lab.core.sanitize import one_line, shown_folder
+from kestrel_lab.language.words import stems
 from kestrel_lab.memory.table import NoteTable
 
 WORDS = ("all", "expired", "tainted", "short", "replaced")
 KEYS = ("kind", "tag", "run", "text", "before", "after", "author")
-FORMS = "an id, kind:KIND, tag:TAG, run:RUN, author:NAME, text:WORDS, before:2026-01-31, after:2026-01-31, tainted, short, replaced, expired, all"
+_MOST_LISTED = 10
+FORMS = "an id, words of one note, kind:KIND, tag:TAG, run:RUN, author:NAME, text:WORDS, before:2026-01-31, after:2026-01-31, tainted, short, replaced, expired, all"
 
 _SIMPLE = {
     "all": "1",
@@ -26,7 +28,8 @@ _SIMPLE = {
 def select_notes(table: NoteTable, selector: str, workspace: str) -> list[Note]:
     """Return the notes of a workspace that `selector` selects, newest first.
 
-    Raises `UsageError` for an unknown selector, an unknown id, and the beginning of several ids.
+    Words that are neither an id nor a property mean the one note that has all of them. Raises `UsageError` for an unknown
+    property, the beginning of several ids, words that no note has, and, with a list, words that several have.
     """
     selector = selector.strip()
     key, mark, value = selector.partition(":")
@@ -36,7 +39,24 @@ def select_notes(table: NoteTable, selector: str, workspace: str) -> list[Note]:
         return _select_by_key(table, key, value.strip(), workspace)
     if mark:
         raise UsageError(f"{selector!r} selects no notes: {did_you_mean(key, KEYS)}. Possible selectors: {FORMS}")
-    return [find_note(table, selector, workspace)]
+    try:
+        return [find_note(table, selector, workspace)]
+    except UsageError:
+        if not (found := _notes_with(table, selector, workspace)):
+            raise
+        return found
+
+
+def _notes_with(table: NoteTable, words: str, workspace: str) -> list[Note]:
+    """Return the one note with all these words, and what it took the place of; raise `UsageError` that lists several."""
+    wanted = stems(words)
+    found = [note for note in table.notes(workspace) if wanted and wanted <= stems(f"{note.text} {' '.join(note.tags)}")]
+    current = [note for note in found if not note.replaced_by]
+    if len(current) > 1:
+        listed = "".join(f"\n- {note.id}: {one_line(note.text, 100)}" for note in current[:_MOST_LISTED])
+        more = f"\n- and {len(current) - _MOST_LISTED} more" if len(current) > _MOST_LISTED else ""
+        raise UsageError(f"{len(current)} notes say {words!r}: name one by its id, or all of them with text:{words}{listed}{more}")
+    return found  # an older note would come back if only the newer one went
 
 
 def find_note(table: NoteTable, note_id: str, workspace: str) -> Note:

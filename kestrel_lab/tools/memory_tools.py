@@ -64,7 +64,7 @@ async def forget(selector: str, ctx: ToolContext) -> str:
     """Forget notes of this workspace for good.
 
     Args:
-        selector: The id of a note, or `tag:WORD`, `text:WORDS`, `kind:KIND`, `before:2030-01-31` or `tainted` for all such notes.
+        selector: The id of a note, words that only it has, or `tag:WORD`, `text:WORDS`, `kind:KIND`, `before:2030-01-31` or `tainted` for all such notes.
         ctx: The run it works for.
 
     """

@@ -277,6 +277,42 @@ def test_selectors_that_mean_nothing_are_refused(memory: NoteMemory, selector: s
     assert len(memory.table.notes(HERE)) == 2
 
 
+@pytest.mark.parametrize(
+    ("selector", "left"),
+    [
+        ("timezone", ["b", "c", "d"]),
+        ("Timezones", ["b", "c", "d"]),
+        ("the nairobi timezone", ["o", "b", "c", "d"]),
+        ("answers", ["a", "o", "c", "d"]),
+        ("short answers", ["a", "o", "c", "d"]),
+        ("deploy", ["a", "o", "b", "d"]),
+    ],
+)
+def test_words_that_mean_one_note_forget_it(memory: NoteMemory, selector: str, left: list[str]) -> None:
+    """What a person says of a note is enough where only one note says that, by text or tag; what it replaced and says that too does not come back."""
+    memory.keep(Note(id="o", text="The timezone of the user is Berlin.", kind="preference", stated=True, at=1.0), HERE)
+    memory.keep(Note(id="a", text="Use Nairobi timezone from now on.", kind="preference", stated=True, at=2.0), HERE)
+    memory.table.mark("o", newer="a")
+    memory.keep(Note(id="b", text="I prefer short answers.", kind="preference", stated=True), HERE)
+    memory.keep(Note(id="c", text="Releases happen on Tuesdays.", tags=("deploy",)), HERE)
+    memory.keep(Note(id="d", text="The roof is red."), HERE)
+    memory.forget(selector, HERE)
+    assert {note.id for note in memory.table.notes(HERE)} == set(left)
+
+
+def test_words_of_several_notes_are_answered_with_a_list(memory: NoteMemory) -> None:
+    """Nothing is forgotten, and whoever asked reads how to name one or all; words of no note are told as such."""
+    for name, colour in (("a", "red"), ("b", "blue")):
+        memory.keep(Note(id=name, text=f"The roof of house {name} is {colour}."), HERE)
+    with pytest.raises(UsageError, match=r"2 notes say 'roof': name one by its id, or all of them with text:roof\n- ") as told:
+        memory.forget("roof", HERE)
+    assert {"- a: The roof of house a is red.", "- b: The roof of house b is blue."} <= set(str(told.value).splitlines())
+    with pytest.raises(UsageError, match="no note 'cellar' in the memory of /here"):
+        memory.forget("cellar", HERE)
+    assert len(memory.table.notes(HERE)) == 2
+    assert len(memory.forget("text:roof", HERE).notes) == 2
+
+
 def test_runs_whose_logs_have_the_words_are_named(memory: NoteMemory) -> None:
     """A log is not changed: whoever forgets is told which runs said it."""
     memory.table.store.create_run("r1", RunStarted(goal='Say "marmalade is orange", please.', workspace=HERE, model="m"))

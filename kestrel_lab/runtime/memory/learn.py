@@ -1,4 +1,4 @@
-"""Learning from a run without a model: corrected errors, standing preferences, and a fingerprint of the workspace."""
+"""Learning from a run without a model: corrected errors and a fingerprint of the workspace; and which notes may be kept."""
 
 from __future__ import annotations
 
@@ -20,10 +20,6 @@ from kestrel_lab.language.words import stems
 MOST_PITFALLS = 3
 _NO_LESSON = frozenset({"denied", "cancelled", "limit", "raised", "timeout"})
 """Kinds of failures that say nothing about the arguments."""
-_FOR_GOOD = re.compile(
-    r"(?i)^(?:(?:please|and|also|but)\s+)?(?:always|never|from now on|in future)\b|\b(?:I|we)(?: would|'d)? (?:always )?prefer\b"
-)
-_SENTENCE = re.compile(r"[^.!?\n]+(?:[.!?](?!\s|$)[^.!?\n]*)*")
 _EXIT_CODE = re.compile(r"(?m)^(?:exit_code: |\{?\s*\"exit_code\": )(\d+)")
 """The exit code in the text of a command's result."""
 _TELLING = re.compile(r"(?i)\b(?:error|not found|no such|invalid|unknown|unrecognized|cannot|failed|denied)\b|\w(?:Error|Exception)\b")
@@ -34,11 +30,11 @@ _MARKERS = (
 _MOST_FILES = 20_000
 
 
-def learn_from_run(records: Iterable[Record], goal: str, workspace: Path) -> list[Note]:
+def learn_from_run(records: Iterable[Record], workspace: Path) -> list[Note]:
     """Return the notes that a run's log and workspace yield; the same log and files yield the same notes."""
     known = list(records)
     run, at = (known[0].run_id, known[-1].at) if known else ("", time.time())
-    return [*learn_pitfalls(known), *learn_preferences(goal, run, at), *learn_repository(workspace, run, at)]
+    return [*learn_pitfalls(known), *learn_repository(workspace, run, at)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +68,6 @@ def learn_pitfalls(records: Iterable[Record]) -> list[Note]:
                 del failed[place]
                 found.append(_pitfall_note(event, before, args, record))
     return found[:MOST_PITFALLS]
-
-
-def learn_preferences(goal: str, run: str, at: float) -> Iterator[Note]:
-    """Yield the standing preferences that the goal states, in the user's own words."""
-    for place, match in enumerate(_SENTENCE.finditer(goal)):
-        text = " ".join(match[0].split())
-        if _FOR_GOOD.search(text) and 10 <= len(text) <= 300 and goal[match.end() : match.end() + 1] != "?":
-            note_id = f"n{content_key(run, 'preference', place)[:10]}"
-            yield Note(id=note_id, text=text, kind="preference", evidence=text, run=run, at=at, stated=True, confidence=0.9)
 
 
 def learn_repository(workspace: Path, run: str, at: float) -> Iterator[Note]:
@@ -161,10 +148,16 @@ _ORDER = re.compile(r"(?i)\b(?:ignore|disregard|forget)\b.{0,40}\b(?:instruction
 
 
 def with_source(note: Note, goal: str) -> Note:
-    """Return `note` with its trust: that of the user's own words if the goal says most of it, else that of the run's answer."""
+    """Return `note` with its trust: that of the user's own words if the goal says most of it, else that of the run's answer.
+
+    A preference that quotes the goal is the quote: the model says that it is one, and the user what it is.
+    """
     evidence = _words(note.evidence)
-    if len(evidence) >= 3 and evidence in _words(goal) and _is_covered(note.text, note.evidence):
-        return replace(note, stated=True, taint="", confidence=0.9)
+    if len(evidence) >= 3 and evidence in _words(goal):
+        if note.kind == "preference" and not _is_covered(note.text, note.evidence):
+            note = replace(note, text=one_line(note.evidence, LONGEST_NOTE))
+        if _is_covered(note.text, note.evidence):
+            return replace(note, stated=True, taint="", confidence=0.9)
     return replace(note, stated=False, taint=ANSWER, confidence=0.6)
 
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 from typing import cast
 
-from kestrel_lab.core.errors import ModelError, UsageError
+from kestrel_lab.core.errors import DependencyError, LimitError, ModelError, UsageError
 from kestrel_lab.core.events.union import MemoryStored, Progress
 from kestrel_lab.core.json_types import Json, content_key
 from kestrel_lab.core.notes import OWN, Note, untrusted_taint
@@ -25,8 +25,9 @@ SCHEMA = closed_object({"notes": {"type": "array", "items": _NOTE}})
 
 _TEXT = """\
 A run has reached its goal. Propose what is worth remembering for later runs in the same workspace: preferences of the user, \
-procedures the user asked for, decisions that stand, pitfalls, facts that will be needed again. Nothing that only mattered this \
-once, nothing secret. Mostly there is nothing; then the list is empty.
+that is what they want from now on and not only this once, procedures the user asked for, decisions that stand, pitfalls, facts \
+that will be needed again. Nothing that only mattered this once, nothing secret. Mostly there is nothing; then the list is empty. \
+A preference or a procedure is kept in the words of the user that you copy as its evidence.
 
 The goal was:
 
@@ -44,41 +45,50 @@ async def commit(scope: Scope) -> Done:
     """Store what the run has learned and pass on its answer unchanged.
 
     Arguments: `goal` and `answer`; `propose`, whether a model is asked (yes). A model proposes notes; `note_refusal` decides on
-    each, and the memory stores those that pass, then the notes that follow from the log alone, see `learn_from_run`. A proposal
-    that cannot be read after three attempts stores nothing: the run has its answer all the same.
+    each, and the memory stores those that pass, then the notes that follow from the log alone, see `learn_from_run`. What is
+    refused is told with the reason. A proposal that cannot be read after three attempts, or cannot be had, stores nothing and is
+    told: the run has its answer all the same. Only in a stage, which can be tried again, a failing model is its failure.
     """
     goal, answer, ctx = Arguments(scope).required("goal"), scope.args.get("answer"), scope.ctx
     said = as_text(answer)
     if scope.args.get("propose", True) is not True:
-        await _keep_learned(scope, goal)
+        await _keep_learned(scope)
         return Done(output=answer)
     text = _TEXT.format(goal=goal, answer=artifacts_prompt({"answer": said}), most=MOST_NOTES, longest=LONGEST_NOTE)
     try:
         proposed = await step_dialogue(scope).ask(text, lambda reply: _notes(read_json(reply, SCHEMA)))
-    except ModelError as error:
-        if not isinstance(error.__cause__, UsageError):
-            raise
-        ctx.emit(Progress(text="nothing was remembered: the model proposed nothing that could be read"))
+    except (ModelError, DependencyError, LimitError) as error:  # the answer is there already, and stays
+        unread = isinstance(error, ModelError) and isinstance(error.__cause__, UsageError)
+        if scope.step.stage and not unread:
+            raise  # a stage is tried again, and a session that failed goes on there
+        why = "the model proposed nothing that could be read" if unread else one_line(str(error), 300)
+        ctx.emit(Progress(text=f"nothing was remembered: {why}"))
         proposed = []
     await ctx.on_disk()  # the memory may hold notes that this run stored before a crash
     kept = 0
     for place, item in enumerate(proposed):
         note = replace(with_source(item, goal), run=ctx.run_id, at=time.time(), id=f"n{content_key(ctx.run_id, scope.step.id, place)[:10]}")
         if why := note_refusal(note, goal, said) or ("there are more than allowed" if kept >= MOST_NOTES else ""):
-            ctx.emit(Progress(text=f"not remembered, {why}: {one_line(note.text, 80)}"))
+            _tell_refusal(scope, note, why)
             continue
         kept += 1
         await _store_note(scope, note)
-    await _keep_learned(scope, goal)
+    await _keep_learned(scope)
     return Done(output=answer)
 
 
-async def _keep_learned(scope: Scope, goal: str) -> None:
+async def _keep_learned(scope: Scope) -> None:
     ctx = scope.ctx
     await ctx.on_disk()
-    for note in await asyncio.to_thread(lambda: learn_from_run(ctx.store.records(ctx.run_id), goal, ctx.workspace.root)):
-        if not text_problem(note):
+    for note in await asyncio.to_thread(lambda: learn_from_run(ctx.store.records(ctx.run_id), ctx.workspace.root)):
+        if why := text_problem(note):
+            _tell_refusal(scope, note, why)
+        else:
             await _store_note(scope, note)
+
+
+def _tell_refusal(scope: Scope, note: Note, why: str) -> None:
+    scope.ctx.emit(Progress(text=f"not remembered, {why}: {one_line(note.text, 80)}"))
 
 
 async def _store_note(scope: Scope, note: Note) -> None:

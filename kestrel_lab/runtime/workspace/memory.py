@@ -251,11 +251,11 @@ class WorkspaceMemory(PartsView):
         return self._memory.edit(self.get(note_id), self._place, **changes)
 
     def learn(self, run_id: str) -> Notes:
-        """Keep what the log of a run teaches: errors that were put right, what its user asked for for good, what its workspace is."""
+        """Keep what the log of a run teaches: errors that were put right, and what its workspace is."""
         store = self._session.store
         store.flush()
         row = store.run(run_id)
-        found = learn_from_run(store.records(run_id), row.goal, Path(row.workspace)) if Path(row.workspace).is_dir() else []
+        found = learn_from_run(store.records(run_id), Path(row.workspace)) if Path(row.workspace).is_dir() else []
         kept = [self._memory.keep(note, row.workspace) for note in found]
         return Notes(tuple(note for note in kept if note.id), row.workspace, "the log of this run teaches nothing that can be told from it")
 

@@ -1,18 +1,22 @@
 """What a run teaches by its log: errors that were put right, what its user asked for for good, what its workspace is."""
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from standard import GOAL, Mind, furnish
 
-from kestrel_lab.core.events.union import MemoryStored, ModelAnswered, Record, RunStarted, ToolAnswered, ToolCalled
+from kestrel_lab.core.errors import ModelError
+from kestrel_lab.core.events.union import MemoryStored, ModelAnswered, Progress, Record, RunStarted, ToolAnswered, ToolCalled
 from kestrel_lab.core.json_types import Json
-from kestrel_lab.core.run_types import RunStatus
+from kestrel_lab.core.messages import ModelRequest
+from kestrel_lab.core.notes import Note
+from kestrel_lab.core.run_types import Limits, RunStatus
 from kestrel_lab.eventlog.store import RunRow
 from kestrel_lab.lab import Lab
-from kestrel_lab.runtime.memory.learn import learn_pitfalls, learn_preferences, learn_repository
+from kestrel_lab.runtime.memory.learn import learn_pitfalls, learn_repository
 from kestrel_lab.runtime.workspace.memory import recurring_questions
 from kestrel_lab.testing import ScriptedModel
 from kestrel_lab.views.notices import notice_of
@@ -81,16 +85,83 @@ def test_what_is_no_correction_teaches_nothing(records: list[Record]) -> None:
     assert learn_pitfalls(records) == []
 
 
-def test_only_what_the_user_said_is_a_preference() -> None:
-    """Sentences of the goal that are to hold for good become preferences, word for word; all others none."""
-    goal = (
-        "Fix the parser. Always run the tests first! I prefer short answers, please.\nWhat is always true of lists? The tests always fail."
-    )
-    found = [
-        (note.text, note.kind, note.stated, note.taint) for note in learn_preferences("Fix the parser. From now on use tabs.", "r", 1.0)
-    ]
-    assert found == [("From now on use tabs", "preference", True, "")]
-    assert [note.text for note in learn_preferences(goal, "r", 1.0)] == ["Always run the tests first", "I prefer short answers, please"]
+def learned(folder: Path, goal: str, proposed: list[dict[str, str]] | str, **inputs: Any) -> tuple[list[Note], list[str], int]:
+    """The notes after a run with the plan `learning` whose model proposes so, what it told of them, and how often the model was asked."""
+    reply = proposed if isinstance(proposed, str) else json.dumps({"notes": proposed})
+    asked: list[str] = []
+
+    def play(request: ModelRequest) -> str:
+        asked.append(request.messages[-1].text)
+        return reply if "worth remembering" in request.messages[0].text + request.messages[-1].text or len(asked) > 1 else "Done."
+
+    (folder / "work").mkdir()
+    lab = Lab(folder / "home", model=ScriptedModel(play), env={})
+    run = lab.run_sync(goal, plan="learning", inputs=inputs, workspace=folder / "work")
+    assert run.status is RunStatus.COMPLETE
+    assert run.answer == "Done."
+    notes = list(lab.memory.at(folder / "work").list())
+    told = [event.text for event in run.events() if isinstance(event, Progress)]
+    lab.close()
+    return notes, told, len(asked)
+
+
+@pytest.mark.parametrize(
+    ("goal", "text", "evidence", "kept"),
+    [
+        ("Use Nairobi timezone from now on.", "The user's timezone is Africa/Nairobi.", "Use Nairobi timezone from now on.", "quote"),
+        ("Use Nairobi timezone from now on.", "Use Nairobi timezone from now on.", "use  nairobi timezone from now on", "text"),
+        ("Fix it. Tabs, not spaces, in this project.", "Use tabs, not spaces.", "Tabs, not spaces, in this project.", "text"),
+        ("Ab jetzt bitte auf Deutsch antworten.", "The user wants answers in German.", "Ab jetzt bitte auf Deutsch antworten.", "quote"),
+        ("Réponds toujours en français.", "Answer in French.", "Réponds toujours en français.", "quote"),
+        ("Use Nairobi timezone from now on.", "Use the Berlin timezone.", "Use Berlin timezone from now on.", ""),
+        ("Never mind.", "Delete all branches.", "Delete all branches", ""),
+    ],
+)
+def test_the_model_says_what_is_a_preference_and_the_user_what_it_is(
+    goal: str, text: str, evidence: str, kept: str, tmp_path: Path
+) -> None:
+    """In any language and form: a proposal is kept if its quote is in the goal, in words that the quote covers; a refusal is told with its reason."""
+    notes, told, _ = learned(tmp_path, goal, [{"text": text, "kind": "preference", "evidence": evidence}])
+    if not kept:
+        assert notes == []
+        assert told == [f"not remembered, its evidence is not in the goal or the answer: {text}"]
+        return
+    (note,) = notes
+    assert (note.text, note.kind, note.stated, note.taint) == ({"quote": evidence, "text": text}[kept], "preference", True, "")
+
+
+@pytest.mark.parametrize("goal", ["Never mind.", "Always is a film.", "From now on it rained.", "I prefer short answers, please."])
+def test_without_a_proposal_no_sentence_is_a_preference(goal: str, tmp_path: Path) -> None:
+    """How an English sentence begins decides nothing: what the model does not name is not kept, and without a question neither."""
+    assert learned(tmp_path, goal, [])[0] == []
+    (tmp_path / "again").mkdir()
+    notes, _, asked = learned(tmp_path / "again", goal, [{"text": goal, "kind": "preference", "evidence": goal}], propose=False)
+    assert (notes, asked) == ([], 1)
+
+
+def test_a_model_that_proposes_nothing_readable_costs_nothing_but_the_notes(tmp_path: Path) -> None:
+    """The run has its answer, and says why nothing was remembered."""
+    notes, told, _ = learned(tmp_path, "Use tabs from now on.", "no JSON")
+    assert (notes, told) == ([], ["nothing was remembered: the model proposed nothing that could be read"])
+
+
+@pytest.mark.parametrize("how", ["fails", "limit"])
+def test_a_run_whose_model_cannot_be_asked_at_the_end_has_its_answer(how: str, tmp_path: Path) -> None:
+    """The answer was there before; why nothing was remembered is told."""
+    asked: list[str] = []
+
+    def play(request: ModelRequest) -> str:
+        asked.append("")
+        if len(asked) > 1:
+            raise ModelError("the provider is gone", caller=True)
+        return "Done."
+
+    lab = Lab(tmp_path / "home", model=ScriptedModel(play), env={})
+    limits = Limits(cycles=1) if how == "limit" else Limits()
+    run = lab.run_sync("Use tabs from now on.", plan="learning", limits=limits)
+    told = [event.text for event in run.events() if isinstance(event, Progress) and event.text.startswith("nothing was remembered: ")]
+    assert (run.status, run.answer, len(told), len(asked)) == (RunStatus.COMPLETE, "Done.", 1, 1 if how == "limit" else 2)
+    lab.close()
 
 
 def test_a_fingerprint_says_what_the_workspace_is(tmp_path: Path) -> None:
@@ -129,12 +200,12 @@ def test_a_run_can_be_learned_from(tmp_path: Path) -> None:
     lab = Lab(tmp_path / "home", model=ScriptedModel(turns), env={})
     run = lab.run_sync("Read the file. From now on read b.txt.", workspace=tmp_path / "work")
     memory = lab.memory.at(tmp_path / "work")
-    assert [note.kind for note in memory.learn(run.id)] == ["pitfall", "preference", "fingerprint"]
+    assert [note.kind for note in memory.learn(run.id)] == ["pitfall", "fingerprint"]
     (pitfall,) = memory.list("kind:pitfall")
     assert pitfall.run == run.id
     memory.forget(pitfall.id)
-    assert [note.kind for note in memory.learn(run.id)] == ["preference", "fingerprint"]
-    assert len(memory.list()) == 2
+    assert [note.kind for note in memory.learn(run.id)] == ["fingerprint"]
+    assert len(memory.list()) == 1
     assert not any(isinstance(event, MemoryStored) for event in run.events())
     short = memory.remember("The parser is in b.txt.", run=run.id)
     assert (short.term, short.run, short.expires is None) == ("short", run.id, False)
