@@ -13,7 +13,7 @@ from typing import Any
 
 from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.sanitize import shown_path
-from kestrel_lab.core.text_files import line_end, split_lines
+from kestrel_lab.host.text_files import line_end, split_lines
 from kestrel_lab.runtime.project_trust import TrustedFiles
 from kestrel_lab.runtime.settings import find_weakenings, load_settings, setting_files
 

@@ -21,7 +21,7 @@ from typing import Any, Final
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.text_files import decode_text
+from kestrel_lab.host.text_files import decode_text
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.directory_walk import closing_fd, walk_directory
 from kestrel_lab.tools.files.lock import read_whole

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # what `signal` is made of; it has no stub
-import asyncio
-import contextvars
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +20,7 @@ from kestrel_lab.core.messages import ImagePart, ToolSpec
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.core.sanitize import one_line
 from kestrel_lab.eventlog.large_results import Spool
+from kestrel_lab.host.function_thread import call_in_thread
 from kestrel_lab.tools.argument_schema import Arguments, ToolArgumentsError
 from kestrel_lab.tools.data_flow import Flow, Shows
 from kestrel_lab.tools.files.versions import Versions
@@ -304,7 +303,7 @@ class Tool:
         if self._is_async:
             return to_json(await self.function(**values))
         if self.in_thread:
-            answer = await _call_in_thread(self.function, values, alone=self.timeout_s is not None)
+            answer = await call_in_thread(self.function, values, alone=self.timeout_s is not None)
         elif threading.current_thread() is threading.main_thread():
             with _interruptible():
                 answer = self.function(**values)
@@ -412,46 +411,6 @@ class Toolbox:
             )
             for tool in self
         ]
-
-
-async def _call_in_thread(function: Callable[..., Any], values: dict[str, Any], *, alone: bool) -> Any:
-    """Call a function in a thread with the context variables of this task; whatever it raises escapes.
-
-    With `alone` the thread is its own, and is abandoned where the call is cancelled: a function that hangs then keeps
-    neither the threads of the event loop nor the end of the process.
-    """
-
-    def call() -> tuple[Any, BaseException | None]:
-        # Returned, as a future takes no StopIteration, and a KeyboardInterrupt in a thread is nobody's Ctrl-C.
-        try:
-            return function(**values), None
-        except BaseException as error:  # noqa: BLE001  # raised again by whoever waits
-            return None, error
-
-    answer, error = await (_in_own_thread(call) if alone else asyncio.to_thread(call))
-    if isinstance(error, KeyboardInterrupt | asyncio.CancelledError | GeneratorExit):
-        raise RuntimeError(f"the function raised {type(error).__name__}") from error
-    if error is not None:
-        raise error
-    return answer
-
-
-async def _in_own_thread(call: Callable[[], Any]) -> Any:
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Any] = loop.create_future()
-    context = contextvars.copy_context()
-
-    def deliver(value: Any) -> None:
-        if not answer.done():
-            answer.set_result(value)
-
-    def work() -> None:
-        value = context.run(call)
-        with suppress(RuntimeError):  # nobody waits any more, and the loop is closed
-            loop.call_soon_threadsafe(deliver, value)
-
-    threading.Thread(target=work, name="kestrel tool", daemon=True).start()
-    return await answer
 
 
 @contextmanager

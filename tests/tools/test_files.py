@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from waits import PATIENCE_S, until
 
 from kestrel_lab.core.calls import Danger
-from kestrel_lab.core.text_files import end_pattern, split_lines
+from kestrel_lab.host.text_files import end_pattern, split_lines
 from kestrel_lab.tools.builtin import native_tools
 from kestrel_lab.tools.files.edit import replace_exact, unified_diff
 from kestrel_lab.tools.files.fingerprints import CHANGING

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kestrel_lab.core.errors import UsageError
-from kestrel_lab.core.text_files import decode_marked
 from kestrel_lab.host.git import run_git
 from kestrel_lab.host.programs import beside_python
+from kestrel_lab.host.text_files import decode_marked
 
 MOST_BYTES = 1_000_000
 SKIPPED_FOLDERS = tuple(".git .hg .svn .kestrel node_modules __pycache__ .venv .tox .mypy_cache .ruff_cache .ipynb_checkpoints".split())

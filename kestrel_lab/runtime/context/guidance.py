@@ -17,7 +17,7 @@ from typing import Final
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.protocols import Handler
-from kestrel_lab.core.text_files import decode_text
+from kestrel_lab.host.text_files import decode_text
 from kestrel_lab.tools.files.directory_walk import closing_fd
 from kestrel_lab.tools.files.workspace import Workspace
 from kestrel_lab.tools.skills import FILE as SKILL_FILE

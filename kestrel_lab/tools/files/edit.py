@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher, get_close_matches
 
 from kestrel_lab.core.sanitize import one_line
-from kestrel_lab.core.text_files import end_pattern, line_end, split_lines, with_line_ends
+from kestrel_lab.host.text_files import end_pattern, line_end, split_lines, with_line_ends
 
 _CONTEXT = 3
 _NO_NEWLINE = "\n\\ No newline at end of file"

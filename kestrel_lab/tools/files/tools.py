@@ -12,7 +12,7 @@ from typing import Any, Final
 from kestrel_lab.core.calls import Danger
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import head_tail
-from kestrel_lab.core.text_files import Text, decode_text, replace_text, split_lines
+from kestrel_lab.host.text_files import Text, decode_text, replace_text, split_lines
 from kestrel_lab.tools.decorator import tool
 from kestrel_lab.tools.files.edit import Edit, replace_exact, replace_in_order, unified_diff
 from kestrel_lab.tools.files.fingerprints import (

@@ -15,8 +15,8 @@ from pathlib import Path, PurePosixPath
 from kestrel_lab.core.errors import UsageError, did_you_mean
 from kestrel_lab.core.json_types import loads_toml
 from kestrel_lab.core.sanitize import escape_surrogates, is_utf8
-from kestrel_lab.core.text_files import Text, decode_text, encode_text
 from kestrel_lab.host.programs import exclude_folder
+from kestrel_lab.host.text_files import Text, decode_text, encode_text
 from kestrel_lab.tools.files.directory_walk import Entry, closing_fd, list_directory, stamps_below, walk_directory
 from kestrel_lab.tools.files.lock import MAX_READ_BYTES, MISSING, LockedFile, lock_directory, read_whole, version_of
 from kestrel_lab.tools.files.safe_open import open_beneath

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 from kestrel_lab.core.errors import ConflictError, ToolError
 from kestrel_lab.core.json_types import Json
 from kestrel_lab.core.sanitize import escape_surrogates
-from kestrel_lab.core.text_files import decode_text, replace_text
+from kestrel_lab.host.text_files import decode_text, replace_text
 
 if TYPE_CHECKING:
     import httpx
