@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Final
 
 import typer
 from typer.core import TyperGroup
 
+from kestrel_lab.cli.slow_start import told_when_slow
 from kestrel_lab.host.version import __version__
 
+_LOADING: Final = (
+    "loading kestrel_lab: a start without bytecode of it, as the first one, compiles all of its code and takes several times as long"
+)
 START: Final = f"""\
 kestrel_lab {__version__}: run LLM agents on a goal, watch and approve what they do, and measure them.
 
@@ -129,12 +134,13 @@ def main() -> None:
 
 
 def _load_commands() -> Callable[[], None]:
-    """Return the function that runs a command; while its code is loaded, a terminal says so."""
+    """Return the function that runs a command; while its code is loaded, a terminal says so, and anything else after two seconds."""
     announce = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     if announce:
         sys.stderr.write("\x1b[2mloading kestrel_lab …\x1b[0m")
         sys.stderr.flush()
-    from kestrel_lab.cli.main import main as run_command
+    with nullcontext() if announce else told_when_slow(lambda: _LOADING):
+        from kestrel_lab.cli.main import main as run_command
 
     if announce:
         sys.stderr.write("\r\x1b[2K")

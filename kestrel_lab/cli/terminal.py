@@ -17,6 +17,7 @@ from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from kestrel_lab.cli.slow_start import told_when_slow
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, Event
 from kestrel_lab.core.json_types import loads
 from kestrel_lab.core.sanitize import one_line, sanitize_text
@@ -65,9 +66,10 @@ class TerminalDisplay:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the moving lines while the block runs; on a console that is not a terminal there are none."""
+        """Show the moving lines while the block runs; a console that is not a terminal has none, and is told what is waited for long."""
         if not self._console.is_terminal:
-            yield
+            with told_when_slow(lambda: sanitize_text(self.view.head.progress)):
+                yield
             return
         with self._live:
             yield
@@ -115,6 +117,8 @@ class TerminalDisplay:
                 thought = row.thinking[-_TAIL_CHARS:].rstrip().rpartition("\n")[2]
                 text = "\n".join(row.text.splitlines()[-_TAIL_LINES:]) or (f"thinking: {one_line(thought, 200)}" if thought else waits)
                 lines.append(Padding(Text(text, style="italic" if row.text else "dim"), (0, 2)))
+        if head.progress:
+            lines.append(Text(f"{head.progress} …", style="dim"))
         lines.append(
             Text(f"{head.status} · {head.usage} · {formatting.format_duration(self._lasted)}" if head.usage else "starting …", style="dim")
         )
