@@ -284,6 +284,6 @@ def test_where_the_results_of_main_come_from_is_said(repo, tmp_path):
     commit(repo, "second", readme__md="!")
     assert "20 trials, 0 of them stored before" in gate(repo)[1]
     assert "20 trials, 20 of them stored before" in gate(repo)[1]
-    with Lab(repo / ".kestrel", env={}) as lab:
+    with Lab(in_process.home_of(repo), env={}) as lab:
         rows = lab.session.store.query("SELECT result_json FROM eval_runs LIMIT 1")
     assert "origin" not in json.loads(rows[0][0])
