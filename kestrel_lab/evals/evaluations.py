@@ -251,9 +251,9 @@ class Evaluations(Arms):
         return len(spans)
 
     async def import_runs(
-        self, *paths: str | Path, suite: str | Path | Suite | None = None, reporter: Reporter | None = None
+        self, *paths: str | Path | Sequence[str | Path], suite: str | Path | Suite | None = None, reporter: Reporter | None = None
     ) -> ImportResult:
-        """Import what other tools recorded, from files or folders of them.
+        """Import what other tools recorded, from files or folders of them, or lists of these.
 
         These are sessions of Claude Code and Codex, OpenTelemetry traces of agents (OTLP JSON), run files of AgentDojo, logs of Inspect, and chat
         logs in OpenAI's form (JSON Lines). Each record becomes a run in the log, marked as imported, with its source and original ids; what the recording does not tell

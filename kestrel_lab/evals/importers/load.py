@@ -111,7 +111,11 @@ class ImportResult(TableView):
 
 
 async def import_runs(
-    session: Session, paths: Sequence[str | Path], *, suite: str | Path | Suite | None = None, reporter: Reporter | None = None
+    session: Session,
+    paths: Sequence[str | Path | Sequence[str | Path]],
+    *,
+    suite: str | Path | Suite | None = None,
+    reporter: Reporter | None = None,
 ) -> ImportResult:
     """Import what other tools recorded; see `Evaluations.import_runs`."""
     files = _files(paths)
@@ -230,9 +234,9 @@ class _Import:
         )
 
 
-def _files(paths: Sequence[str | Path]) -> list[Path]:
+def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
     found: list[Path] = []
-    for path in map(Path, paths):
+    for path in map(Path, _flat(paths)):
         if path.is_dir():
             found += sorted(one for one in path.rglob("*") if one.suffix in _ENDINGS and one.is_file())
         elif path.is_file():
@@ -243,6 +247,19 @@ def _files(paths: Sequence[str | Path]) -> list[Path]:
         msg = f"{', '.join(map(repr, map(str, paths)))} is a folder: name the files in it, or a folder of files that end in {', '.join(_ENDINGS)}"
         raise UsageError(msg)
     return list(dict.fromkeys(found))
+
+
+def _flat(paths: Sequence[object]) -> list[str | Path]:
+    """Return the paths among those that were given, also in lists; raises `UsageError` for anything else."""
+    found: list[str | Path] = []
+    for path in paths:
+        if isinstance(path, list | tuple):
+            found += _flat(path)
+        elif isinstance(path, str | Path):
+            found.append(path)
+        else:
+            raise UsageError(f"import_runs takes paths of files and folders, not {path!r}")
+    return found
 
 
 def _recordings(path: Path) -> Records:

@@ -93,9 +93,9 @@ def _spans(request: Mapping[str, Any]) -> list[_Span]:
     found = [span for one in request["resourceSpans"] for scope in one.get("scopeSpans", ()) for span in scope.get("spans", ())]
     return [
         _Span(
-            trace=span["traceId"],
-            id=span["spanId"],
-            parent=span.get("parentSpanId") or "",
+            trace=_id(span["traceId"]),
+            id=_id(span["spanId"]),
+            parent=_id(span.get("parentSpanId") or ""),
             began=int(span["startTimeUnixNano"]) / 1e9,
             ended=int(span["endTimeUnixNano"]) / 1e9,
             error=str(status.get("message") or "failed") if status.get("code") in (2, "STATUS_CODE_ERROR") else "",
@@ -105,6 +105,12 @@ def _spans(request: Mapping[str, Any]) -> list[_Span]:
         for span in found
         for status in (span.get("status") or {},)
     ]
+
+
+def _id(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"an id is a text, not {one_line(str(value), 60)}")
+    return value
 
 
 def _value(value: Mapping[str, Any]) -> Any:
