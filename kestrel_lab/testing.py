@@ -129,6 +129,8 @@ def _turn(turn: Json, place: str) -> Turn:
     if not isinstance(turn, list) or not all(isinstance(call, dict) and "tool" in call and set(call) <= {"tool", "args"} for call in turn):
         raise UsageError(f"{place}: a turn is a text or a list of {{tool: …, args: {{…}}}}")
     calls = cast("list[dict[str, Json]]", turn)
+    if wrong := next((call for call in calls if not isinstance(call.get("args") or {}, dict)), None):
+        raise UsageError(f"{place}: the args of {wrong['tool']} are a table of names and values, not {wrong['args']!r}")
     return [(str(call["tool"]), cast("dict[str, Json]", call.get("args") or {})) for call in calls]
 
 

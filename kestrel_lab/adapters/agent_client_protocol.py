@@ -17,6 +17,7 @@ from kestrel_lab.adapters.adapter import DANGERS, Capabilities, Decision, Permis
 from kestrel_lab.adapters.claude_code import CLAUDE_CODE
 from kestrel_lab.adapters.codex import CODEX
 from kestrel_lab.adapters.gemini import GEMINI
+from kestrel_lab.adapters.object_lines import ObjectLines
 from kestrel_lab.adapters.opencode import OPENCODE
 from kestrel_lab.adapters.subprocess_reader import RunningProgram, agent_process, not_a_model_error, require_program
 from kestrel_lab.core.calls import Danger, Usage
@@ -96,7 +97,8 @@ class AcpAdapter:
         from acp import PROTOCOL_VERSION, RequestError, connect_to_agent
         from acp.schema import ClientCapabilities, ImageContentBlock, Implementation, TextContentBlock
 
-        connection = connect_to_agent(cast("Any", talk), running.program.stdin, running.program.stdout)
+        lines = ObjectLines(running.program.stdout, running.note)
+        connection = connect_to_agent(cast("Any", talk), running.program.stdin, lines)
         try:
             about = Implementation(name="kestrel-lab", title="kestrel_lab", version=__version__)
             known = await connection.initialize(

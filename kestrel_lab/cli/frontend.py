@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +29,18 @@ WorkFolder = Annotated[str, typer.Option(help="The only folder that file tools m
 Cache = Annotated[str | None, typer.Option(help="How stored tool answers are used: use, off, refresh or replay.")]
 As = Annotated[str, typer.Option("--as", metavar="NAME", help="Notebook: also assign the run to this variable.")]
 Background = Annotated[bool, typer.Option("--bg", help="Notebook: do not wait for the end.")]
-ApprovalTimeout = Annotated[float | None, typer.Option(help="Deny a question that nobody has answered after so many seconds.")]
+
+
+def positive(value: float | None) -> float | None:
+    """Return the value of an option that is a positive number; raises `typer.BadParameter` for 0, less, and what is no number (nan)."""
+    if value is not None and not (value > 0 and math.isfinite(value)):
+        raise typer.BadParameter(f"{value:g} is no positive number")
+    return value
+
+
+ApprovalTimeout = Annotated[
+    float | None, typer.Option(callback=positive, help="Deny a question that nobody has answered after so many seconds.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Terminal: print the run as one JSON object.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, as `kestrel runs` lists them.")]
 

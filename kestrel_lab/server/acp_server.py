@@ -6,6 +6,7 @@ Source: agentclientprotocol.com, protocol version 1. Each prompt is a run in the
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from base64 import b64decode
 from contextlib import redirect_stdout
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final, Unpack, cast
 from uuid import uuid4
 
+from kestrel_lab.adapters.object_lines import ObjectLines
 from kestrel_lab.core.calls import REPEATABLE
-from kestrel_lab.core.errors import ApprovalRequired, KestrelError
+from kestrel_lab.core.errors import ApprovalRequired, KestrelError, UsageError
 from kestrel_lab.core.events import union as e
 from kestrel_lab.core.messages import ImagePart
 from kestrel_lab.core.sanitize import one_line
@@ -25,6 +27,8 @@ from kestrel_lab.runtime.run import Run
 from kestrel_lab.runtime.session import Session
 
 _LONGEST: Final = 50 * 1024 * 1024
+_INVALID: Final = -32600
+"""The code of JSON-RPC for what is no request."""
 _SCOPES: Final = {"once": "once", "always": "run", "reject": "once"}
 _STOPS: Final = {"cycles": "max_turn_requests", "tokens": "max_tokens"}
 
@@ -36,9 +40,19 @@ async def serve_acp(session: Session, **options: Unpack[RunChanges]) -> None:
     """
     from acp import run_agent, stdio_streams
 
-    reader, writer = await stdio_streams(limit=_LONGEST)
+    try:
+        reader, writer = await stdio_streams(limit=_LONGEST)
+    except ValueError as error:
+        raise UsageError(
+            "kestrel acp is started by an editor, which talks to it through pipes; its input and output cannot be files"
+        ) from error
+
+    def refuse(line: bytes) -> None:
+        problem = f"a message is a JSON object, not {one_line(line.decode('utf-8', 'replace'), 80)}"
+        writer.write(json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": _INVALID, "message": problem}}).encode() + b"\n")
+
     with redirect_stdout(sys.stderr):
-        await run_agent(cast("Any", AcpAgent(session, RunOptions(**options))), writer, reader)
+        await run_agent(cast("Any", AcpAgent(session, RunOptions(**options))), writer, ObjectLines(reader, refuse))
 
 
 class AcpAgent:

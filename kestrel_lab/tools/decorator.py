@@ -171,8 +171,7 @@ def tool(
     carried, owned = (tuple(one.split()) if isinstance(one, str) else tuple(one) for one in (content, own))
 
     def make(function: Callable[..., Any], depth: int = 1) -> Tool:  # depth: how far up the scope is whose names annotations may use
-        if not inspect.isroutine(function):
-            raise UsageError(f"@tool needs a function, not {function!r}")
+        _check_function(function)
         called = name or function.__name__
         if not _NAME.fullmatch(called):
             raise UsageError(f"{called!r} cannot be a tool's name: use 1 to 64 letters, digits, _ and -, e.g. @tool(name='look_up')")
@@ -217,6 +216,13 @@ def _check_timeout(seconds: object) -> None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
         raise UsageError(f"timeout_s is a positive number of seconds, not {seconds!r}; leave it out for no bound")
+
+
+def _check_function(function: Callable[..., Any]) -> None:
+    if not inspect.isroutine(function):
+        raise UsageError(f"@tool needs a function, not {function!r}")
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise UsageError(f"tool {function.__name__!r} yields its answer in pieces, and a call has one: return a list of them instead")
 
 
 def _check_caching(effect: Effect, fingerprint: Fingerprint | None, ttl: float | None, scope: CacheScope) -> None:

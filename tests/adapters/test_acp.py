@@ -4,12 +4,13 @@ import asyncio
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waits import LoopClock
+from waits import PATIENCE_S, LoopClock
 
 from kestrel_lab import Lab
 from kestrel_lab.core.events.union import ApprovalAsked, ApprovalGiven, ModelAnswered, ModelDelta, ToolAnswered, ToolCalled
@@ -92,6 +93,35 @@ def agent(tmp_path: Path) -> str:
     program.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path}/agent/agent.py\n")
     program.chmod(0o755)
     return str(program)
+
+
+def test_lines_that_are_no_object_are_passed_over(tmp_path: Path, agent: str) -> None:
+    """A batch, a number: what an agent writes beside messages does not hold the run up."""
+    source = tmp_path / "agent" / "agent.py"
+    source.write_text("print('[1]'); print(3); print('hello', flush=True)\n" + AGENT)
+    run, _ = asyncio.run(ran(tmp_path, agent, "Look", approve="auto"))
+    assert (run.status, run.answer) == ("COMPLETE", "gone"), run.reason
+
+
+def test_an_editor_that_sends_no_object_is_told_so(tmp_path: Path) -> None:
+    """As an error of the protocol, also at the very end of the input; what comes after is answered."""
+    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1}})
+    done = subprocess.run(
+        [sys.executable, "-m", "kestrel_lab", "acp"],
+        input=f"[1]\n{asked}\n3",
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=PATIENCE_S,
+    )
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    problems = [one["error"] for one in told if "error" in one]
+    assert [(one["code"], one["message"]) for one in problems] == [
+        (-32600, "a message is a JSON object, not [1]"),
+        (-32600, "a message is a JSON object, not 3"),
+    ]
+    assert [one["result"]["protocolVersion"] for one in told if "result" in one] == [1]
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
 def test_an_agent_that_looks_for_a_terminal_finds_one(tmp_path: Path, agent: str) -> None:

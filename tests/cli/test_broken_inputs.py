@@ -121,6 +121,34 @@ def test_numbers_that_nothing_can_count_to(kestrel: Kestrel, words: list[str], v
     assert code == 0 or is_one_error(code, err) or ("Traceback" not in err and "bug in kestrel" not in err), err[-2_000:]
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "0"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "x", "--approval-timeout"],
+        ["chat", "--approval-timeout"],
+        ["serve", "--approval-timeout"],
+        ["run", "x", "--seconds"],
+        ["run", "x", "--cost"],
+    ],
+    ids=" ".join,
+)
+def test_numbers_that_are_no_amount(kestrel: Kestrel, words: list[str], value: str) -> None:
+    """A time or a sum of nothing, of less, or of no number, is refused before anything begins: compared with it nothing is ever too long."""
+    code, out, err = kestrel(*words, value)
+    assert (is_one_error(code, err), out) == (True, ""), err
+
+
+def test_a_script_whose_arguments_are_no_table(kestrel: Kestrel) -> None:
+    """The line says where, and no run is begun that nobody could end."""
+    Path("script.yaml").write_text("rules: [{when: '', turns: [[{tool: read_file, args: 3}], done]}]")
+    assert kestrel("run", "x") == (
+        2,
+        "",
+        "error: script.yaml: rules[0].turns[0]: the args of read_file are a table of names and values, not 3\n",
+    )
+
+
 CONTENT = [
     "3",
     "[]",

@@ -363,7 +363,13 @@ def test_a_file_cut_anywhere_holds_what_came_before(tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    ["<<<<<<< HEAD", '{"hash": "x"} oops', "[1]", '{"config": "a", "epoch": 1, "repeat": 1, "call": {"model": "m", "messages": ["none"]}}'],
+    [
+        *('{"config": "a", "epoch": 1, "clock": "yesterday"}', '{"config": "a", "epoch": 1, "clock": "2026-01-01T00:00:00"}'),
+        "<<<<<<< HEAD",
+        '{"hash": "x"} oops',
+        "[1]",
+        '{"config": "a", "epoch": 1, "repeat": 1, "call": {"model": "m", "messages": ["none"]}}',
+    ],
 )
 def test_an_edited_file_is_refused_with_its_line(tmp_path, line):
     """A merge conflict or a line that is none is told, not passed over: what it held would be missing."""

@@ -79,6 +79,14 @@ def test_wrong_parameters_are_refused_at_once(session: Session, workspace: Path,
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["verify", "approve", "containment", "form", "cache", "instructions"])
+def test_a_text_that_is_none_is_refused_at_once(session: Session, workspace: Path, name: str) -> None:
+    """By the name of the option, before a run begins: `verify=True` reads as if it turned something on."""
+    with pytest.raises(UsageError, match=f"{name}= has to be a text, not True"):
+        session.start("g", model=Notes(), workspace=workspace, **{name: True})
+    assert session.runs().empty
+
+
 def test_parameters_identify_a_recording_and_a_trial() -> None:
     """They are part of the keys; without any, keys are those of earlier versions."""
     plain = ModelRequest(messages=[Message(role="user", text="hi")])

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -198,9 +198,21 @@ def _unknown(x: "Nowhere") -> str:  # type: ignore[name-defined]  # noqa: F821
     return str(x)
 
 
+def _pieces(x: int) -> Iterator[int]:
+    """Doc."""
+    yield x
+
+
+async def _late_pieces(x: int) -> AsyncIterator[int]:
+    """Doc."""
+    yield x
+
+
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
+        (_pieces, "tool '_pieces' yields its answer in pieces, and a call has one: return a list of them instead"),
+        (_late_pieces, "tool '_late_pieces' yields its answer in pieces"),
         (_bare, "parameter 'x' of tool '_bare' has no type: write e.g. x: str"),
         (_many, "takes any number of arguments"),
         (_more, "takes any number of arguments"),

@@ -24,7 +24,7 @@ from kestrel_lab.cli.eval_options import (
     save_outputs,
     suite_and_words,
 )
-from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups, output_file
+from kestrel_lab.cli.frontend import command_group, frontend_of, option_groups, output_file, positive
 from kestrel_lab.core.drawing.matplotlib_figure import save_figure
 from kestrel_lab.core.errors import UsageError
 
@@ -202,7 +202,9 @@ def ablate_guidance(
     ] = "paragraph",
     ref: Annotated[str, typer.Option(metavar="COMMIT", help="Take the file from this commit; by default as it is now.")] = "",
     budget: Annotated[int | None, typer.Option(metavar="N", min=1, help="Run N trials at most; stored ones count.")] = None,
-    cost: Annotated[float | None, typer.Option(metavar="USD", help="Begin no trial after these have cost so much.")] = None,
+    cost: Annotated[
+        float | None, typer.Option(metavar="USD", callback=positive, help="Begin no trial after these have cost so much.")
+    ] = None,
     config: Configs = None,
     parts: Parts,
     margin: Margin = 0.05,

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from kestrel_lab.cli.attach import TerminalClient
-from kestrel_lab.cli.frontend import Approve, Model, frontend_of
+from kestrel_lab.cli.frontend import Approve, Model, frontend_of, positive
 from kestrel_lab.cli.terminal import TerminalDisplay
 from kestrel_lab.core.errors import UsageError
 
@@ -42,7 +42,7 @@ def serve(
     allow_start: Annotated[bool, typer.Option("--allow-start", help="Clients may also start and resume runs.")] = False,
     workspace: Annotated[str, typer.Option(help="The folder for runs that clients start.")] = ".",
     approval_timeout: Annotated[
-        float | None, typer.Option(help="Deny questions of these runs that nobody has answered after so many seconds.")
+        float | None, typer.Option(callback=positive, help="Deny questions of these runs that nobody has answered after so many seconds.")
     ] = None,
 ) -> None:
     """Show the runs of every process on a web page of this machine, and decide on them there."""

@@ -248,7 +248,7 @@ class _Import:
 
 def _files(paths: Sequence[str | Path | Sequence[str | Path]]) -> list[Path]:
     found: list[Path] = []
-    named = [one for path in paths for one in ([path] if isinstance(path, str | Path) else path)]
+    named = _flat(paths)
     if not named:
         raise UsageError("name a file or a folder to import")
     for path in map(Path, named):
@@ -272,6 +272,19 @@ def _readable(path: Path) -> Records:
         raise
     except UNREADABLE as error:
         yield unreadable_record(shown_path(path), "the rest of the file cannot be read", error)
+
+
+def _flat(paths: Sequence[object]) -> list[str | Path]:
+    """Return the paths among those that were given, also in lists; raises `UsageError` for anything else."""
+    found: list[str | Path] = []
+    for path in paths:
+        if isinstance(path, list | tuple):
+            found += _flat(path)
+        elif isinstance(path, str | Path):
+            found.append(path)
+        else:
+            raise UsageError(f"import_runs takes paths of files and folders, not {path!r}")
+    return found
 
 
 def _recordings(path: Path) -> Records:

@@ -113,15 +113,21 @@ def _spans(place: str, request: Mapping[str, Any]) -> Iterator[_Span | Broken]:
 def _span(span: Mapping[str, Any]) -> _Span:
     status = span.get("status") or {}
     return _Span(
-        trace=span["traceId"],
-        id=span["spanId"],
-        parent=span.get("parentSpanId") or "",
+        trace=_id(span["traceId"]),
+        id=_id(span["spanId"]),
+        parent=_id(span.get("parentSpanId") or ""),
         began=int(span["startTimeUnixNano"]) / 1e9,
         ended=int(span["endTimeUnixNano"]) / 1e9,
         error=str(status.get("message") or "failed") if status.get("code") in (2, "STATUS_CODE_ERROR") else "",
         # Content stands on the span, or on an event of it.
         facts={one["key"]: _value(one["value"]) for holder in (*span.get("events", ()), span) for one in holder.get("attributes", ())},
     )
+
+
+def _id(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"an id is a text, not {one_line(str(value), 60)}")
+    return value
 
 
 def _value(value: Mapping[str, Any]) -> Any:

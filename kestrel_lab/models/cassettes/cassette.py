@@ -16,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -186,7 +187,7 @@ class Cassette:
 
     def _take_in(self, line: dict[str, Any], parts: dict[str, Json]) -> None:
         if "clock" in line:
-            self.clocks[_read_take(line)] = str(line["clock"])
+            self.clocks[_read_take(line)] = _read_clock(line["clock"])
         elif "call" in line:
             call = line["call"]
             request: dict[str, Json] = {
@@ -256,6 +257,13 @@ def _lines(recorded: RecordedCall) -> list[dict[str, Json]]:
     take = recorded.take
     said: dict[str, Json] = {"unanswered": recorded.unanswered} if recorded.unanswered else {"answer": recorded.answer}
     return [*lines, {"config": take.config, "epoch": take.epoch, "repeat": recorded.repeat, "call": call, **said}]
+
+
+def _read_clock(text: object) -> str:
+    """Return the time of a recording as it is written; raises `ValueError` for what is no time with its offset from UTC."""
+    if datetime.fromisoformat(str(text)).tzinfo is None:
+        raise ValueError(f"the clock {text!r} has no offset from UTC")
+    return str(text)
 
 
 def _clock_line(take: RecordedTrial, clock: str) -> dict[str, Json]:

@@ -14,7 +14,7 @@ from kestrel_lab.adapters.adapter import is_adapter
 from kestrel_lab.core.calls import Call, Result
 from kestrel_lab.core.errors import ModelError, error_boundary
 from kestrel_lab.core.events.union import ModelDelta, Progress, Prompted
-from kestrel_lab.core.messages import ModelParams, ModelRequest, ThinkingDelta
+from kestrel_lab.core.messages import ModelParams, ModelRequest, ThinkingDelta, ToolRequest
 from kestrel_lab.core.plan import Step
 from kestrel_lab.core.protocols import Model
 from kestrel_lab.core.usage import IdleTime
@@ -118,7 +118,7 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
                 asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text, thinking=isinstance(text, ThinkingDelta)))
             )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
-        calls = tuple([replace(wanted, id=f"{step.id}.{cycle}.{place}") for place, wanted in enumerate(answer.calls, 1)])
+        calls = tuple([replace(_with_arguments(wanted), id=f"{step.id}.{cycle}.{place}") for place, wanted in enumerate(answer.calls, 1)])
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.meter.unpriced
@@ -126,6 +126,14 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
     ctx.warn_unpriced(model, unpriced)
     if result.answer is not None and result.answer.finish == "length":
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
+
+
+def _with_arguments(wanted: ToolRequest) -> ToolRequest:
+    """Return a call whose arguments are an object; where a model gives something else it is told so, as for text that is no JSON."""
+    if isinstance(wanted.args, dict):
+        return wanted
+    problem = wanted.problem or f"the arguments of {wanted.name} have to be a JSON object, not {str(wanted.args)[:80]}"
+    return replace(wanted, args={}, problem=problem)
 
 
 def _params(step: Step, ctx: RunContext) -> ModelParams:

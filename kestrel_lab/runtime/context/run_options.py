@@ -130,6 +130,9 @@ class RunOptions:
     be given the type again, since the log has only its schema."""
 
     def __post_init__(self) -> None:
+        for name in _TEXTS:
+            if not isinstance(value := getattr(self, name), str | None):
+                raise UsageError(f"{name}= has to be a text, not {value!r}")
         if self.cache is not None:
             cache_mode(self.cache)
         object.__setattr__(self, "params", ModelParams.of(self.params))
@@ -164,4 +167,5 @@ def model_of_runner(runner: str | Adapter, model: str | Model | None) -> str | M
     return f"{runner}:{model}" if model else runner
 
 
+_TEXTS = tuple(one.name for one in fields(RunOptions) if one.type in ("str", "str | None"))
 _DEFAULTS = RunOptions()

@@ -9,6 +9,7 @@ import pytest
 
 from kestrel_lab import Lab, Scenario, Suite, check
 from kestrel_lab.cli.main import main
+from kestrel_lab.core.errors import UsageError
 from kestrel_lab.core.events.union import ModelAnswered, Prompted, ToolAnswered, ToolCalled
 from kestrel_lab.runtime.run import Run
 from kestrel_lab.testing import ScriptedModel
@@ -219,6 +220,18 @@ def test_a_trace_without_messages_says_what_to_do(tmp_path: Path) -> None:
     bare = request(span("chat", "02", "", 100, operation__name="chat", **USED))
     found = Lab(home=tmp_path / "home").evals.import_runs_sync(written(tmp_path / "t.jsonl", [bare, *map(request, SPANS)]))
     assert len(found.runs) == 1 and "record content" in str(found.broken[0])
+
+
+@pytest.mark.parametrize("name", ["traceId", "spanId", "parentSpanId"])
+def test_an_id_that_is_no_text_loses_its_request_alone(tmp_path: Path, name: str) -> None:
+    """It is named with its line; the other spans are a run. A list of paths is as good as paths."""
+    odd = request({**SPANS[0], name: {"a": 1}})
+    path = written(tmp_path / "t.jsonl", [odd, request(*SPANS)])
+    found = Lab(home=tmp_path / "home").evals.import_runs_sync([path])
+    assert len(found.runs) == 1
+    assert [str(one).partition(": ")[2] for one in found.broken] == ["no OTLP trace (TypeError: an id is a text, not {'a': 1})"]
+    with pytest.raises(UsageError, match="import_runs takes paths of files and folders, not 3"):
+        Lab(home=tmp_path / "home").evals.import_runs_sync(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "lines", "at"), [("claude-code", SESSION, 5), ("codex", ROLLOUT, 8)])

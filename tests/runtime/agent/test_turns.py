@@ -4,7 +4,7 @@ import asyncio
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from waits import FOREVER_S, PATIENCE_S, Meeting, becomes
@@ -239,6 +239,14 @@ def test_arguments_that_are_no_json_are_explained(session: Session, workspace: P
     asked = ToolRequest(id="x", name="read_page", problem="Expecting ',' at character 12")
     kind, text = problem(turn(session, workspace, [read_page], ModelAnswer(calls=(asked,))))
     assert (kind, text) == ("invalid_arguments", "error: the arguments of read_page could not be read: Expecting ',' at character 12")
+
+
+def test_arguments_that_are_no_object_are_explained(session: Session, workspace: Path) -> None:
+    """A number in their place comes back with what is wanted, and the run goes on to its end."""
+    run = turn(session, workspace, [read_page], ModelAnswer(calls=(ToolRequest(id="x", name="read_page", args=cast("Any", 3)),)))
+    reason = "the arguments of read_page have to be a JSON object, not 3"
+    assert problem(run) == ("invalid_arguments", f"error: the arguments of read_page could not be read: {reason}")
+    assert run.status is RunStatus.COMPLETE
 
 
 @pytest.mark.parametrize(

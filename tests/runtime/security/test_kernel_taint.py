@@ -75,7 +75,9 @@ def test_a_variable_taints_the_step_that_looks_at_it(desk: Desk, reads: str, loo
     first = [one(desk) if callable(one) else one for one in READS[reads]]
     run = two_steps(desk, first, [*LOOKS[looks], OVER], **allowed)
     answers = [event.error for event in run.events() if isinstance(event, ToolAnswered)]
-    assert [error and error["kind"] for error in answers[: len(first)]] == [None] * (len(first) - 1) + ["raised" if reads == "failed" else None]
+    assert [error and error["kind"] for error in answers[: len(first)]] == [None] * (len(first) - 1) + [
+        "raised" if reads == "failed" else None
+    ]
     assert not overwrote(desk)
     told = [event.read for event in run.events() if isinstance(event, FilesTainted) and event.step == "b" and event.ended]
     assert any("the kernel, in which run" in one for one in told)
