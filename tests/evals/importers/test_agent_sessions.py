@@ -223,13 +223,13 @@ def test_a_trace_without_messages_says_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["traceId", "spanId", "parentSpanId"])
-def test_an_id_that_is_no_text_loses_its_request_alone(tmp_path: Path, name: str) -> None:
+def test_an_id_that_is_no_text_loses_its_span_alone(tmp_path: Path, name: str) -> None:
     """It is named with its line; the other spans are a run. A list of paths is as good as paths."""
     odd = request({**SPANS[0], name: {"a": 1}})
     path = written(tmp_path / "t.jsonl", [odd, request(*SPANS)])
     found = Lab(home=tmp_path / "home").evals.import_runs_sync([path])
     assert len(found.runs) == 1
-    assert [str(one).partition(": ")[2] for one in found.broken] == ["no OTLP trace (TypeError: an id is a text, not {'a': 1})"]
+    assert [str(one).partition(": ")[2] for one in found.broken] == ["no span (TypeError: an id is a text, not {'a': 1})"]
     with pytest.raises(UsageError, match="import_runs takes paths of files and folders, not 3"):
         Lab(home=tmp_path / "home").evals.import_runs_sync(3)  # type: ignore[arg-type]
 
