@@ -112,6 +112,8 @@ def test_what_is_on_no_list_is_found_by_what_it_is(tmp_path: Path, change: str, 
     "change",
     [
         "mkdir pkg; echo > pkg/__init__.py; echo > pkg/json.py",
+        "mkdir -p pkg/__pycache__; echo > pkg/__pycache__/types.cpython-311.pyc",
+        "mkdir -p .venv/lib/python3.11; echo > .venv/lib/python3.11/random.py",
         "echo > ls",
         "mkdir -p node_modules/.bin; echo > node_modules/.bin/git; chmod +x node_modules/.bin/git",
         "echo > mytool; chmod +x mytool",

@@ -179,13 +179,15 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
     with os.scandir(place) as entries:
         found = list(entries)
     names = {entry.name for entry in found}
-    runs_programs = is_program_folder(place, root) and SKIPPED.isdisjoint(os.path.relpath(place, root).split("/"))
+    own = SKIPPED.isdisjoint(os.path.relpath(place, root).split("/"))  # not what an installer or a cache put there
+    runs_programs = own and is_program_folder(place, root)
+    runs_scripts = own and "__init__.py" not in names
     for entry in found:
         if entry.name.lower() == ".git":
             gitdirs.append(entry.path)
         elif entry.is_dir(follow_symlinks=False):
             inner.append(entry.path)
-        elif who := autorun_reason(os.path.relpath(entry.path, root)) or _script_beside(entry.name, names):
+        elif who := autorun_reason(os.path.relpath(entry.path, root)) or (_script_beside(entry.name) if runs_scripts else ""):
             files.append((entry.path, who))
         elif runs_programs and (who := program_reason(place, entry.name)):
             programs.append((entry.path, who))
@@ -194,9 +196,9 @@ def _read(place: str, root: str, changed: tuple[int, int]) -> _Folder:
     return _Folder(changed, tuple(inner), tuple(files), tuple(programs), tuple(gitdirs))
 
 
-def _script_beside(name: str, names: set[str]) -> str:
-    """Return why a file is run with the scripts in its folder, which is no package: they import it in place of a module of Python."""
-    module = "" if "__init__.py" in names else shadowed_module(name, installed=False)
+def _script_beside(name: str) -> str:
+    """Return why a file in a folder that is no package is run with the scripts there: they import it in place of a module of Python."""
+    module = shadowed_module(name, installed=False)
     return shadows(module) if module else ""
 
 
