@@ -75,7 +75,7 @@ def test_a_run_of_one_answer(session: Session, workspace: Path) -> None:
     assert isinstance(answered, ModelAnswered)
     assert (answered.text, answered.tokens_in, answered.tokens_out, answered.cost_usd) == ("forty two", 20, 5, 0.0)
     assert step_end == StepFinished(step="answer", ok=True)
-    assert finished == RunFinished(outcome="complete", answer="forty two", looked=True)
+    assert finished == RunFinished(outcome="complete", answer="forty two", looked=True, checked=0)
     assert complete == StateTransition(source="EXECUTING", target="COMPLETE")
     assert run.usage == Usage(tokens_in=20, tokens_out=5, model_calls=1)
     assert str(run) == f"run {run.id}: COMPLETE"
