@@ -87,7 +87,7 @@ class ForkChanges(TextView):
         elif self.applied:
             head = f"applied to {self.workspace}: {count}"
         else:
-            head = f"run {self.run} changed {count} in its private copy; kestrel apply {self.run} takes them over into {self.workspace}"
+            head = f"run {self.run} changed {count} in its private copy; kestrel apply {self.run} brings that into {self.workspace}"
         lines = [f"{one.word:8} {one.path}{_reason(one)}" for one in self.changes]
         return "\n".join(map(sanitize_text, [head, *lines, *([self.diff] if self.diff else [])]))
 
