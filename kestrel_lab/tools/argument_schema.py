@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, NotRequired, Protocol, cast
 
 from kestrel_lab.core.errors import UsageError, did_you_mean, error_text
 from kestrel_lab.core.json_types import Json, dumps
@@ -40,6 +40,10 @@ class Arguments(Protocol):
 
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
         """Return a new dict of the Python values to call the function with, from arguments that `validate` returned."""
+
+
+_SURELY_JSON: Final = frozenset({str, int})
+"""Types of values of which nothing has to be looked at."""
 
 
 class ValidatedArguments(dict[str, Json]):
@@ -96,10 +100,14 @@ class TypedArguments:
         An argument of a type that is not plain (see `plain_types`) stays as the model wrote it, and so does a number that
         is not finite: their Python values need not have a JSON form that could be read again.
         """
-        values, serialize = self._values(args), self._adapter.serializer.to_python
+        serialize = self._adapter.serializer.to_python
+        try:
+            values = self._adapter.validator.validate_python(args)
+        except Exception as error:  # noqa: BLE001  # whatever a validator of the user raises
+            self._refuse(error)
         if self._all_plain:
             shown: dict[str, Json] = serialize(values, mode="json", warnings=False)
-            if all(type(one) is str or type(one) is int or _is_json(one) for one in shown.values()):
+            if _SURELY_JSON.issuperset(map(type, shown.values())) or all(map(_is_json, shown.values())):
                 return shown
         plain = {name: value for name, value in values.items() if name in self._plain}
         forms = {name: form for name, form in serialize(plain, mode="json", warnings=False).items() if _is_json(form)}
@@ -109,21 +117,24 @@ class TypedArguments:
     def bind(self, args: dict[str, Json]) -> dict[str, Any]:
         """Nested models, dataclasses, paths, … in place of their JSON form."""
         values = args.take() if isinstance(args, ValidatedArguments) else None
-        return self._values(args) if values is None else values
-
-    def _values(self, args: dict[str, Json]) -> dict[str, Any]:
-        """Return the Python values; raises `ToolArgumentsError`, also for what a validator of the user raises."""
+        if values is not None:
+            return values
         try:
-            return cast("dict[str, Any]", self._adapter.validator.validate_python(args))
-        except UsageError:
-            raise
-        except Exception as error:
-            from pydantic_core import ValidationError  # loaded on use
+            made: dict[str, Any] = self._adapter.validator.validate_python(args)
+        except Exception as error:  # noqa: BLE001  # whatever a validator of the user raises
+            self._refuse(error)
+        return made
 
-            if isinstance(error, ValidationError):
-                raise ToolArgumentsError(self._explain(error.errors(include_url=False))) from None
-            msg = f"{self.tool} was not run, its arguments could not be checked: {error_text(error)}"
-            raise ToolArgumentsError(msg) from error
+    def _refuse(self, error: Exception) -> NoReturn:
+        """Raise what the arguments are refused with because their validation raised `error`."""
+        from pydantic_core import ValidationError  # loaded on use
+
+        if isinstance(error, UsageError):
+            raise error
+        if isinstance(error, ValidationError):
+            raise ToolArgumentsError(self._explain(error.errors(include_url=False))) from None
+        msg = f"{self.tool} was not run, its arguments could not be checked: {error_text(error)}"
+        raise ToolArgumentsError(msg) from error
 
     @cached_property
     def _plain(self) -> frozenset[str]:

@@ -72,10 +72,10 @@ class FileTrace(Struct, frozen=True):
         if files is None:
             return proceed(call)
         author, way = self._author(call, flow) if writes else "", detection_of(tool, flow, call)
-        kernel = KernelTaint(tool, self.ctx.run_id, in_notebook=in_notebook(self.ctx))
-        if kernel.sets:  # before it runs: cancelled or failed, it has left something all the same
+        kernel = KernelTaint(tool, self.ctx.run_id, in_notebook=in_notebook(self.ctx)) if "kernel" in flow.reads else None
+        if kernel is not None and kernel.sets:  # before it runs: cancelled or failed, it has left something all the same
             kernel.mark(author or next(reversed(self.ctx.flow.now().context(call).untrusted), ""))
-        if not author and not kernel.source and not (way and files.known()):
+        if not author and (kernel is None or not kernel.source) and not (way and files.known()):
             return proceed(call)
         trace = _Trace(self.ctx, files, call, tool, flow, way, author, kernel)
         return self._compared(files, trace, proceed) if trace.compares else self._watched(files, trace, proceed)
@@ -177,7 +177,7 @@ class _Trace:
     """The trace of one call. `begin` and `end` read files and may run in a thread."""
 
     def __init__(
-        self, ctx: RunContext, files: FileTaint, call: Call, tool: Tool, flow: Flow, way: _Way, author: str, kernel: KernelTaint
+        self, ctx: RunContext, files: FileTaint, call: Call, tool: Tool, flow: Flow, way: _Way, author: str, kernel: KernelTaint | None
     ) -> None:
         self.ctx, self.files, self.call, self.way, self.author = ctx, files, call, way, author
         self.writes = may_write(flow, call)
@@ -195,7 +195,7 @@ class _Trace:
         self.before = Snapshot()
         self.watch = OpenWatch(())
         self.kernel = kernel
-        self.read = "" if author else kernel.source
+        self.read = "" if author or kernel is None else kernel.source
         """Whose words the answer may hold: from the beginning those that the kernel holds."""
         self.known: dict[str, frozenset[int]] = {}
         """Of the files that it names to write, the runs of words in them before it."""
@@ -235,7 +235,8 @@ class _Trace:
         if not self.read and not self.author and self.way:
             self.read = next((why for path, why in self.files.names(self.root).items() if _contains_file_name(path, answer)), "")
         self.watch.close()
-        self.kernel.mark(self.read)
+        if self.kernel is not None:
+            self.kernel.mark(self.read)
         if self.writes and (self.author or self.read):
             self.wrote, self.folders = self._changes(after)
 

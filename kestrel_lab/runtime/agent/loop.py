@@ -118,7 +118,12 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
                 asked.request, lambda text: ctx.tell(ModelDelta(call=asked.id, text=text, thinking=isinstance(text, ThinkingDelta)))
             )
         # Models reuse ids between turns; ours are unique in the run, whichever model answers.
-        calls = tuple([replace(_with_arguments(wanted), id=f"{step.id}.{cycle}.{place}") for place, wanted in enumerate(answer.calls, 1)])
+        calls = tuple(
+            [
+                replace(wanted if isinstance(wanted.args, dict) else _without_arguments(wanted), id=f"{step.id}.{cycle}.{place}")
+                for place, wanted in enumerate(answer.calls, 1)
+            ]
+        )
         return Result(answer=replace(answer, calls=calls))
 
     unpriced = ctx.state.meter.unpriced
@@ -128,10 +133,8 @@ async def _think(call_id: str, cycle: int, model: Model, step: Step, talk: Conve
         ctx.emit(Progress(text="the model's answer was cut off at its output limit"))
 
 
-def _with_arguments(wanted: ToolRequest) -> ToolRequest:
-    """Return a call whose arguments are an object; where a model gives something else it is told so, as for text that is no JSON."""
-    if isinstance(wanted.args, dict):
-        return wanted
+def _without_arguments(wanted: ToolRequest) -> ToolRequest:
+    """Return a call whose arguments are no object as one that the model is told so of, as for text that is no JSON."""
     problem = wanted.problem or f"the arguments of {wanted.name} have to be a JSON object, not {str(wanted.args)[:80]}"
     return replace(wanted, args={}, problem=problem)
 

@@ -112,7 +112,7 @@ async def run_requests(requests: Sequence[ToolRequest], step: Step, ctx: RunCont
         *((order,) if order.matters else ()),
         *((Approval(desk.confirm),) if state.shows or [tool for tool in tools if tool.preview or tool.dry_run] else ()),
         FileTrace(ctx, calls),
-        *((TouchedFiles(ctx),) if ctx.ports.look else ()),
+        *((TouchedFiles(ctx),) if ctx.ports.look and "workspace" in {tool.flow.reaches for tool in tools} else ()),
         # In its place: a call that may not be made is not answered either, and a read sees the write before it.
         *(_cache(ctx) if any(map(is_cacheable, tools)) else ()),
         *((_timeout(toolbox),) if {tool.timeout_s for tool in tools} != {None} else ()),
@@ -332,22 +332,10 @@ def _tool_handler(
         known = Versions() if scope is None else scope.versions
         began = time.perf_counter()
 
-        def result(value: Json = None, error: Problem | None = None) -> Result:
-            name, chars = end_spools(spools) if error is None else ("", 0)
-            return Result(
-                value=value,
-                error=error,
-                seconds=(parts.seconds if parts else 0.0) or time.perf_counter() - began,
-                whole=name,
-                chars=chars,
-                knows=known.knows,
-                changed=known.changed,
-                before=known.before,
-                images=(*images,),
-            )
-
+        name, chars, problem = "", 0, None
         try:
-            return result(ctx.redactor.json(await tool.run(call.args, scope)))
+            value = ctx.redactor.json(await tool.run(call.args, scope))
+            name, chars = end_spools(spools)
         except KeyboardInterrupt:
             # Ctrl-C reached a tool on the main thread. Escaping from a task it would tear down the event loop.
             ctx.break_off()
@@ -355,10 +343,21 @@ def _tool_handler(
         except (Signal, StoreError, GeneratorExit, asyncio.CancelledError):
             raise
         except BaseException as error:  # noqa: BLE001  # the boundary to foreign code: classified here, recorded by the layers above
-            return result(*_failure(error, ctx))
+            value, problem = _failure(error, ctx)
         finally:
             for spool in spools:
                 spool.drop()
+        return Result(
+            value=value,
+            error=problem,
+            seconds=(parts.seconds if parts else 0.0) or time.perf_counter() - began,
+            whole=name,
+            chars=chars,
+            knows=known.knows,
+            changed=known.changed,
+            before=known.before,
+            images=(*images,),
+        )
 
     return run
 

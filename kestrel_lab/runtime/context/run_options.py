@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict
 
@@ -130,9 +131,10 @@ class RunOptions:
     be given the type again, since the log has only its schema."""
 
     def __post_init__(self) -> None:
-        for name in _TEXTS:
-            if not isinstance(value := getattr(self, name), str | None):
-                raise UsageError(f"{name}= has to be a text, not {value!r}")
+        if not _TEXT_TYPES.issuperset(map(type, _texts_of(self))):
+            for name in _TEXTS:
+                if not isinstance(value := getattr(self, name), str | None):
+                    raise UsageError(f"{name}= has to be a text, not {value!r}")
         if self.cache is not None:
             cache_mode(self.cache)
         object.__setattr__(self, "params", ModelParams.of(self.params))
@@ -168,4 +170,6 @@ def model_of_runner(runner: str | Adapter, model: str | Model | None) -> str | M
 
 
 _TEXTS = tuple(one.name for one in fields(RunOptions) if one.type in ("str", "str | None"))
+_texts_of = attrgetter(*_TEXTS)
+_TEXT_TYPES = frozenset({str, type(None)})
 _DEFAULTS = RunOptions()

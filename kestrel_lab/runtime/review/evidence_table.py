@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,8 +113,11 @@ def calls_made(state: RunState) -> list[tuple[str, Mapping[str, Json], str]]:
     return [(tool, args, text) for _, tool, args, text in _answers(state, "")]
 
 
+_ANSWERS = attrgetter("answers")
+
+
 def _answers(state: RunState, but: str) -> Iterator[tuple[str, str, Mapping[str, Json], str]]:
-    steps = {step.id: step for step in state.planned.steps} if any(talk.answers for talk in state.conversations.values()) else {}
+    steps = {step.id: step for step in state.planned.steps} if any(map(_ANSWERS, state.conversations.values())) else {}
     for name, talk in state.conversations.items():
         if name == but:
             continue
