@@ -67,7 +67,7 @@ def test_later_badges_say_what_it_was_worth(folder: Path, found: Reliability) ->
     assert line.endswith("whose confidence rests on verdict, 20 trials of sure")
     run = asyncio.run(lab.run("talk", workspace=folder, verify="judge"))
     badge = run.report.confidence
-    assert (badge.value, badge.calibrated, badge.trials, badge.suite, badge.word) == (0.9, 0.5, 20, "work", "checked")
+    assert (badge.value, badge.calibrated, badge.trials, badge.suite, badge.word) == (0.9, 0.5, 20, "work", "nothing to check")
     told = "of answers this sure (.90), 50 % were right: 20 trials of suite work"
     assert (told in str(badge), told in repr(run.report), told in run._repr_html_()) == (True, True, True)
 

@@ -134,11 +134,18 @@ async def deeds_done(ctx: RunContext, answer: str) -> tuple[Deed, ...] | None:
     """Return what the run did so far, read from its log; `None` where the answer speaks of no deed and no call was refused or failed."""
     from kestrel_lab.verification.deeds import mentions_deeds  # only where an answer is checked
 
-    failed = any(text.startswith("error: ") for _, _, text in calls_made(ctx.state))
-    if not mentions_deeds(answer) and not failed:
+    if not mentions_deeds(answer) and not _has_failed_calls(ctx.state):
         return None
     await ctx.on_disk()
     return await asyncio.to_thread(_deeds_in, ctx, ctx.run_id)
+
+
+def _has_failed_calls(state: RunState) -> bool:
+    for talk in state.conversations.values():
+        for said in talk.messages:
+            if said.role == "tool" and said.text.startswith("error: "):
+                return True
+    return False
 
 
 def _deeds_in(ctx: RunContext, run: str) -> tuple[Deed, ...]:
