@@ -186,7 +186,8 @@ def test_replacing_is_exact(text: str, old: str, new: str) -> None:
         if at + length <= len(text)
     )
     if known := set(ends.findall(text)):
-        assert set(ends.findall(after)) <= known
+        joined = {"\r\n"} if not new and f"\r{old}\n" in text else set()  # a lone CR that what was taken out kept from an LF
+        assert set(ends.findall(after)) <= known | joined
 
 
 LATIN, UTF16_BE = "é = 1\r\nb = 2\r\n".encode("latin-1"), b"\xfe\xff" + "é = 1\nb = 2\n".encode("utf-16-be")

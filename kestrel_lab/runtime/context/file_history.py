@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from kestrel_lab.core.events.union import Event, FilesKept
 from kestrel_lab.core.redaction import Redactor
 from kestrel_lab.tools.files.snapshots import SnapshotStore, entries_as_json
@@ -65,25 +67,25 @@ def _always(_: int) -> bool:
     return True
 
 
-class FileHistory:
+class FileHistory(Struct, eq=False):
     """Records what the calls of one run change; nothing is read before the first of them."""
 
-    def __init__(self, recorders: Recorders, workspace: Workspace) -> None:
-        self._recorders, self._workspace = recorders, workspace
-        self._recorder: Recorder | None = None
-        self._place = -1
-        """How much of the recorder's journal the log has; -1 for nothing."""
-        self._failed = False
-        self._found: deque[FilesKept] = deque()
-        """What is not recorded yet."""
-        self.changed: Callable[[int], object] = _always
-        """Called with 0: whether there may be something to `note`. Each call asks twice, so it is a function written in C."""
-        self._turn = asyncio.Lock()
-        self._lock = threading.Lock()
+    recorders: Recorders
+    workspace: Workspace
+    changed: Callable[[int], object] = _always
+    """Called with 0: whether there may be something to `note`. Each call asks twice, so it is a function written in C."""
+    _recorder: Recorder | None = None
+    _place: int = -1
+    """How much of the recorder's journal the log has; -1 for nothing."""
+    _failed: bool = False
+    _found: deque[FilesKept] = field(default_factory=deque)
+    """What is not recorded yet."""
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     async def note(self, call: str, when: str, emit: Callable[[Event], Any]) -> None:
         """Record what has changed, or at first all that is there."""
-        if self._workspace.read_only or self._failed or self._nothing_new:
+        if self.workspace.read_only or self._failed or self._nothing_new:
             return
         async with self._turn:  # calls of one turn go on in their order
             if not self._nothing_new:
@@ -105,7 +107,7 @@ class FileHistory:
             self._failed = True
             if self._recorder is not None:
                 self._recorder.listeners.remove(self._wake)
-                self._recorders.release(self._recorder)
+                self.recorders.release(self._recorder)
                 self._recorder = None
 
     def _wake(self) -> None:
@@ -129,7 +131,7 @@ class FileHistory:
     def _take(self, call: str, when: str) -> FilesKept | None:
         """Return the event of what changed; `None` for nothing."""
         if self._recorder is None:
-            self._recorder = self._recorders.open(self._workspace.root)
+            self._recorder = self.recorders.open(self.workspace.root)
             self._recorder.listeners.append(self._wake)
         recorder, first = self._recorder, self._place < 0
         with recorder.lock:
