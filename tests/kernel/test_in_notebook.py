@@ -86,7 +86,7 @@ def test_code_is_always_asked_about_after_words_of_others(person: Typist) -> Non
         "          tools=[page], rules=[{'tool': 'run_python', 'verdict': 'allow'}])"
     )
     asked = person.run("%kestrel run 'read' --as r", answer="n")
-    result = person.run("print(n, 'g' in dir(), [e.contained.get('untrusted') for e in r.events() if e.type == 'approval_asked'])")
+    result = person.run("print(n, 'g' in dir(), [e.contained.get('untrusted')[:1] for e in r.events() if e.type == 'approval_asked'])")
 
     assert asked.count("asks for approval") == 1
     assert result == "1 False [['page']]\n"
